@@ -1,0 +1,5 @@
+"""Causal softmax attention over a whole sequence or a cache, with seeds folded into the batch."""
+
+from outlast.kernels.attention.op import attend
+
+__all__ = ["attend"]

@@ -1,0 +1,80 @@
+"""The LSTM recurrence as a torch op: fake, autograd and vmap rules around the back ends.
+
+Under `vmap` the seeds become the op's own leading axis, so S seeds cost one call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outlast.kernels.folding import fold, unfold
+from outlast.kernels.lstm import reference
+
+
+def lstm(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
+    """Hidden and cell states of one layer, time first.
+
+    `projected` (t, b, 4d) is the input's share of the gates, `weight` (4d, d) the recurrent
+    matrix, `h0` and `c0` (b, d) the state before; returns hidden and cell, each (t, b, d).
+    The state is kept in float32 at least, whatever autocast is in force.
+    """
+    wide = torch.promote_types(projected.dtype, torch.float32)
+    args = [a.to(wide).unsqueeze(0) for a in (projected, weight, h0, c0)]
+    hidden, cell, _ = _lstm(*args)
+    return hidden.squeeze(0), cell.squeeze(0)
+
+
+@torch.library.custom_op("outlast::lstm", mutates_args=())
+def _lstm(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return reference.forward(projected, weight, h0, c0)
+
+
+@torch.library.custom_op("outlast::lstm_backward", mutates_args=())
+def _lstm_backward(
+    d_hidden: Tensor, d_cell: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
+    hidden: Tensor, cell: Tensor, gates: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return reference.backward(d_hidden, d_cell, weight, h0, c0, hidden, cell, gates)
+
+
+@_lstm.register_fake
+def _(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    hidden = projected.new_empty(*projected.shape[:-1], weight.shape[-1])
+    return hidden, torch.empty_like(hidden), projected.new_empty(projected.shape)
+
+
+@_lstm_backward.register_fake
+def _(
+    d_hidden: Tensor, d_cell: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
+    hidden: Tensor, cell: Tensor, gates: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (gates.new_empty(gates.shape), weight.new_empty(weight.shape),
+            h0.new_empty(h0.shape), c0.new_empty(c0.shape))
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    _, weight, h0, c0 = inputs
+    ctx.save_for_backward(weight, h0, c0, *output)
+
+
+def _differentiate(ctx: Any, d_hidden: Tensor, d_cell: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    return tuple(_lstm_backward(d_hidden, d_cell, *ctx.saved_tensors))
+
+
+_lstm.register_autograd(_differentiate, setup_context=_save)
+
+
+def _batched(op: Any) -> Any:
+    def rule(info: Any, axes: tuple[int | None, ...], *args: Tensor) -> tuple[Any, Any]:
+        size = info.batch_size
+        out = op(*(fold(a, axis, size) for a, axis in zip(args, axes, strict=True)))
+        return tuple(unfold(o, size) for o in out), (0,) * len(out)
+
+    return rule
+
+
+torch.library.register_vmap(_lstm, _batched(_lstm))
+torch.library.register_vmap(_lstm_backward, _batched(_lstm_backward))

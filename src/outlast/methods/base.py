@@ -1,0 +1,90 @@
+"""The seam every method stands behind.
+
+A method never touches a model or an optimiser. Before each step it edits the `Control` of that
+step, as a pure function of the step and of a small state of its own; every so often it is shown
+the losses since, and may change that state. The state is plain JSON, so a run that was killed
+and resumed is bit for bit the run that was not::
+
+    state = method.begin(setup)                      # {} or a few numbers
+    for block in training:
+        for step in block:
+            control = Control.plain(setup)
+            method.control(step, state, control)     # open gates, weigh losses, pick lengths
+            ... one optimiser step under that control ...
+        events = method.observe(step, losses, state) # pull triggers
+
+Each seed has a state of its own, so each seed switches on its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from outlast.mixers.base import Pathway
+from outlast.specs import Spec
+
+PATHWAYS: tuple[Pathway, ...] = ("recurrent", "attention", "pointwise")
+MethodState = dict[str, Any]
+#: for each part of the task, its loss at each step since the last look
+Losses = dict[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a method may know of the run it is part of."""
+
+    steps: int
+    parts: tuple[str, ...]
+    lengths: tuple[int, int]
+
+
+@dataclass
+class Control:
+    """One step of one seed: everything a method may change."""
+
+    weights: dict[str, float]
+    lengths: tuple[int, int]
+    gate: dict[Pathway, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0))
+    leak: dict[Pathway, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0))
+    rate: dict[Pathway, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0))
+
+    @classmethod
+    def plain(cls, setup: Setup) -> Control:
+        """Train everything on everything."""
+        return cls(dict.fromkeys(setup.parts, 1.0), setup.lengths)
+
+    def learns(self, pathway: Pathway) -> bool:
+        """Whether the weights of this pathway move at all."""
+        return self.rate[pathway] > 0 and self.gate[pathway] > 0
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something worth a line in the metrics. ``restart`` asks for fresh weights for that seed."""
+
+    name: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class Method(ABC):  # noqa: B024  every part is optional
+    """Base of every method; each part does nothing unless overridden."""
+
+    spec: Spec
+    paper: str = ""
+    #: decay of the average of the weights this method wants kept, if any
+    average: float | None = None
+
+    def begin(self, setup: Setup) -> MethodState:
+        """The state before the first step; also the place to check arguments against the run."""
+        return {}
+
+    def control(self, step: int, state: MethodState, control: Control) -> None:
+        """Edit what step number `step` (from 0) does."""
+        return
+
+    def observe(self, step: int, losses: Losses, state: MethodState) -> list[Event]:
+        """Look at the losses after `step` steps are done, and update the state in place."""
+        return []

@@ -1,0 +1,77 @@
+"""`dat`: Delayed Attention Training (Phan, Ebrahimi, Haresh, Memisevic, arXiv 2510.00258).
+
+Hybrids of recurrence and attention trained together on a task that needs state tracking and
+recall learn shortcuts through attention and fail past their training length. DAT keeps attention
+out of the first phase of training.
+
+What "delayed" means is not public, so the readings are modes (all of them our re-design):
+
+========  ===========================================================================
+skip      the attention branch adds nothing in phase 1, and costs nothing
+freeze    attention is active from the start, its weights fixed until the switch
+ramp      as skip; after the switch the gate opens linearly over `ramp` steps
+detach    attention is active and learns, but sends no gradient upstream in phase 1
+========  ===========================================================================
+
+``phase1=state`` (state-first: the recall loss is off too) is our default, because literal DAT
+(``phase1=full``) converges on few seeds; ``phase1=weights(recall=0.1)`` sets any weights.
+See docs/reproduce-dat.md for what each does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from outlast.errors import bad_value
+from outlast.methods.base import Control, MethodState
+from outlast.methods.phases import FirstPhase, Otherwise, Phased, Switch
+from outlast.registry import methods
+from outlast.specs import Spec
+
+
+@methods.register("dat")
+class DelayedAttention(Phased):
+    """Delayed attention training: attention joins when the recurrent pathway has learned."""
+
+    paper = "arXiv 2510.00258"
+
+    def __init__(
+        self,
+        mode: Literal["skip", "freeze", "ramp", "detach"] = "skip",
+        switch: Switch = Spec("below", (0.01,)),
+        phase1: FirstPhase = "state",
+        watch: str | None = None,
+        latest: int | float = 0.6,
+        otherwise: Otherwise = "switch",
+        rewarm: int = 200,
+        ramp: int = 500,
+        recurrent: float = 1.0,
+    ) -> None:
+        super().__init__(switch, phase1, watch, latest, otherwise)
+        for name, value in (("rewarm", rewarm), ("ramp", ramp)):
+            if value < 0:
+                raise bad_value(name, value, "a number of steps >= 0")
+        if recurrent < 0:
+            raise bad_value("recurrent", recurrent, "a factor >= 0 (0 freezes)")
+        self.mode, self.rewarm, self.ramp, self.recurrent = mode, rewarm, ramp, recurrent
+
+    def control(self, step: int, state: MethodState, control: Control) -> None:
+        super().control(step, state, control)
+        if state["switched"] is None:
+            self._hold_back(control)
+            return
+        since = step - state["switched"] + 1
+        if self.mode == "ramp":
+            control.gate["attention"] = min(1.0, since / max(1, self.ramp))
+        if self.mode != "detach":
+            control.rate["attention"] *= min(1.0, since / max(1, self.rewarm))
+        control.rate["recurrent"] *= self.recurrent
+
+    def _hold_back(self, control: Control) -> None:
+        match self.mode:
+            case "skip" | "ramp":
+                control.gate["attention"] = 0.0
+            case "freeze":
+                control.rate["attention"] = 0.0
+            case "detach":
+                control.leak["attention"] = 0.0

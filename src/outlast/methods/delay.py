@@ -1,0 +1,165 @@
+"""Delayed attention in anybody's own training loop, on any `nn.Module`, in two lines::
+
+    delayed = outlast.delay(model, "*.attn", switch="below(0.05)")      # before the loop
+    ...
+    delayed.step(loss)                                                  # after each optimiser step
+
+The sublayers to hold back are chosen by name pattern, by type, or by a function of both. Until
+the switch a held-back sublayer adds nothing (`skip`, `ramp`), keeps its weights (`freeze`), or
+sends no gradient upstream (`detach`). The optimiser is not touched: a sublayer without gradients
+is left alone by it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from outlast.errors import SpecError
+from outlast.methods.base import Control, Setup
+from outlast.registry import coerce, methods
+from outlast.specs import Spec, parse_value
+
+Where = str | type[nn.Module] | Callable[[str, nn.Module], bool] | Iterable["Where"]
+
+
+def delay(
+    model: nn.Module,
+    where: Where,
+    *,
+    mode: Literal["skip", "freeze", "ramp", "detach"] = "skip",
+    switch: str | int | float = "below(0.01)",
+    steps: int | None = None,
+    latest: int | None = None,
+    ramp: int = 500,
+) -> Delay:
+    """Hold back the sublayers of `model` that `where` chooses until `switch`.
+
+    `switch` is a step, ``"below(0.01)"`` or ``"plateau"`` on the smoothed loss given to `step`,
+    or a share of `steps`; `latest` is the step by which it happens in any case.
+    """
+    chosen = [(n, m) for n, m in model.named_modules() if n and _matches(where, n, m)]
+    chosen = [(n, m) for n, m in chosen if not any(n.startswith(f"{o}.") for o, _ in chosen)]
+    if not chosen:
+        some = ", ".join(n for n, _ in list(model.named_modules())[1:9])
+        raise SpecError(f"where={where}: no module of the model matches; modules are: {some}, ...")
+    if isinstance(switch, float) and steps is None:
+        raise SpecError(f"switch={switch}: a share of training needs steps= as well")
+    value = parse_value(switch) if isinstance(switch, str) else switch
+    spec = Spec("dat", (), (
+        ("mode", mode),
+        ("switch", coerce(value, int | float | Spec, "switch")),
+        ("phase1", "full"), ("rewarm", 0), ("ramp", ramp),
+        ("latest", latest if latest is not None else 1.0),
+    ))
+    return Delay([_Held(m) for _, m in chosen], methods.build(spec), steps or 2**62)
+
+
+class Delay:
+    """The handle that `delay` gives: advance it, ask it, save it, take it off."""
+
+    def __init__(self, held: list[_Held], method: Any, steps: int) -> None:
+        self._held, self._method = held, method
+        self._setup = Setup(steps, ("loss",), (1, 1))
+        self._state = method.begin(self._setup)
+        self._steps = 0
+        self._apply()
+
+    def step(self, loss: float | Tensor) -> bool:
+        """Count one optimiser step with this loss; True at the step that switches."""
+        self._steps += 1
+        before = self.switched
+        self._method.observe(self._steps, {"loss": [float(loss)]}, self._state)
+        self._apply()
+        return before is None and self.switched is not None
+
+    @property
+    def switched(self) -> int | None:
+        """The step at which attention was let in, or None."""
+        return self._state["switched"]  # type: ignore[no-any-return]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain JSON; give it back to `load_state_dict` on resume."""
+        return {"steps": self._steps, "state": dict(self._state)}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self._steps, self._state = saved["steps"], dict(saved["state"])
+        self._apply()
+
+    def remove(self) -> None:
+        """Put the model back as it was."""
+        for held in self._held:
+            held.remove()
+
+    def _apply(self) -> None:
+        control = Control.plain(self._setup)
+        self._method.control(self._steps, self._state, control)
+        for held in self._held:
+            held.set(control.gate["attention"], control.leak["attention"], control.rate["attention"])
+
+
+class _Held:
+    """One sublayer whose forward call is gated."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.forward = module, module.forward
+        self.learning = [p for p in module.parameters() if p.requires_grad]
+        self.gate, self.leak = 1.0, 1.0
+        self.shape_known = False
+        module.forward = self._call  # type: ignore[method-assign]
+
+    def set(self, gate: float, leak: float, rate: float) -> None:
+        self.gate, self.leak = gate, leak
+        for parameter in self.learning:
+            parameter.requires_grad_(rate > 0)
+
+    def remove(self) -> None:
+        self.module.forward = self.forward  # type: ignore[method-assign]
+        for parameter in self.learning:
+            parameter.requires_grad_(True)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        if self.gate == 0:
+            return self._closed(args, kwargs)
+        if self.leak == 0:
+            args = tuple(_detached(a) for a in args)
+            kwargs = {k: _detached(v) for k, v in kwargs.items()}
+        out = self.forward(*args, **kwargs)
+        return out if self.gate == 1 else _scaled(out, self.gate)
+
+    def _closed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Zeros. A sublayer that maps one tensor to its like is not run at all once that is known."""
+        given = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+        if self.shape_known and given:
+            return torch.zeros_like(given[0])
+        with torch.no_grad():
+            out = self.forward(*args, **kwargs)
+        self.shape_known = isinstance(out, Tensor) and bool(given) and out.shape == given[0].shape
+        return _scaled(out, 0.0)
+
+
+def _matches(where: Where, name: str, module: nn.Module) -> bool:
+    if isinstance(where, str):
+        return fnmatch.fnmatchcase(name, where)
+    if isinstance(where, type):
+        return isinstance(module, where)
+    if callable(where):
+        return bool(where(name, module))
+    return any(_matches(w, name, module) for w in where)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _scaled(out: Any, gate: float) -> Any:
+    """Scale what a sublayer adds: the tensor, or the first of a tuple (weights and caches pass)."""
+    if isinstance(out, Tensor):
+        return torch.zeros_like(out) if gate == 0 else out * gate
+    if isinstance(out, tuple) and out and isinstance(out[0], Tensor):
+        return type(out)((_scaled(out[0], gate), *out[1:])) if type(out) is tuple else out._replace(**{out._fields[0]: _scaled(out[0], gate)})  # type: ignore[attr-defined]
+    raise SpecError(f"a held-back sublayer must return a tensor or a tuple that begins with one, got {type(out).__name__}")

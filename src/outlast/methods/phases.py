@@ -1,0 +1,94 @@
+"""Two phases and the switch between them: what `dat` and its control `loss_order` share.
+
+Phase 1 trains on some parts of the task only (or on all); phase 2 on everything. The switch is
+pulled by a trigger on the smoothed loss of one part, for each seed on its own. What happens to a
+seed that has not converged by the latest step is explicit: it switches all the same and is
+reported, or waits on, or starts again from fresh weights.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from outlast.errors import bad_value
+from outlast.methods.base import Control, Event, Losses, Method, MethodState, Setup
+from outlast.methods.triggers import as_step, make_trigger, smooth
+from outlast.registry import suggest
+from outlast.specs import Spec
+
+Switch = int | float | Spec
+FirstPhase = Literal["state", "full"] | dict[str, float]
+Otherwise = Literal["switch", "wait", "retry"]
+#: parts that a state-first phase trains on, where the task has them
+STATE_PARTS = ("state", "running")
+#: steps over which learning rates are warmed up again after a restart
+RESTART_WARMUP = 200
+
+
+class Phased(Method):
+    """A method with a first phase, a trigger, and a second phase."""
+
+    def __init__(
+        self, switch: Switch, phase1: FirstPhase, watch: str | None, latest: int | float,
+        otherwise: Otherwise,
+    ) -> None:
+        self.switch, self.phase1, self.watch = switch, phase1, watch
+        self.latest, self.otherwise = latest, otherwise
+        make_trigger(switch, 1)  # a bad trigger is an error now, not when training begins
+
+    def begin(self, setup: Setup) -> MethodState:
+        self.trigger = make_trigger(self.switch, setup.steps)
+        self.deadline = as_step(self.latest, setup.steps, "latest")
+        self.steps = setup.steps
+        self.watched = self.watch or _default_watch(setup.parts)
+        self.first_weights = self._first_weights(setup.parts)
+        if self.watched not in setup.parts:
+            raise bad_value("watch", self.watched, f"a part of the task: {' | '.join(setup.parts)}")
+        if self.first_weights[self.watched] == 0:
+            raise bad_value("watch", self.watched, "a part that phase 1 trains on")
+        return {"switched": None, "since": 0, "attempt": 0, "loss": None, "trigger": {}}
+
+    def _first_weights(self, parts: tuple[str, ...]) -> dict[str, float]:
+        if isinstance(self.phase1, dict):
+            for part in self.phase1:
+                if part not in parts:
+                    raise bad_value("phase1", part, f"parts of the task{suggest(part, parts)}")
+            return {p: self.phase1.get(p, 1.0) for p in parts}
+        if self.phase1 == "full" or not set(parts) & set(STATE_PARTS):
+            return dict.fromkeys(parts, 1.0)
+        return {p: float(p in STATE_PARTS) for p in parts}
+
+    def control(self, step: int, state: MethodState, control: Control) -> None:
+        if state["switched"] is None:
+            control.weights.update(self.first_weights)
+        if state["attempt"]:
+            warmth = min(1.0, (step - state["since"] + 1) / RESTART_WARMUP)
+            for pathway in control.rate:
+                control.rate[pathway] *= warmth
+
+    def observe(self, step: int, losses: Losses, state: MethodState) -> list[Event]:
+        if state["switched"] is not None:
+            return []
+        loss = state["loss"] = smooth(state["loss"], losses[self.watched])
+        if self.trigger.fires(step, loss, state["trigger"]):
+            state["switched"] = step
+            return [Event("switch", {"converged": True, "loss": loss})]
+        if step - state["since"] >= self.deadline:
+            return self._overdue(step, loss, state)
+        if step >= self.steps:
+            return [Event("not converged", {"loss": loss})]
+        return []
+
+    def _overdue(self, step: int, loss: float, state: MethodState) -> list[Event]:
+        if self.otherwise == "retry" and step + self.deadline < self.steps:
+            state.update(since=step, attempt=state["attempt"] + 1, loss=None, trigger={})
+            return [Event("restart", {"attempt": state["attempt"], "loss": loss})]
+        if self.otherwise == "wait" and step < self.steps:
+            return []
+        state["switched"] = step
+        return [Event("switch", {"converged": False, "loss": loss})]
+
+
+def _default_watch(parts: tuple[str, ...]) -> str:
+    """The running answer where it is supervised (it is the denser signal), else the state."""
+    return next((p for p in ("running", "state") if p in parts), parts[0])

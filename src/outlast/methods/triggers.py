@@ -1,0 +1,107 @@
+"""Triggers: when a phase ends. Each is a pure update of a small JSON state.
+
+::
+
+    switch=1500            at that step
+    switch=0.3             after that share of training
+    switch=below(0.01)     when the smoothed loss of the watched part falls under a level
+    switch=plateau         when it has fallen and then stopped improving
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from outlast.errors import SpecError, bad_value
+from outlast.registry import coerce, suggest
+from outlast.specs import Spec
+
+#: how much of a new loss enters the smoothed one at each step
+SMOOTHING = 0.02
+
+
+def smooth(value: float | None, losses: Sequence[float]) -> float:
+    """Carry the exponential average of a loss over new values."""
+    for loss in losses:
+        value = loss if value is None else value + SMOOTHING * (loss - value)
+    if value is None:
+        raise ValueError("nothing to smooth")
+    return value
+
+
+class Trigger(ABC):
+    """Decides at each look whether the phase is over; `since` is where the phase began."""
+
+    @abstractmethod
+    def fires(self, step: int, loss: float, state: dict[str, Any]) -> bool: ...
+
+
+class AtStep(Trigger):
+    """Fires at a fixed step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def fires(self, step: int, loss: float, state: dict[str, Any]) -> bool:
+        return step >= self.step
+
+
+class Below(Trigger):
+    """Fires when the smoothed loss is under `level`."""
+
+    def __init__(self, level: float = 0.01) -> None:
+        if level <= 0:
+            raise bad_value("level", level, "a loss > 0")
+        self.level = level
+
+    def fires(self, step: int, loss: float, state: dict[str, Any]) -> bool:
+        return loss < self.level
+
+
+class Plateau(Trigger):
+    """Fires when the smoothed loss, having at least halved, stops improving for `patience` steps.
+
+    Improving means by more than the share `tolerance`. Without the first condition the plateau
+    at chance level, where every run begins, would count.
+    """
+
+    def __init__(self, patience: int = 500, tolerance: float = 0.1) -> None:
+        if patience < 1:
+            raise bad_value("patience", patience, "a number of steps >= 1")
+        if not 0 <= tolerance < 1:
+            raise bad_value("tolerance", tolerance, "a share from 0 to 1")
+        self.patience, self.tolerance = patience, tolerance
+
+    def fires(self, step: int, loss: float, state: dict[str, Any]) -> bool:
+        first = state.setdefault("first", loss)
+        best = state.setdefault("best", loss)
+        if loss < best * (1 - self.tolerance):
+            state["best"], state["best_step"] = loss, step
+        waited = step - state.setdefault("best_step", step)
+        return bool(state["best"] < first / 2 and waited >= self.patience)
+
+
+_NAMED = {"below": (Below, {"level": float}), "plateau": (Plateau, {"patience": int, "tolerance": float})}
+
+
+def make_trigger(switch: int | float | Spec, steps: int) -> Trigger:
+    """Read what stands behind ``switch=``."""
+    if isinstance(switch, Spec):
+        if switch.name not in _NAMED:
+            raise SpecError(f"switch: there is no trigger {switch.name!r}{suggest(switch.name, _NAMED)}")
+        factory, fields = _NAMED[switch.name]
+        given = [*zip(fields, switch.args, strict=False), *switch.kwargs]
+        unknown = [k for k, _ in given if k not in fields]
+        if unknown or len(switch.args) > len(fields):
+            raise SpecError(f"switch={switch}: expected {switch.name}({', '.join(fields)})")
+        return factory(**{k: coerce(v, fields[k], f"switch: {k}") for k, v in given})
+    return AtStep(as_step(switch, steps, "switch"))
+
+
+def as_step(value: int | float, steps: int, field: str) -> int:
+    """A step given as a number, or as a share of training below 1."""
+    if value < 0 or (isinstance(value, float) and value > 1):
+        raise bad_value(field, value, "a step >= 0, or a share of training from 0 to 1")
+    return round(value * steps) if isinstance(value, float) else value

@@ -1,0 +1,26 @@
+"""`alibi`: scores fall linearly with distance, each head at its own slope (Press et al., 2108.12409).
+
+Head h of H has the slope 2^(-8 h / H), h = 1..H.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outlast.mixers.attention.schemes.base import Scheme
+from outlast.registry import schemes
+
+
+@schemes.register("alibi")
+class Alibi(Scheme):
+    """Attention with linear biases."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+
+    def bias(self, positions: Tensor, keys: int) -> Tensor:
+        head = torch.arange(1, self.heads + 1, device=positions.device)
+        slope = 2.0 ** (-8 * head / self.heads)
+        distance = positions[:, None] - torch.arange(keys, device=positions.device)
+        return (-slope[:, None, None] * distance).unsqueeze(0)

@@ -1,0 +1,14 @@
+"""`nope`: no position at all; the causal mask alone tells order (Kazemnejad et al., 2305.19466)."""
+
+from __future__ import annotations
+
+from outlast.mixers.attention.schemes.base import Scheme
+from outlast.registry import schemes
+
+
+@schemes.register("nope")
+class Nope(Scheme):
+    """No positional encoding."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)

@@ -1,0 +1,27 @@
+"""`scalable`: scalable softmax, whose scores grow with the log of the context (2501.19399).
+
+The query at position t (counted from 1) has its scores multiplied by s log t, with s learned
+for each head and 0.43 at the start; log t is kept above 0.7 (our choice), so that the first
+tokens are not left without any contrast. No position otherwise.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from outlast.mixers.attention.schemes.base import Scheme
+from outlast.registry import schemes
+
+
+@schemes.register("scalable")
+class Scalable(Scheme):
+    """Scalable softmax: a learned log-n temperature against the loss of sharpness at length."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        self.scale = nn.Parameter(torch.full((heads, 1, 1), 0.43))
+
+    def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        logs = (positions + 1).float().log().clamp_min(0.7)
+        return q * (self.scale * logs[:, None]).to(q.dtype), k

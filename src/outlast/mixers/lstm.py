@@ -1,0 +1,56 @@
+"""`lstm`: long short-term memory (Hochreiter & Schmidhuber, 1997), one layer, any width.
+
+The recurrent pathway of the hybrids. The initialisation decides whether a state-tracking task is
+learned at all, and which one is best depends on the task (see docs/findings), so it is an
+argument::
+
+    lstm                                         as torch.nn.LSTM: everything U(±1/√width)
+    lstm(init=orthogonal, forget_bias=1)         orthogonal recurrent blocks, gates that remember
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from outlast.kernels.lstm import lstm
+from outlast.mixers.base import Linear, Mixer
+from outlast.registry import mixers
+
+LSTMState = tuple[Tensor, Tensor]
+
+
+@mixers.register("lstm")
+class LSTM(Mixer):
+    """Long short-term memory: a gated recurrence that can count and track state."""
+
+    pathway = "recurrent"
+
+    def __init__(
+        self, width: int, init: Literal["default", "orthogonal"] = "default",
+        forget_bias: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.width = width
+        self.input = Linear(width, 4 * width)
+        self.weight = nn.Parameter(torch.empty(4 * width, width))
+        self.bias = nn.Parameter(torch.empty(4 * width))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
+        if init == "orthogonal":
+            for block in self.weight.chunk(4):
+                nn.init.orthogonal_(block)
+        if forget_bias is not None:
+            with torch.no_grad():
+                self.input.bias[width : 2 * width] = forget_bias
+                self.bias[width : 2 * width] = 0
+
+    def forward(self, x: Tensor, state: LSTMState | None = None) -> tuple[Tensor, LSTMState]:
+        projected = self.input(x.transpose(0, 1)) + self.bias
+        if state is None:
+            start = projected.new_zeros(x.shape[0], self.width)
+            state = (start, start)
+        hidden, cell = lstm(projected, self.weight, *state)
+        return hidden.transpose(0, 1).to(x.dtype), (hidden[-1], cell[-1])

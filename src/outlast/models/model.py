@@ -1,0 +1,149 @@
+"""The model: embedding, sublayers behind gates, norm, output.
+
+Every sublayer adds ``gate * f(norm(x))`` to the residual stream. A gate at 0 skips the sublayer
+altogether, one at 1 costs nothing, anything between is a multiplication. Beside the gate there is
+the *leak*: how much of the gradient passes from a sublayer to what lies before it (1: all of it;
+0: the sublayer learns, but teaches nothing upstream).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from outlast.mixers.base import Linear, Mixer, Pathway, State
+from outlast.specs import Layout
+
+Setting = Literal["off", "on", "between"]
+ModelState = tuple[State, ...]
+
+
+def setting(values: list[float]) -> Setting:
+    """What a list of gates has in common: all 0, all 1, or neither."""
+    if all(v == 0 for v in values):
+        return "off"
+    return "on" if all(v == 1 for v in values) else "between"
+
+
+class Sublayer(nn.Module):
+    """One mixer behind its norm and gate. `forward` gives what is to be added to the stream."""
+
+    gate: Tensor
+    leak: Tensor
+
+    def __init__(self, width: int, mixer: Mixer) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mixer = mixer
+        # buffers, so that a stack of seeds can hold one value a seed; never part of the weights
+        self.register_buffer("gate", torch.ones(()), persistent=False)
+        self.register_buffer("leak", torch.ones(()), persistent=False)
+        self.gating: Setting = "on"
+        self.leaking: Setting = "on"
+
+    @property
+    def pathway(self) -> Pathway:
+        return self.mixer.pathway
+
+    def set_gate(self, value: float) -> None:
+        """Open (1), close (0) or half-open this sublayer."""
+        self.gate.fill_(value)
+        self.gating = setting([value])
+
+    def set_leak(self, value: float) -> None:
+        """Let gradients pass upstream (1), stop them (0), or scale them."""
+        self.leak.fill_(value)
+        self.leaking = setting([value])
+
+    def forward(self, x: Tensor, state: State = None) -> tuple[Tensor | None, State]:
+        if self.gating == "off":
+            return None, state
+        if self.leaking != "on":
+            stopped = x.detach()
+            x = stopped if self.leaking == "off" else stopped + self.leak * (x - stopped)
+        y, state = self.mixer(self.norm(x), state)
+        return (y if self.gating == "on" else self.gate * y), state
+
+
+class Chain(nn.Module):
+    """``a > b > c``: one after another on the residual stream."""
+
+    def __init__(self, nodes: list[nn.Module]) -> None:
+        super().__init__()
+        self.nodes = nn.ModuleList(nodes)
+
+    def forward(self, x: Tensor, states: Iterator[State], after: list[State]) -> Tensor:
+        for node in self.nodes:
+            if isinstance(node, Sublayer):
+                y, state = node(x, next(states))
+                after.append(state)
+                x = x if y is None else x + y
+            else:
+                x = node(x, states, after)
+        return x
+
+
+class Branches(nn.Module):
+    """``a | b``: side by side on the same input; what they add is summed."""
+
+    def __init__(self, nodes: list[nn.Module]) -> None:
+        super().__init__()
+        self.nodes = nn.ModuleList(nodes)
+
+    def forward(self, x: Tensor, states: Iterator[State], after: list[State]) -> Tensor:
+        total = x
+        for node in self.nodes:
+            if isinstance(node, Sublayer):
+                y, state = node(x, next(states))
+                after.append(state)
+                total = total if y is None else total + y
+            else:
+                total = total + (node(x, states, after) - x)
+        return total
+
+
+class Model(nn.Module):
+    """Tokens (batch, tokens) to logits (batch, tokens, classes), whole or in chunks."""
+
+    def __init__(self, layout: Layout, body: Chain, vocabulary: int, classes: int) -> None:
+        super().__init__()
+        if layout.width is None:
+            raise ValueError("a model's layout has a width")
+        self.layout = layout
+        self.embedding = nn.Embedding(vocabulary, layout.width)
+        self.body = body
+        self.norm = nn.LayerNorm(layout.width)
+        self.head = Linear(layout.width, classes)
+
+    def forward(self, tokens: Tensor, state: ModelState | None = None) -> tuple[Tensor, ModelState]:
+        before = iter(state) if state is not None else iter([None] * len(self.sublayers()))
+        after: list[State] = []
+        x = self.body(self.embedding(tokens), before, after)
+        return self.head(self.norm(x)), tuple(after)
+
+    def sublayers(self) -> list[Sublayer]:
+        """Every sublayer, in the order of the layout line."""
+        return [m for m in self.modules() if isinstance(m, Sublayer)]
+
+    def pathways(self) -> dict[str, Pathway]:
+        """The pathway of each parameter; what is in no mixer counts as pointwise."""
+        found: dict[str, Pathway] = {name: "pointwise" for name, _ in self.named_parameters()}
+        for name, module in self.named_modules():
+            if isinstance(module, Sublayer):
+                for inner, _ in module.named_parameters():
+                    found[f"{name}.{inner}"] = module.pathway
+        return found
+
+    @property
+    def ceiling(self) -> int | None:
+        """The most tokens the model can take; None where nothing in it has a limit."""
+        limits = [s.mixer.ceiling for s in self.sublayers() if s.mixer.ceiling is not None]
+        return min(limits, default=None)
+
+    @property
+    def size(self) -> int:
+        """How many parameters there are."""
+        return sum(p.numel() for p in self.parameters())

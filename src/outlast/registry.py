@@ -1,0 +1,268 @@
+"""Names to things: one registry for each kind, filled by files of ours and by plug-ins.
+
+A registered item is a class or function whose signature *is* its notation: keyword parameters
+with annotations and defaults. ``registry.build("composite(modulus=10)")`` binds the spec to the
+signature, checks every value against its annotation, calls it, and leaves the canonical spec on
+the result as ``.spec``. A parameter that is a Python keyword is written with a trailing
+underscore (``from_``) and read without it (``from=8``).
+
+Another package adds items by an entry point in one of the groups ``outlast.tasks``,
+``outlast.mixers``, ``outlast.schemes``, ``outlast.methods``, ``outlast.presets``, ``outlast.studies``::
+
+    [project.entry-points."outlast.tasks"]
+    dyck = "my_package.dyck:Dyck"
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+import types
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from outlast.errors import SpecError
+from outlast.specs import Spec, Value, parse
+
+F = TypeVar("F", bound=Callable[..., Any])
+REQUIRED = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument of a registered item, as a person may write it."""
+
+    name: str
+    annotation: Any
+    default: Any
+    python_name: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered item: its name, what makes it, and where it comes from."""
+
+    name: str
+    factory: Callable[..., Any]
+    source: str
+
+    def parameters(self, given: Iterable[str] = ()) -> list[Parameter]:
+        """What a spec may set: the signature, less what the caller gives itself."""
+        hints = typing.get_type_hints(
+            self.factory.__init__ if inspect.isclass(self.factory) else self.factory
+        )
+        return [
+            Parameter(name.rstrip("_"), hints.get(name, Any), p.default, name)
+            for name, p in inspect.signature(self.factory).parameters.items()
+            if name not in given and p.kind is not p.VAR_KEYWORD
+        ]
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring."""
+        return (inspect.getdoc(self.factory) or "").partition("\n")[0]
+
+
+class Registry:
+    """The items of one kind. ``given`` names the arguments that the program, not the spec, sets."""
+
+    def __init__(self, kind: str, package: str, given: tuple[str, ...] = ()) -> None:
+        self.kind, self.package, self.given = kind, package, given
+        self._entries: dict[str, Entry] = {}
+        self._filled = False
+
+    def register(self, name: str, source: str = "outlast") -> Callable[[F], F]:
+        """Decorator: ``@tasks.register("parity")``."""
+
+        def keep(factory: F) -> F:
+            known = self._entries.get(name)
+            if known is not None and known.factory is not factory:
+                raise SpecError(
+                    f"{self.kind} {name!r} is registered twice: by {known.source} and by {source}"
+                )
+            self._entries[name] = Entry(name, factory, source)
+            return factory
+
+        return keep
+
+    def names(self) -> list[str]:
+        self._fill()
+        return sorted(self._entries)
+
+    def __contains__(self, name: str) -> bool:
+        self._fill()
+        return name in self._entries
+
+    def entry(self, name: str) -> Entry:
+        self._fill()
+        if name not in self._entries:
+            raise SpecError(f"there is no {self.kind} {name!r}{suggest(name, self.names())}")
+        return self._entries[name]
+
+    def bind(self, spec: str | Spec) -> dict[str, Any]:
+        """The checked keyword arguments that a spec stands for, defaults left out."""
+        spec = parse(spec)
+        parameters = self.entry(spec.name).parameters(self.given)
+        if len(spec.args) > len(parameters):
+            raise SpecError(
+                f"{self.kind} {spec.name} takes at most {len(parameters)} arguments "
+                f"({', '.join(p.name for p in parameters)}), got {len(spec.args)}"
+            )
+        bound: dict[str, Any] = {}
+        by_name = {p.name: p for p in parameters}
+        named = [(p.name, v) for p, v in zip(parameters, spec.args, strict=False)]
+        for name, value in [*named, *spec.kwargs]:
+            parameter = by_name.get(name)
+            if parameter is None:
+                raise SpecError(
+                    f"{self.kind} {spec.name} has no argument {name!r}{suggest(name, by_name)}"
+                )
+            if parameter.python_name in bound:
+                raise SpecError(f"{self.kind} {spec.name}: {name!r} is given twice")
+            where = f"{self.kind} {spec.name}: {name}"
+            bound[parameter.python_name] = coerce(value, parameter.annotation, where)
+        missing = [p.name for p in parameters if p.default is REQUIRED and p.python_name not in bound]
+        if missing:
+            raise SpecError(f"{self.kind} {spec.name} needs a value for {', '.join(missing)}")
+        return bound
+
+    def canonical(self, spec: str | Spec, full: bool = False) -> Spec:
+        """The spec with every argument named, in order, defaults left out (or, `full`, put in)."""
+        spec = parse(spec)
+        bound = self.bind(spec)
+        parameters = self.entry(spec.name).parameters(self.given)
+        written = [
+            (p, to_value(bound.get(p.python_name, p.default)))
+            for p in parameters
+            if full or (p.python_name in bound and bound[p.python_name] != p.default)
+        ]
+        # attention(rope), ema(0.999): what needs no name to be understood is written without
+        leads = parameters and (parameters[0].annotation is Spec or len(parameters) == 1)
+        args = tuple(v for p, v in written[:1] if leads and p is parameters[0])
+        return Spec(spec.name, args, tuple((p.name, v) for p, v in written[len(args) :]))
+
+    def build(self, spec: str | Spec, **given: Any) -> Any:
+        """Make the thing; what it raises about a value is prefixed with its name."""
+        spec = parse(spec)
+        entry, bound = self.entry(spec.name), self.bind(spec)
+        try:
+            made = entry.factory(**given, **bound)
+        except SpecError as error:
+            text = str(error)
+            raise SpecError(text if text.startswith(self.kind) else f"{self.kind} {spec.name}: {text}") from None
+        made.spec = self.canonical(spec)
+        return made
+
+    def _fill(self) -> None:
+        """Import our own files of this kind, then the plug-ins; once, on first use."""
+        if self._filled:
+            return
+        self._filled = True
+        home = importlib.import_module(self.package)
+        for module in pkgutil.iter_modules(getattr(home, "__path__", [])):
+            importlib.import_module(f"{self.package}.{module.name}")
+        for point in entry_points(group=f"outlast.{self.kind}s"):
+            source = point.dist.name if point.dist else point.value
+            self.register(point.name, source)(point.load())
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'parity'? (there are: modsum, parity)``."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{meant} (there are: {', '.join(known)})" if known else f"{meant} (there are none)"
+
+
+def coerce(value: Any, annotation: Any, where: str) -> Any:
+    """Check a parsed value against an annotation and give it the right type, or say what is."""
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if annotation is Any or annotation is REQUIRED:
+        return value
+    if origin in (Union, types.UnionType):
+        for option in inside:
+            try:
+                return coerce(value, option, where)
+            except SpecError:
+                continue
+    elif origin is Literal:
+        if value in inside:
+            return value
+        if isinstance(value, str):
+            raise SpecError(f"{where}={value}: expected {describe(annotation)}{_did_you_mean(value, inside)}")
+    elif origin is tuple:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(coerce(v, inside[0], where) for v in items)
+    elif origin is dict:
+        if isinstance(value, dict):
+            return value
+        if isinstance(value, Spec) and not value.args:
+            return {k: coerce(v, inside[1], f"{where}.{k}") for k, v in value.kwargs}
+    elif annotation is Spec:
+        if isinstance(value, Spec):
+            return value
+        if isinstance(value, str):
+            return Spec(value)
+    elif annotation is float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+    elif annotation is None or annotation is types.NoneType:
+        if value is None:
+            return None
+    elif isinstance(annotation, type) and type(value) is annotation:
+        return value
+    shown = Spec("", (value,)) if isinstance(value, (list, bool, type(None))) else value
+    raise SpecError(f"{where}={str(shown).strip('()')}: expected {describe(annotation)}")
+
+
+def to_value(value: Any) -> Value:
+    """The inverse of `coerce`: how a bound argument is written."""
+    if isinstance(value, tuple):
+        return [to_value(v) for v in value]
+    if isinstance(value, dict):
+        return Spec("weights", (), tuple((k, to_value(v)) for k, v in value.items()))
+    if isinstance(value, Spec) and not value.args and not value.kwargs:
+        return value.name
+    return value  # type: ignore[no-any-return]
+
+
+def describe(annotation: Any) -> str:
+    """What an annotation accepts, in words."""
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(option) for option in inside)
+    if origin is Literal:
+        return " | ".join(str(option) for option in inside)
+    if origin is tuple:
+        return f"a list of {describe(inside[0]).removeprefix('a ')}s"
+    if origin is dict:
+        return "weights(name=number, ...)"
+    words: dict[Any, str] = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true | false",
+        str: "a word",
+        Spec: "a spec such as name(argument=value)",
+        types.NoneType: "none",
+        None: "none",
+    }
+    return words.get(annotation, "a value")
+
+
+def _did_you_mean(value: str, options: Iterable[object]) -> str:
+    close = difflib.get_close_matches(value, [str(o) for o in options], n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+tasks = Registry("task", "outlast.tasks")
+mixers = Registry("mixer", "outlast.mixers", given=("self", "width"))
+schemes = Registry("scheme", "outlast.mixers.attention.schemes", given=("self", "width", "heads"))
+methods = Registry("method", "outlast.methods")
+presets = Registry("preset", "outlast.models")
+studies = Registry("study", "outlast.studies")
+KINDS: dict[str, Registry] = {r.kind: r for r in (tasks, mixers, schemes, methods, presets, studies)}

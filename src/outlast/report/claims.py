@@ -1,0 +1,192 @@
+"""Each claim of a study against what was measured, and the whole study in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outlast.evaluate.statistics import TOLERANCE, Summary
+from outlast.report.digest import Digest, Measure, multiples_of, variants_of
+from outlast.report.load import Claim
+from outlast.report.words import interval, percent, points, times
+
+HOLDS, FAILS, UNMEASURED = "holds", "does not hold", "not measured"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, what was measured for it, and whether that lies in its band."""
+
+    claim: Claim
+    verdict: str
+    value: float | None
+    seeds: int
+    detail: str
+
+    @property
+    def measured(self) -> str:
+        """The value with its unit; with more digits where rounding would hide the verdict."""
+        if self.value is None:
+            return "–"
+        bounds = [bound for bound in (self.claim.low, self.claim.high) if bound is not None]
+        shown = next(
+            (d for d in (1, 2, 3) if _shown(self.claim, self.value, d) not in self._close(bounds)),
+            1,
+        )
+        return _shown(self.claim, self.value, shown)
+
+    def _close(self, bounds: Sequence[float]) -> set[str]:
+        """How the bounds that the value misses would be written."""
+        if self.verdict != FAILS:
+            return set()
+        return {_shown(self.claim, bound, d) for bound in bounds for d in (1, 2, 3)}
+
+    @property
+    def expected(self) -> str:
+        """The band in words: ``≥ 90 %``."""
+        claim = self.claim
+        low = None if claim.low is None else _number(claim, claim.low)
+        high = None if claim.high is None else _number(claim, claim.high)
+        if low and high:
+            return f"{low} to {high}{_unit(claim)}"
+        if low or high:
+            return f"≥ {low}{_unit(claim)}" if low else f"≤ {high}{_unit(claim)}"
+        return "any"
+
+    def as_json(self) -> dict[str, Any]:
+        names = ("text", "arm", "versus", "variant", "part", "multiple", "statistic", "low", "high")
+        about = {name: getattr(self.claim, name) for name in (*names, "source")}
+        return {**about, "value": self.value, "seeds": self.seeds, "verdict": self.verdict}
+
+
+def judge(claims: Sequence[Claim], digests: Sequence[Digest]) -> list[Verdict]:
+    """The verdict on each claim."""
+    return [_judge(claim, {d.arm.name: d for d in digests}) for claim in claims]
+
+
+def _judge(claim: Claim, arms: dict[str, Digest]) -> Verdict:
+    measure = _measure(arms.get(claim.arm), claim)
+    if measure is None:
+        return Verdict(claim, UNMEASURED, None, 0, "")
+    summary, detail = measure.summary, ""
+    if claim.statistic == "difference":
+        other = _measure(arms.get(claim.versus or ""), claim)
+        if other is None:
+            return Verdict(claim, UNMEASURED, None, 0, "")
+        value = summary.mean - other.summary.mean
+        detail = f"{percent(summary.mean)} − {percent(other.summary.mean)}"
+    else:
+        known = _statistics(summary)
+        if claim.statistic not in known:
+            reason = f"unknown statistic “{claim.statistic}”"
+            return Verdict(claim, UNMEASURED, None, 0, reason)
+        value = known[claim.statistic]
+        detail = interval(summary) if claim.statistic == "mean" else ""
+    verdict = HOLDS if _inside(value, claim.low, claim.high) else FAILS
+    return Verdict(claim, verdict, value, summary.n, detail)
+
+
+def _statistics(summary: Summary) -> dict[str, float]:
+    return {
+        "mean": summary.mean,
+        "iqm": summary.iqm,
+        "min": min(summary.values),
+        "max": max(summary.values),
+        "success": summary.success,
+    }
+
+
+def _measure(arm: Digest | None, claim: Claim) -> Measure | None:
+    ladder = arm.ladder(claim.variant) if arm else None
+    return ladder.at(claim.multiple, claim.part) if ladder else None
+
+
+def _inside(value: float, low: float | None, high: float | None) -> bool:
+    above = low is None or value >= low - TOLERANCE
+    return above and (high is None or value <= high + TOLERANCE)
+
+
+def _number(claim: Claim, value: float, digits: int = 1) -> str:
+    if claim.statistic == "difference":
+        return points(value, digits)
+    return percent(value, digits).removesuffix(".0")
+
+
+def _unit(claim: Claim) -> str:
+    return {"difference": " points", "success": " % of seeds"}.get(claim.statistic, " %")
+
+
+def _shown(claim: Claim, value: float, digits: int) -> str:
+    return _number(claim, value, digits) + _unit(claim)
+
+
+def headline(digests: Sequence[Digest], verdicts: Sequence[Verdict]) -> str:
+    """The study in one sentence, with its key numbers."""
+    found = _key_arms(digests, verdicts)
+    if not found:
+        return "Nothing has been evaluated yet."
+    multiple, variant, arms = found
+    first, *others = [_said(d, variant, multiple) for d in arms]
+    test = f" of the {variant} test" if variant else ""
+    text = f"At {times(multiple)} the training length, {first[0]} gets {first[1]} of the sequences"
+    text += f"{test} entirely right"
+    text += "".join(f", against {numbers} for {name}" for name, numbers in others)
+    return f"{text}; {tally(verdicts)}." if verdicts else f"{text}."
+
+
+def tally(verdicts: Sequence[Verdict]) -> str:
+    """``3 of 4 claims hold, 1 was not measured``."""
+    names = [v.verdict for v in verdicts]
+    if UNMEASURED in names and names.count(UNMEASURED) == len(names):
+        return "none of the claims has been measured"
+    text = f"{names.count(HOLDS)} of {len(names)} claims hold"
+    unmeasured = names.count(UNMEASURED)
+    if unmeasured:
+        text += f", {unmeasured} {'was' if unmeasured == 1 else 'were'} not measured"
+    return text
+
+
+def _said(d: Digest, variant: str | None, multiple: float) -> tuple[str, str]:
+    ladder = d.ladder(variant)
+    measure = ladder.at(multiple) if ladder else None
+    if measure is None:
+        return f"“{d.arm.label}”", "an unknown share"
+    s = measure.summary
+    seeds = f"{s.n} seed{'s' * (s.n != 1)}"
+    about = f"95 % interval {interval(s)}, {seeds}" if interval(s) else seeds
+    return f"“{d.arm.label}”", f"{percent(s.mean)} % ({about})"
+
+
+def _key_arms(
+    digests: Sequence[Digest], verdicts: Sequence[Verdict]
+) -> tuple[float, str | None, list[Digest]] | None:
+    """Which length, test version and arms the sentence speaks of.
+
+    The first measured comparison among the claims; else the best and the worst arm at the first
+    measured claim's length, or at the tested length nearest 3 x.
+    """
+    by_name = {d.arm.name: d for d in digests}
+    measured = [v.claim for v in verdicts if v.value is not None and v.claim.part == "joint"]
+    for claim in measured:
+        if claim.versus in by_name and claim.statistic == "difference":
+            return claim.multiple, claim.variant, [by_name[claim.arm], by_name[claim.versus]]
+    for variant in variants_of(digests):
+        tested = [m for m in multiples_of(digests) if _ranked(digests, variant, m)]
+        wanted = [claim.multiple for claim in measured if claim.variant == variant]
+        if tested:
+            multiple = wanted[0] if wanted else min(tested, key=lambda m: (abs(m - 3), m))
+            ranked = _ranked(digests, variant, multiple)
+            return multiple, variant, [ranked[0], *ranked[1:][-1:]]
+    return None
+
+
+def _ranked(digests: Sequence[Digest], variant: str | None, multiple: float) -> list[Digest]:
+    """The arms measured there, best first."""
+    found = []
+    for d in digests:
+        ladder = d.ladder(variant)
+        measure = ladder.at(multiple) if ladder else None
+        if measure:
+            found.append((measure.summary.mean, d))
+    return [d for _, d in sorted(found, key=lambda pair: -pair[0])]

@@ -1,0 +1,138 @@
+"""Learning curves: the loss of each part over the steps, and the quick probes at some lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from outlast.report.digest import Digest
+from outlast.report.load import Run, Series
+from outlast.report.plots import accuracy_axis, under_last
+from outlast.report.sheet import Form, Group, Key, Styled, grouped, sheet
+from outlast.report.style import MUTED, drawing
+from outlast.report.words import short, times
+
+POINTS = 160  # of one line; more cannot be told apart at a panel's width
+Pick = Callable[[Run], Series]
+Panel = tuple[Group, str, Pick]
+
+
+def loss_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
+    """Each part's loss over the steps, with a tick for each seed's switch."""
+    runs = [d.run for d in digests if d.run]
+    parts = dict.fromkeys(part for run in runs for part in run.losses)
+    return _figure(digests, [(part, _loss_of(part)) for part in parts], form, _loss_axis)
+
+
+def probe_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
+    """The quick probes of joint accuracy over the steps, a panel for each length."""
+    runs = [d.run for d in digests if d.run]
+    at = sorted({multiple for run in runs for multiple in run.probes})
+    picks = [(f"at {times(multiple)}", _probe_of(multiple)) for multiple in at]
+    return _figure(digests, picks, form, accuracy_axis)
+
+
+def _loss_of(part: str) -> Pick:
+    return lambda run: run.losses.get(part, {})
+
+
+def _probe_of(multiple: float) -> Pick:
+    return lambda run: run.probes.get(multiple, {})
+
+
+def _figure(
+    digests: Sequence[Digest],
+    picks: Sequence[tuple[str, Pick]],
+    form: Form,
+    axis: Callable[[Axes], None],
+) -> Figure | None:
+    panels = _panels(digests, picks)
+    if not panels:
+        return None
+    switches = any(e.name == "switch" for d in digests if d.run for e in d.run.events)
+    page = sheet(form, [group for group, *_ in panels], [_switch_key()] if switches else [])
+    with drawing():
+        for ax, (group, title, pick) in zip(page.axes, panels, strict=True):
+            for arm in group.arms:
+                _draw(ax, arm, pick)
+            ax.set_title(short(title, 48), pad=8)
+            axis(ax)
+            _step_axis(ax)
+        under_last(page, "training step")
+    return page.figure
+
+
+def _panels(digests: Sequence[Digest], picks: Sequence[tuple[str, Pick]]) -> list[Panel]:
+    panels = []
+    for group in grouped(digests):
+        for title, pick in picks:
+            arms = tuple(a for a in group.arms if a.digest.run and pick(a.digest.run))
+            if arms:
+                words = [word for word in (group.title, title) if word]
+                panels.append((Group(group.title, arms), " · ".join(words), pick))
+    return panels
+
+
+def _draw(ax: Axes, arm: Styled, pick: Pick) -> None:
+    run = arm.digest.run
+    if run is None:
+        return
+    series = pick(run)
+    for curve in series.values() if len(series) > 1 else []:
+        ax.plot(*_thinned(curve), color=arm.colour, linewidth=0.6, alpha=0.4, zorder=3)
+    ax.plot(*_thinned(_mean(series)), color=arm.colour, linewidth=1.8, zorder=4)
+    for event in run.events:
+        if event.name == "switch":
+            style = "-" if event.converged is not False else (0, (1, 1))
+            ax.axvline(event.step, color=arm.colour, linewidth=0.6, alpha=0.35, zorder=2)
+            ax.axvline(
+                event.step, 0, 0.07, color=arm.colour, linewidth=2, linestyle=style, zorder=5
+            )
+
+
+def _mean(series: Series) -> dict[int, float]:
+    """The mean over the seeds that have a finite value at a step."""
+    steps = sorted({step for curve in series.values() for step in curve})
+    means = {}
+    for step in steps:
+        known = [c[step] for c in series.values() if step in c and math.isfinite(c[step])]
+        if known:
+            means[step] = float(np.mean(known))
+    return means
+
+
+def _thinned(curve: dict[int, float]) -> tuple[list[float], list[float]]:
+    """The curve in at most `POINTS` points, each the mean of its neighbours."""
+    steps = sorted(curve)
+    values = [curve[step] for step in steps]
+    if len(steps) <= POINTS:
+        return [float(step) for step in steps], values
+    parts = np.array_split(np.arange(len(steps)), POINTS)
+    xs, ys = np.asarray(steps, dtype=float), np.asarray(values)
+    return [float(xs[part].mean()) for part in parts], [float(ys[part].mean()) for part in parts]
+
+
+def _loss_axis(ax: Axes) -> None:
+    ax.set_yscale("log", nonpositive="mask")
+    ax.yaxis.set_major_locator(LogLocator(numticks=5))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.spines["left"].set_visible(False)
+
+
+def _step_axis(ax: Axes) -> None:
+    ax.set_xlim(left=0)
+    ax.margins(x=0.01)
+    ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def _switch_key() -> Key:
+    tick = Line2D([], [], color=MUTED, marker="|", markersize=8, markeredgewidth=2, linewidth=0)
+    return tick, "switch, a tick for each seed (broken: phase 1 had not converged)"

@@ -1,0 +1,238 @@
+"""Run folders and study folders, read into plain records. Nothing here writes.
+
+Whatever is missing (no results yet, an arm not run) is a state; whatever is damaged is a
+`RunFolderError` that names the file and the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from outlast.errors import RunFolderError
+from outlast.report.records import Record, read_lines, read_record
+
+Series = dict[int, dict[int, float]]  # seed -> step -> value
+
+
+@dataclass(frozen=True)
+class Row:
+    """One seed at one length; ``exact`` and ``answers`` are None where it could not be tested."""
+
+    seed: int
+    variant: str | None
+    length: float
+    multiple: float
+    tokens: int | None
+    exact: dict[str, float] | None
+    answers: dict[str, float] | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something a method did while training, such as the switch to phase 2."""
+
+    step: int
+    seed: int
+    name: str
+    converged: bool | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder. ``rows`` is None until it has been evaluated."""
+
+    folder: Path
+    about: dict[str, Any]
+    label: str
+    task: str
+    model: str
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    auxiliary: tuple[str, ...]
+    length: float
+    chance: dict[str, float]
+    losses: dict[str, Series] = field(default_factory=dict)
+    probes: dict[float, Series] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+    last_step: int = 0
+    rows: tuple[Row, ...] | None = None
+    sequences: int | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence with a number in it, and the band in which that number should lie."""
+
+    text: str
+    arm: str
+    versus: str | None
+    part: str
+    multiple: float
+    statistic: str
+    low: float | None
+    high: float | None
+    source: str
+    variant: str | None
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of training in a study; ``run`` is None until it has been started."""
+
+    name: str
+    label: str
+    group: str | None
+    run: Run | None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question and its arms; loose run folders form a study without claims."""
+
+    name: str
+    title: str
+    question: str
+    scale: str | None
+    command: str | None
+    arms: tuple[Arm, ...]
+    claims: tuple[Claim, ...]
+
+
+def read(folders: Sequence[Path]) -> tuple[Study, ...]:
+    """Each study folder as a study; all loose run folders together as one more."""
+    paths = [Path(folder) for folder in folders]
+    if not paths:
+        raise RunFolderError("nothing to report on: give at least one run or study folder")
+    studies: list[Study] = []
+    loose: list[Run] = []
+    for path in paths:
+        if (path / "study.json").is_file():
+            studies.append(read_study(path))
+        elif (path / "run.json").is_file():
+            loose.append(read_run(path))
+        else:
+            raise RunFolderError(
+                f"{path}: neither a run folder (run.json) nor a study (study.json)"
+            )
+    return (*studies, *([_compare(loose)] if loose else []))
+
+
+def read_run(folder: Path) -> Run:
+    """One run folder."""
+    about = read_record(folder / "run.json")
+    run = Run(
+        folder=folder,
+        about=about.data,
+        label=about.text("label", folder.name),
+        task=about.text("task", ""),
+        model=about.text("model", ""),
+        methods=tuple(str(method) for method in about.items("methods")),
+        seeds=about.whole_numbers("seeds"),
+        auxiliary=tuple(str(part) for part in about.items("auxiliary")),
+        length=about.number("length"),
+        chance=about.numbers("chance") or {},
+    )
+    return _with_results(_with_metrics(run))
+
+
+def read_study(folder: Path) -> Study:
+    """One study folder with the run folders of those arms that have one."""
+    study = read_record(folder / "study.json")
+    arms = tuple(_arm(folder, record) for record in study.records("arms"))
+    title = study.text("title", study.text("study", folder.name))
+    return Study(
+        name=study.text("study", folder.name),
+        title=title,
+        question=study.text("question", ""),
+        scale=study.optional("scale"),
+        command=study.optional("command"),
+        arms=arms,
+        claims=tuple(_claim(record) for record in study.records("claims")),
+    )
+
+
+def _arm(folder: Path, record: Record) -> Arm:
+    name = record.text("name")
+    if name in {"", ".", ".."} or "/" in name or "\\" in name:
+        raise record.error(f"arm name {name!r} is not the name of a subfolder")
+    run = read_run(folder / name) if (folder / name / "run.json").is_file() else None
+    label = record.optional("label") or (run.label if run else name)
+    return Arm(name, label, record.optional("group"), run)
+
+
+def _claim(record: Record) -> Claim:
+    return Claim(
+        text=record.text("text"),
+        arm=record.text("arm"),
+        versus=record.optional("versus"),
+        part=record.text("part", "joint"),
+        multiple=record.number("multiple"),
+        statistic=record.text("statistic", "mean"),
+        low=record.optional_number("low"),
+        high=record.optional_number("high"),
+        source=record.text("source", ""),
+        variant=record.optional("variant"),
+    )
+
+
+def _compare(runs: list[Run]) -> Study:
+    """Loose runs as a study: arm names are folder names, made distinct where they clash."""
+    arms: list[Arm] = []
+    labels = [run.label for run in runs]
+    for run in runs:
+        base = run.folder.resolve().name
+        taken = {arm.name for arm in arms}
+        name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, 999))) if n not in taken)
+        label = run.label if labels.count(run.label) == 1 else f"{run.label} ({name})"
+        arms.append(Arm(name, label, None, run))
+    title = runs[0].label if len(runs) == 1 else f"{len(runs)} runs compared"
+    return Study("runs", title, "", None, None, tuple(arms), ())
+
+
+def _with_metrics(run: Run) -> Run:
+    losses: dict[str, Series] = {}
+    probes: dict[float, Series] = {}
+    events: list[Event] = []
+    last = 0
+    for line in read_lines(run.folder / "metrics.jsonl"):
+        step, seed = int(line.number("step")), int(line.number("seed"))
+        last = max(last, step)
+        if "event" in line.data:  # an event's other fields are its method's own business
+            converged = line.data.get("converged")
+            known = converged if isinstance(converged, bool) else None
+            events.append(Event(step, seed, line.text("event"), known))
+            continue
+        for part, loss in (line.numbers("loss") or {}).items():
+            losses.setdefault(part, {}).setdefault(seed, {})[step] = loss
+        for multiple, accuracy in (line.numbers("probe") or {}).items():
+            at = line.as_number(multiple, "probe")
+            probes.setdefault(at, {}).setdefault(seed, {})[step] = accuracy
+    return replace(run, losses=losses, probes=probes, events=tuple(events), last_step=last)
+
+
+def _with_results(run: Run) -> Run:
+    path = run.folder / "results.json"
+    if not path.is_file():
+        return run
+    results = read_record(path)
+    rows = tuple(_row(record) for record in results.records("rows"))
+    sequences = results.optional_number("sequences")
+    return replace(run, rows=rows, sequences=None if sequences is None else int(sequences))
+
+
+def _row(record: Record) -> Row:
+    tokens = record.optional_number("tokens")
+    return Row(
+        seed=int(record.number("seed")),
+        variant=record.optional("variant"),
+        length=record.number("length"),
+        multiple=record.number("multiple"),
+        tokens=None if tokens is None else int(tokens),
+        exact=record.numbers("exact"),
+        answers=record.numbers("answers"),
+        reason=record.optional("reason"),
+    )

@@ -1,0 +1,141 @@
+"""The run folder: the only thing that passes from training to everything after it.
+
+::
+
+    run/
+      run.json                 what was run: task, model, methods, seeds, settings, versions
+      metrics.jsonl            a line a seed and look: losses, probes, events
+      checkpoint.safetensors   weights, optimiser and method states; enough to go on
+      results.json             accuracy by length, once evaluated
+
+Everything is readable by hand and written atomically; nothing in it is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from outlast.errors import RunFolderError
+
+FORMAT = 1
+RUN, METRICS, CHECKPOINT, RESULTS = (
+    "run.json", "metrics.jsonl", "checkpoint.safetensors", "results.json",
+)
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Write beside, flush to disk, then rename: a reader sees the old file or the new one."""
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        write(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write {path}: {error.strerror or error}; what was there before is untouched"
+        ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    write_atomically(path, lambda temporary: _put(temporary, text))
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file atomically, one that a person can read."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def _put(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Read a JSON object, or say which file is damaged and where."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunFolderError(f"{path.parent} has no {path.name}: it is not {what}") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RunFolderError(f"cannot read {path}: {error}") from None
+    if not isinstance(value, dict):
+        raise RunFolderError(f"cannot read {path}: expected a JSON object")
+    if value.get("format") != FORMAT:
+        raise RunFolderError(
+            f"cannot read {path}: its format is {value.get('format')!r}, "
+            f"this version of outlast reads format {FORMAT}"
+        )
+    return value
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What was run, as `run.json` says."""
+    return read_json(folder / RUN, "a run folder")
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Every line of the metrics; a last line cut short by a kill is left out."""
+    path = folder / METRICS
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            if number == len(lines):
+                break
+            raise RunFolderError(f"cannot read {path}: line {number} is damaged") from None
+    return found
+
+
+def append_metrics(folder: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """Add lines to the metrics."""
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    try:
+        with (folder / METRICS).open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise RunFolderError(f"cannot write {folder / METRICS}: {error.strerror}") from error
+
+
+def cut_metrics(folder: Path, step: int) -> None:
+    """Take back what was written after `step`: it will be written again."""
+    kept = [line for line in read_metrics(folder) if line["step"] <= step]
+    write_text(folder / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process; a second one gets a clear error. Ends with the process."""
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            owner = file.read().strip() or "another process"
+            raise RunFolderError(f"{folder} is in use by {owner}; wait for it or stop it") from None
+        file.seek(0)
+        file.truncate()
+        file.write(f"process {os.getpid()}")
+        file.flush()
+        yield

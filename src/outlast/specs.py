@@ -1,0 +1,281 @@
+"""The notation: one line for a task, a method or a model.
+
+A *spec* is ``name(argument=value, ...)``; a *layout* joins specs into a model::
+
+    composite(modulus=10, layout=chained)            a task
+    dat(mode=skip, switch=below(0.01))               a method
+    4 x (lstm > attention(rope) > mlp) @ 128         a model of width 128
+
+In a layout ``>`` is one sublayer after another, ``|`` side by side on the same input (it binds
+tighter than ``>``), ``n x`` repeats, and a closing ``@ width`` sets the width of the residual
+stream. Values are numbers, ``true``/``false``/``none``, words, ``"quoted text"``, lists
+``[1, 2]`` and specs again. ``str()`` of anything parsed gives the canonical line, and parsing
+that line gives an equal object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Union
+
+from outlast.errors import SpecError, bad_value
+
+Value = Union[bool, int, float, str, None, "Spec", "list[Value]"]
+Node = Union["Spec", "Serial", "Parallel", "Repeat"]
+
+_LITERALS = {"true": True, "false": False, "none": None}
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<number>[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)
+      | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<text>"[^"]*"|'[^']*')
+      | (?P<sign>[()\[\],=>|@×])
+    )""",
+    re.VERBOSE,
+)
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """``name(args, key=value)``. Hashable only if its values are; compared by value."""
+
+    name: str
+    args: tuple[Value, ...] = ()
+    kwargs: tuple[tuple[str, Value], ...] = ()
+
+    def __str__(self) -> str:
+        inside = [_write(v) for v in self.args] + [f"{k}={_write(v)}" for k, v in self.kwargs]
+        return f"{self.name}({', '.join(inside)})" if inside else self.name
+
+
+@dataclass(frozen=True)
+class Serial:
+    """``a > b > c``."""
+
+    nodes: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        return " > ".join(_inside(n, Serial) for n in self.nodes)
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """``a | b``: both read the same input, and what they give is added."""
+
+    nodes: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        return " | ".join(_inside(n, Serial, Parallel) for n in self.nodes)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """``n x (...)``: n copies with weights of their own."""
+
+    times: int
+    node: Node
+
+    def __str__(self) -> str:
+        return f"{self.times} x ({self.node})"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A whole model line: the tree of sublayers and, where given, the width."""
+
+    node: Node
+    width: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.node) if self.width is None else f"{self.node} @ {self.width}"
+
+
+def parse(text: str | Spec) -> Spec:
+    """Read ``name(argument=value, ...)``."""
+    if isinstance(text, Spec):
+        return text
+    reader = _Reader(text, "spec")
+    spec = reader.spec()
+    reader.end()
+    return spec
+
+
+def parse_value(text: str) -> Value:
+    """Read one value, as it may stand behind ``=``."""
+    reader = _Reader(text, "value")
+    value = reader.value()
+    reader.end()
+    return value
+
+
+def parse_layout(text: str | Layout) -> Layout:
+    """Read a model line such as ``4 x (lstm | attention > mlp) @ 128``."""
+    if isinstance(text, Layout):
+        return text
+    reader = _Reader(text, "model")
+    node = reader.serial()
+    width = None
+    if reader.take("@"):
+        number = reader.number("a width, such as @ 128")
+        if not isinstance(number, int) or number < 1:
+            raise bad_value("width", number, "a whole number >= 1")
+        width = number
+    reader.end()
+    return Layout(node, width)
+
+
+def split_specs(text: str) -> list[Spec]:
+    """Read several specs joined by ``+`` or ``;``: ``dat + ema(0.999)``."""
+    parts = [part for part in re.split(r"[;+](?![^(]*\))", text) if part.strip()]
+    return [parse(part) for part in parts]
+
+
+def _inside(node: Node, *wrap: type) -> str:
+    return f"({node})" if isinstance(node, wrap) else str(node)
+
+
+def _write(value: Value) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            plain = _WORD.match(value) and value not in _LITERALS
+            return value if plain else f'"{value}"'
+        case list():
+            return "[" + ", ".join(_write(v) for v in value) + "]"
+        case float():
+            return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return str(value)
+
+
+class _Reader:
+    """A cursor over the tokens of one line, with errors that point at the place."""
+
+    def __init__(self, text: str, what: str) -> None:
+        self.text, self.what = text, what
+        self.tokens = list(self._scan())
+        self.at = 0
+
+    def _scan(self) -> Iterator[tuple[str, str, int]]:
+        position, text = 0, self.text.rstrip()
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            if match is None:
+                where = position + len(text[position:]) - len(text[position:].lstrip())
+                raise self._error(f"did not expect {text[where]!r}", where)
+            kind = str(match.lastgroup)
+            yield kind, match.group(kind), match.start(kind)
+            position = match.end()
+
+    def _error(self, problem: str, where: int) -> SpecError:
+        return SpecError(
+            f"cannot read the {self.what} {self.text!r}: {problem}\n"
+            f"    {self.text}\n    {' ' * where}^"
+        )
+
+    def fail(self, expected: str) -> SpecError:
+        if self.at < len(self.tokens):
+            _, found, where = self.tokens[self.at]
+            return self._error(f"expected {expected}, found {found!r}", where)
+        return self._error(f"expected {expected}, found the end", len(self.text))
+
+    def peek(self, ahead: int = 0) -> tuple[str, str]:
+        i = self.at + ahead
+        return self.tokens[i][:2] if i < len(self.tokens) else ("end", "")
+
+    def take(self, *signs: str) -> bool:
+        if self.peek()[1] in signs and self.peek()[0] in ("sign", "name"):
+            self.at += 1
+            return True
+        return False
+
+    def need(self, sign: str) -> None:
+        if not self.take(sign):
+            raise self.fail(f"{sign!r}")
+
+    def end(self) -> None:
+        if self.at < len(self.tokens):
+            raise self.fail("the end")
+
+    def number(self, expected: str) -> int | float:
+        kind, text = self.peek()
+        if kind != "number":
+            raise self.fail(expected)
+        self.at += 1
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+
+    def spec(self) -> Spec:
+        kind, name = self.peek()
+        if kind != "name":
+            raise self.fail("a name")
+        self.at += 1
+        args: list[Value] = []
+        kwargs: dict[str, Value] = {}
+        if self.take("("):
+            while not self.take(")"):
+                if self.peek()[0] == "name" and self.peek(1) == ("sign", "="):
+                    key = self.peek()[1]
+                    if key in kwargs:
+                        raise self._error(f"{key!r} is given twice", self.tokens[self.at][2])
+                    self.at += 2
+                    kwargs[key] = self.value()
+                elif kwargs:
+                    raise self.fail("name=value (arguments without a name come first)")
+                else:
+                    args.append(self.value())
+                if self.peek()[1] != ")":
+                    self.need(",")
+        return Spec(name, tuple(args), tuple(kwargs.items()))
+
+    def value(self) -> Value:
+        kind, text = self.peek()
+        if kind == "number":
+            return self.number("a number")
+        if kind == "text":
+            self.at += 1
+            return text[1:-1]
+        if self.take("["):
+            items: list[Value] = []
+            while not self.take("]"):
+                items.append(self.value())
+                if self.peek()[1] != "]":
+                    self.need(",")
+            return items
+        if kind != "name":
+            raise self.fail("a value")
+        if text in _LITERALS and self.peek(1) != ("sign", "("):
+            self.at += 1
+            return _LITERALS[text]
+        spec = self.spec()
+        return spec if spec.args or spec.kwargs else spec.name
+
+    def serial(self) -> Node:
+        nodes = [self.parallel()]
+        while self.take(">"):
+            nodes.append(self.parallel())
+        return nodes[0] if len(nodes) == 1 else Serial(tuple(nodes))
+
+    def parallel(self) -> Node:
+        nodes = [self.unit()]
+        while self.take("|"):
+            nodes.append(self.unit())
+        return nodes[0] if len(nodes) == 1 else Parallel(tuple(nodes))
+
+    def unit(self) -> Node:
+        if self.peek()[0] == "number":
+            times = self.number("a number")
+            if not isinstance(times, int) or times < 1:
+                raise bad_value("repeat", times, "a whole number >= 1")
+            if not self.take("x", "×"):
+                raise self.fail("'x', as in 4 x (lstm > mlp)")
+            return Repeat(times, self.unit())
+        if self.take("("):
+            node = self.serial()
+            self.need(")")
+            return node
+        return self.spec()

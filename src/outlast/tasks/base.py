@@ -1,0 +1,119 @@
+"""The seam every task stands behind.
+
+A task draws sequences of a given *length* (what its paper calls length; `tokens` says how many
+tokens that is), marks which positions are asked and what the right answer is, and can solve a
+sequence in a second, independent way. Answers are token ids below `classes`, so a model needs
+an output of width `classes` only, and one with an output for every token works as well.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outlast.errors import bad_value
+from outlast.specs import Spec
+
+IGNORE = -100
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences and what is asked of them; every tensor is (batch, tokens), padded on the right.
+
+    `targets` is the answer due *at* a position (nothing is shifted), -100 where nothing is asked;
+    `part` is the index into `Task.parts` of the skill it tests, -1 where nothing is asked.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    part: Tensor
+
+    def to(self, device: torch.device | str) -> Batch:
+        return Batch(self.inputs.to(device), self.targets.to(device), self.part.to(device))
+
+
+class Task(ABC):
+    """Base of every task. A subclass sets the attributes below in its constructor."""
+
+    spec: Spec
+    paper: str = ""
+    #: skills a target may test; those in `auxiliary` help training but are not asked for in a test
+    parts: tuple[str, ...]
+    auxiliary: tuple[str, ...] = ()
+    #: lengths trained on, shortest and longest
+    lengths: tuple[int, int]
+    #: the longest length that can be made at all (None: no limit)
+    ceiling: int | None = None
+    #: the shortest length that can be made
+    shortest: int = 1
+    #: every length is a multiple of this
+    multiple: int = 1
+    vocabulary: int
+    classes: int
+    #: other versions of this task that a trained model is tested on: name -> spec
+    variants: Mapping[str, str] = {}
+
+    @abstractmethod
+    def tokens(self, length: int) -> int:
+        """How many tokens a sequence of this length takes at most."""
+
+    @abstractmethod
+    def sample(
+        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
+    ) -> Batch:
+        """Draw `batch` sequences on the generator's device; a range is drawn from row by row."""
+
+    @abstractmethod
+    def solve(self, inputs: Sequence[int]) -> list[int | None]:
+        """The answers to one row of tokens, in plain Python and another way than `sample`."""
+
+    @abstractmethod
+    def word(self, token: int) -> str:
+        """How a token is shown to a person."""
+
+    def chance(self, part: str) -> float:
+        """Accuracy of guessing, by part."""
+        return 1 / self.classes
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The parts a test counts: all but the auxiliary ones."""
+        return tuple(p for p in self.parts if p not in self.auxiliary)
+
+    def stream(
+        self,
+        batch: int,
+        length: int | tuple[int, int] | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> Iterator[Batch]:
+        """Batches without end, for a training loop of one's own."""
+        generator = torch.Generator(device).manual_seed(seed)
+        while True:
+            yield self.sample(length or self.lengths, batch, generator)
+
+    def draw_lengths(
+        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
+    ) -> tuple[Tensor, int]:
+        """One length a row, (batch,), and the longest possible; checks what was asked for."""
+        low, high = (length, length) if isinstance(length, int) else length
+        least, most, step = self.shortest, self.ceiling, self.multiple
+        fits = least <= low <= high and (most is None or high <= most)
+        if not fits or low % step or high % step:
+            bound = f"{least} or more" if most is None else f"from {least} to {most}"
+            kind = "lengths" if step == 1 else f"multiples of {step},"
+            shown = length if isinstance(length, int) else f"{low}-{high}"
+            raise bad_value("length", shown, f"{kind} {bound} for {self.name}")
+        steps = torch.randint(
+            low // step, high // step + 1, (batch,), generator=generator, device=generator.device
+        )
+        return steps * step, high
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self, "spec", type(self).__name__))

@@ -1,0 +1,102 @@
+"""Flip-flop: remember one bit through any amount of noise.
+
+From arXiv 2503.23174 (Threshold Relative Attention), after flip-flop language modelling
+(2306.00946). A row of instructions, each followed by a bit: ``w`` writes the bit, ``i`` is to be
+ignored and its bit is noise, ``r`` reads: its bit is the one last written. The first instruction is
+``w``, the last ``r``; any other is ``i`` with probability `ignore`, and ``w`` and ``r`` share the
+rest equally. The answer is due at each ``r`` (part `recall`); the right bit then follows in the
+input, as in a language model.
+
+Trained on one length, 512 tokens with ignore=0.8, and tested also on *sparse* (0.98) and *dense*
+(0.1) rows. These three probabilities are known to us from summaries only.
+
+Length is counted in tokens, as in the paper, so it is even; tensors are (batch, length). Token ids:
+bits 0 and 1, ``w``, ``r``, ``i``, padding. Example::
+
+    flipflop(length=12)
+    tokens  w 1 i 0 r 1 w 0 i 1 r 0
+    labels  . . . . 1 . . . . . 0 .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from outlast.errors import bad_value
+from outlast.registry import tasks
+from outlast.tasks.base import Batch, Task
+from outlast.tasks.checks import check_share, check_whole
+from outlast.tasks.drawing import PADDING, spell
+from outlast.tasks.sheet import Sheet, uniform
+
+WRITE, READ, SKIP, PAD = 2, 3, 4, 5
+
+
+@tasks.register("flipflop")
+class FlipFlop(Task):
+    """The bit last written, asked for at each read."""
+
+    paper = "2503.23174 Threshold Relative Attention"
+    parts = ("recall",)
+    shortest = 4
+    multiple = 2
+    classes = 2
+    vocabulary = 6
+
+    def __init__(self, length: int = 512, ignore: float = 0.8) -> None:
+        check_whole("length", length, self.shortest)
+        if length % 2:
+            raise bad_value(
+                "length", length, "an even number of tokens, as each instruction is two"
+            )
+        check_share("ignore", ignore)
+        self.ignore = ignore
+        self.lengths = (length, length)
+        self.variants = {
+            "sparse": f"flipflop(length={length}, ignore=0.98)",
+            "dense": f"flipflop(length={length}, ignore=0.1)",
+        }
+
+    def tokens(self, length: int) -> int:
+        return length
+
+    def sample(
+        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
+    ) -> Batch:
+        lengths, longest = self.draw_lengths(length, batch, generator)
+        last = lengths[:, None] // 2 - 1
+        pair = torch.arange(longest // 2, device=generator.device).expand(batch, -1)
+        instructions = self._draw_instructions(last, pair, generator)
+        bits = uniform(2, (batch, longest // 2), generator)
+        # the place of the last write so far; the first instruction is one, so there always is one
+        written = torch.where(instructions == WRITE, pair, 0).cummax(1).values
+        reads = instructions == READ
+        bits = torch.where(reads, bits.gather(1, written), bits)
+
+        present = pair <= last
+        sheet = Sheet(self.parts, batch, self.tokens(longest), PAD, generator.device)
+        sheet.write(2 * pair, instructions, present)
+        sheet.write(2 * pair + 1, bits, present)
+        sheet.ask(2 * pair, bits, "recall", present & reads)
+        return sheet.batch()
+
+    def _draw_instructions(self, last: Tensor, pair: Tensor, generator: torch.Generator) -> Tensor:
+        drawn = torch.rand(pair.shape, generator=generator, device=generator.device)
+        active = torch.where(drawn < (1 + self.ignore) / 2, WRITE, READ)
+        instructions = torch.where(drawn < self.ignore, SKIP, active)
+        return instructions.masked_fill(pair == 0, WRITE).masked_fill(pair == last, READ)
+
+    def solve(self, inputs: Sequence[int]) -> list[int | None]:
+        answers: list[int | None] = []
+        bit = None
+        for before, token in zip([PAD, *inputs], inputs, strict=False):
+            if before == WRITE:
+                bit = token
+            answers.append(bit if token == READ else None)
+        return answers
+
+    def word(self, token: int) -> str:
+        return spell(token, 2, 0, "wri" + PADDING)

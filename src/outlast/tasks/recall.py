@@ -1,0 +1,84 @@
+"""Associative recall: remember what was stored under each key. Nothing to keep track of.
+
+The recall half of arXiv 2510.00258 (Delayed Attention Training), alone, to see which models can
+recall at all; a relative of multi-query associative recall (2312.04927, Zoology). The paper's
+exact format is not known to us: the layout and the sizes here are our choice.
+
+n (key, value) pairs with distinct keys, then some of these keys again, drawn uniformly and with
+repetition; at each the value stored under it is due (part `recall`). No mark stands between: a
+key seen before is a question.
+
+Length n is the number of pairs; tensors are (batch, 2n + queries). Token ids: values 0..values-1,
+keys, padding. Example::
+
+    recall(values=10, queries=3)
+    tokens  k7 4 k0 9 k3 4 k0 k7 k0
+    labels  .  . .  . .  . 9  4  9
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from outlast.registry import tasks
+from outlast.tasks.base import Batch, Task
+from outlast.tasks.checks import check_keys, check_whole
+from outlast.tasks.drawing import PADDING, spell
+from outlast.tasks.sheet import Sheet, below, distinct, uniform
+
+
+@tasks.register("recall")
+class Recall(Task):
+    """Values stored under keys, asked for by key."""
+
+    paper = "2510.00258 Delayed Attention Training"
+    parts = ("recall",)
+
+    def __init__(
+        self, keys: int = 128, values: int = 10, queries: int = 4, length: int = 25
+    ) -> None:
+        check_whole("values", values, 2)
+        check_whole("queries", queries, 1)
+        check_whole("length", length, 2)
+        check_keys(keys, length)
+        self.keys, self.values, self.queries = keys, values, queries
+        self.lengths, self.ceiling = (2, length), keys
+        self.classes = values
+        self.pad = values + keys
+        self.vocabulary = values + keys + 1
+
+    def tokens(self, length: int) -> int:
+        return 2 * length + self.queries
+
+    def sample(
+        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
+    ) -> Batch:
+        lengths, longest = self.draw_lengths(length, batch, generator)
+        device = generator.device
+        keys = self.values + distinct(batch, self.keys, longest, generator)
+        values = uniform(self.values, (batch, longest), generator)
+        queried = below(lengths[:, None].expand(-1, self.queries), generator)
+        pair = torch.arange(longest, device=device).expand(batch, -1)
+        present = pair < lengths[:, None]
+        query_at = 2 * lengths[:, None] + torch.arange(self.queries, device=device)
+
+        sheet = Sheet(self.parts, batch, self.tokens(longest), self.pad, device)
+        sheet.write(2 * pair, keys, present)
+        sheet.write(2 * pair + 1, values, present)
+        sheet.write(query_at, keys.gather(1, queried))
+        sheet.ask(query_at, values.gather(1, queried), "recall")
+        return sheet.batch()
+
+    def solve(self, inputs: Sequence[int]) -> list[int | None]:
+        answers: list[int | None] = []
+        stored: dict[int, int] = {}
+        for before, token in zip([self.pad, *inputs], inputs, strict=False):
+            if token < self.values:
+                stored[before] = token
+            answers.append(stored.get(token))
+        return answers
+
+    def word(self, token: int) -> str:
+        return spell(token, self.values, self.keys, PADDING)

@@ -1,0 +1,1 @@
+"""Training: the loop, seeds as an axis, checkpoints and resume."""

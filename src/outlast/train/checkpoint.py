@@ -1,0 +1,63 @@
+"""Checkpoints: one safetensors file, the plain state as JSON in its header.
+
+One file means one rename: a checkpoint is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from outlast.errors import RunFolderError
+from outlast.runs import CHECKPOINT, FORMAT, write_atomically
+
+
+def save_checkpoint(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    """Write `folder/checkpoint.safetensors` atomically."""
+    plain = {n: t.detach().contiguous().cpu() for n, t in tensors.items()}
+    header = {"format": "pt", "outlast": json.dumps({"format": FORMAT, **state})}
+    write_atomically(folder / CHECKPOINT, lambda path: save_file(plain, path, header))
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and state; a damaged, cut or foreign file is a clear error."""
+    path = folder / CHECKPOINT
+    if not path.exists():
+        raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was saved there yet")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = (file.metadata() or {}).get("outlast")
+            if header is None:
+                raise RunFolderError(f"{path} is a safetensors file, but not a checkpoint of outlast")
+            state = json.loads(header)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunFolderError(f"{path} is damaged or cut short: {error}") from None
+    if state.get("format") != FORMAT:
+        raise RunFolderError(f"{path} has format {state.get('format')!r}; this version reads {FORMAT}")
+    return tensors, state
+
+
+def restore(target: Tensor, tensors: dict[str, Tensor], name: str, path: Path) -> None:
+    """Copy a saved tensor into place, if it is there and fits."""
+    saved = tensors.get(name)
+    if saved is None or saved.shape != target.shape or saved.dtype != target.dtype:
+        found = "nothing" if saved is None else f"{tuple(saved.shape)} {saved.dtype}"
+        raise RunFolderError(
+            f"{path} does not fit this run: {name} should be {tuple(target.shape)} {target.dtype}, "
+            f"found {found}"
+        )
+    with torch.no_grad():
+        target.copy_(saved)
+
+
+def finite(value: float) -> float | None:
+    """A number for JSON: not-a-number and infinity become null."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,101 @@
+"""What a run is: its specs, its seeds and the numbers of its training, as one record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from outlast.errors import SpecError, bad_value
+from outlast.registry import coerce, suggest
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The numbers of training. Methods change what is trained when; these stay put."""
+
+    steps: int = 7500
+    batch: int = 128
+    lr: float = 1e-3
+    schedule: Literal["constant-cosine", "cosine", "constant"] = "constant-cosine"
+    warmup: int = 200
+    #: share of training after which constant-cosine begins to fall
+    decay_from: float = 0.7
+    clip: float = 1.0
+    weight_decay: float = 0.01
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
+    #: steps between two looks of the host: triggers, metrics, data
+    block: int = 50
+    #: steps between two probes of accuracy at 1 x and 3 x the training length (0: none)
+    probe: int = 250
+    #: steps between two checkpoints
+    checkpoint: int = 500
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "block", "checkpoint"):
+            if getattr(self, name) < 1:
+                raise bad_value(name, getattr(self, name), "a whole number >= 1")
+        for name in ("warmup", "probe", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise bad_value(name, getattr(self, name), "a number >= 0")
+        for name in ("lr", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise bad_value(name, getattr(self, name), "a number > 0")
+        if not 0 <= self.decay_from <= 1:
+            raise bad_value("decay_from", self.decay_from, "a share of training from 0 to 1")
+        for name in ("probe", "checkpoint"):
+            if getattr(self, name) % self.block:
+                raise bad_value(name, getattr(self, name), f"a multiple of block={self.block}")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, before any method has its say."""
+        warm = min(1.0, (step + 1) / max(1, self.warmup))
+        start = {"constant": 1.0, "cosine": 0.0}.get(self.schedule, self.decay_from)
+        done = step / self.steps
+        falling = 0.0 if done < start else (done - start) / (1 - start)
+        return self.lr * warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * falling)))
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> Settings:
+        """From a JSON object, with unknown names and wrong types as clear errors."""
+        import typing
+
+        hints = typing.get_type_hints(cls)
+        for name in values:
+            if name not in hints:
+                raise SpecError(f"settings have no {name!r}{suggest(name, hints)}")
+        return cls(**{k: coerce(v, hints[k], f"settings: {k}") for k, v in values.items()})
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything that decides a run: equal records give equal runs."""
+
+    task: str
+    model: str
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    settings: Settings = field(default_factory=Settings)
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            raise bad_value("seeds", "", "at least one, such as 0-4")
+        if len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise bad_value("seeds", list(self.seeds), "different whole numbers >= 0")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> RunSpec:
+        """From `run.json`, which holds more than this."""
+        known = {f.name for f in fields(cls)}
+        missing = known - values.keys()
+        if missing:
+            raise SpecError(f"run.json has no {', '.join(sorted(missing))}")
+        return cls(
+            task=values["task"], model=values["model"], methods=tuple(values["methods"]),
+            seeds=tuple(values["seeds"]), settings=Settings.read(values["settings"]),
+            label=values["label"],
+        )

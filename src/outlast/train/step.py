@@ -1,0 +1,135 @@
+"""One block of training steps for all seeds, without a word to the host.
+
+The data, the plan and the metrics of a block lie in tables on the device; a step reads its row
+by a counter that lives there too. So on a GPU one step is captured as a CUDA graph and replayed,
+and on the CPU the same code simply runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from outlast.mixers.base import Pathway
+from outlast.methods.base import PATHWAYS
+from outlast.tasks import IGNORE
+from outlast.train.optimiser import AdamW
+from outlast.train.plan import Plan
+from outlast.train.stack import Stack
+
+
+@dataclass
+class Block:
+    """The tables of a block, each with the steps first and the seeds second."""
+
+    inputs: Tensor
+    targets: Tensor
+    part: Tensor
+    gates: Tensor
+    leaks: Tensor
+    rates: Tensor
+    active: Tensor
+    weights: Tensor
+
+    def at(self, step: Tensor) -> Block:
+        """The row of one step."""
+        return Block(*(getattr(self, f.name).index_select(0, step)[0] for f in fields(self)))
+
+    def copy_(self, other: Block) -> None:
+        """Take over the numbers of another block of the same shape."""
+        for f in fields(self):
+            getattr(self, f.name).copy_(getattr(other, f.name))
+
+
+def part_losses(logits: Tensor, targets: Tensor, part: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy and accuracy by part, each (S, parts).
+
+    logits (S, batch, tokens, classes); targets and part (S, batch, tokens).
+    """
+    flat, wanted = logits.flatten(0, 2).float(), targets.flatten()
+    loss = F.cross_entropy(flat, wanted, ignore_index=IGNORE, reduction="none").view(part.shape)
+    right = (flat.argmax(-1) == wanted).view(part.shape)
+    sums = []
+    for index in range(parts):
+        mask = part == index
+        count = mask.sum((1, 2)).clamp_min(1)
+        sums.append(((loss * mask).sum((1, 2)) / count, (right & mask).sum((1, 2)) / count))
+    losses, accuracies = zip(*sums, strict=True)
+    return torch.stack(losses, 1), torch.stack(accuracies, 1)
+
+
+class Stepper:
+    """Runs blocks of steps; on a GPU through CUDA graphs, one for each shape of the work."""
+
+    def __init__(
+        self, stack: Stack, optimiser: AdamW, parts: tuple[str, ...], bf16: bool,
+        average: tuple[float, Tensor] | None,
+    ) -> None:
+        self.stack, self.optimiser, self.parts = stack, optimiser, parts
+        self.bf16, self.average = bf16, average
+        self.device = stack.table.device
+        self.cursor = torch.zeros(1, dtype=torch.long, device=self.device)
+        self.graphs: dict[object, tuple[torch.cuda.CUDAGraph, Block, Tensor]] = {}
+
+    def run(self, block: Block, plan: Plan) -> Tensor:
+        """All steps of a block; returns losses and accuracies (steps, S, 2, parts)."""
+        used: list[Pathway] = [p for p in PATHWAYS if p in self.stack.columns]
+        gates = {p: plan.column(plan.gates, p) for p in PATHWAYS}
+        leaks = {p: plan.column(plan.leaks, p) for p in PATHWAYS}
+        self.stack.set_controls(gates, leaks)
+        steps, seeds = block.inputs.shape[:2]
+        metrics = torch.zeros(steps, seeds, 2, len(self.parts), device=self.device)
+        if self.device.type == "cuda":
+            modes = tuple((s.gating, s.leaking) for s in self.stack.model.sublayers())
+            return self._replay((tuple(block.inputs.shape), modes, len(used)), block, metrics)
+        self.cursor.zero_()
+        for _ in range(steps):
+            self._step(block, metrics)
+        return metrics
+
+    def _step(self, block: Block, metrics: Tensor) -> None:
+        now = block.at(self.cursor)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            logits = self.stack.run(now.inputs, gates=now.gates, leaks=now.leaks)
+        losses, accuracies = part_losses(logits, now.targets, now.part, len(self.parts))
+        gradient = self.stack.gradient((losses * now.weights).sum())
+        self.optimiser.update(gradient, now.rates, now.active)
+        with torch.no_grad():
+            if self.average is not None:
+                decay, table = self.average
+                table.lerp_(self.stack.table, 1 - decay)
+            metrics.index_copy_(0, self.cursor, torch.stack([losses, accuracies], 1)[None].detach())
+            self.cursor += 1
+
+    def _replay(self, key: object, block: Block, metrics: Tensor) -> Tensor:
+        if key not in self.graphs:
+            self.graphs[key] = self._capture(block, metrics)
+        graph, home, record = self.graphs[key]
+        home.copy_(block)
+        self.cursor.zero_()
+        for _ in range(block.inputs.shape[0]):
+            graph.replay()
+        return record.clone()
+
+    def _capture(self, block: Block, metrics: Tensor) -> tuple[torch.cuda.CUDAGraph, Block, Tensor]:
+        """Warm up on a side stream, record one step, and put every number back as it was."""
+        state = [self.stack.table, self.optimiser.first, self.optimiser.second, self.optimiser.counts]
+        state += [self.average[1]] if self.average is not None else []
+        saved = [t.clone() for t in state]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self.cursor.zero_()
+                self._step(block, metrics)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        self.cursor.zero_()
+        with torch.cuda.graph(graph):
+            self._step(block, metrics)
+        for tensor, value in zip(state, saved, strict=True):
+            tensor.copy_(value)
+        return graph, block, metrics

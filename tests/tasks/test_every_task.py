@@ -1,0 +1,206 @@
+"""What every registered task must hold to, a plug-in's included."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from outlast import registry
+from outlast.tasks import IGNORE, Task
+
+# Versions beyond the default worth a test; a task not named here is tested in its default.
+VERSIONS = {
+    "modsum": ["modsum(modulus=2)", "modsum(modulus=7, supervision=outcome, length=5)"],
+    "parity": ["parity(supervision=outcome)"],
+    "entangled_parity": [
+        "entangled_parity(keys=30, supervision=outcome)",
+        "entangled_parity(queries=0.0, keys=25)",
+        "entangled_parity(queries=1.0)",
+    ],
+    "recall": ["recall(keys=9, values=2, queries=1, length=9)"],
+    "composite": [
+        "composite(keys=25, queries=1)",
+        "composite(layout=chained, keys=40)",
+        "composite(layout=interleaved, keys=40)",
+        "composite(modulus=3, layout=interleaved, supervision=outcome, queries=2)",
+        "composite(layout=chained, supervision=outcome)",
+    ],
+    "flipflop": ["flipflop(length=16, ignore=0.0)", "flipflop(length=4, ignore=1.0)"],
+}
+SPECS = [s for name in registry.tasks.names() for s in (name, *VERSIONS.get(name, []))]
+every_task = pytest.mark.parametrize("task", [registry.tasks.build(s) for s in SPECS], ids=SPECS)
+seeds = st.integers(0, 2**31)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def small_lengths(task: Task, most: int = 10) -> st.SearchStrategy[int]:
+    low, high = task.shortest, task.shortest + most * task.multiple
+    high = high if task.ceiling is None else min(high, task.ceiling)
+    return st.integers(low // task.multiple, high // task.multiple).map(lambda n: n * task.multiple)
+
+
+def small_ranges(task: Task) -> st.SearchStrategy[int | tuple[int, int]]:
+    one = small_lengths(task)
+    return one | st.tuples(one, one).map(sorted).map(tuple)
+
+
+@every_task
+@settings(max_examples=12, deadline=None)
+@given(data=st.data(), seed=seeds, batch=st.integers(1, 6))
+def test_sample_agrees_with_solve(task, data, seed, batch):
+    length = data.draw(small_ranges(task))
+    drawn = task.sample(length, batch, generator(seed))
+    longest = length if isinstance(length, int) else length[1]
+    for tensor, dtype in zip(
+        (drawn.inputs, drawn.targets, drawn.part),
+        (torch.int64, torch.int64, torch.int8),
+        strict=True,
+    ):
+        assert tensor.shape == (batch, task.tokens(longest))
+        assert tensor.dtype == dtype
+        assert tensor.is_contiguous()
+    for inputs, targets, part in zip(drawn.inputs, drawn.targets, drawn.part, strict=True):
+        solved = [IGNORE if answer is None else answer for answer in task.solve(inputs.tolist())]
+        assert targets.tolist() == solved
+        assert ((part == -1) == (targets == IGNORE)).all()
+        assert {task.parts[p] for p in part.tolist() if p >= 0} >= set(task.asked)
+
+
+@every_task
+def test_ids_stay_within_the_vocabulary(task):
+    drawn = task.sample(task.lengths, 32, generator())
+    asked = drawn.targets[drawn.targets != IGNORE]
+    assert 0 <= drawn.inputs.min() <= drawn.inputs.max() < task.vocabulary
+    assert 0 <= asked.min() <= asked.max() < task.classes <= task.vocabulary
+    assert -1 <= drawn.part.min() <= drawn.part.max() < len(task.parts)
+
+
+@every_task
+def test_every_part_is_used_when_trained(task):
+    part = task.sample(task.lengths, 64, generator()).part
+    assert set(part.unique().tolist()) - {-1} == set(range(len(task.parts)))
+    assert set(task.auxiliary) < set(task.parts)
+
+
+@every_task
+def test_the_seed_and_nothing_else_decides(task):
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = task.sample(task.lengths, 16, generator(3))
+    torch.manual_seed(2)
+    again = task.sample(task.lengths, 16, generator(3))
+    assert torch.equal(first.inputs, again.inputs)
+    assert torch.equal(first.targets, again.targets)
+    assert torch.equal(first.part, again.part)
+    torch.manual_seed(1)
+    task.sample(task.lengths, 2, generator())
+    assert torch.equal(before, torch.get_rng_state()), "the global random state was touched"
+
+
+@every_task
+def test_other_draws_differ(task):
+    stream = generator(3)
+    one, two = (task.sample(task.lengths, 16, stream).inputs for _ in range(2))
+    other = task.sample(task.lengths, 16, generator(4)).inputs
+    assert not torch.equal(one, two)
+    assert not torch.equal(one, other)
+
+
+@every_task
+def test_a_range_draws_every_length_of_it(task):
+    low, step = task.shortest, task.multiple
+    high = low + 3 * step
+    drawn = task.sample((low, high), 200, generator())
+    ends = {max(i for i, p in enumerate(row) if p >= 0) for row in drawn.part.tolist()}
+    assert len(ends) >= 4
+
+
+@every_task
+def test_lengths_out_of_reach_are_named(task):
+    with pytest.raises(
+        ValueError, match=rf"length={task.shortest - 1}: expected .*{task.shortest}"
+    ):
+        task.sample(task.shortest - 1, 1, generator())
+    with pytest.raises(ValueError, match="length=8-6: expected"):
+        task.sample((8, 6), 1, generator())
+    if task.ceiling is not None:
+        beyond = task.ceiling + task.multiple
+        with pytest.raises(ValueError, match=rf"length={beyond}: expected .*to {task.ceiling}"):
+            task.sample(beyond, 1, generator())
+
+
+@every_task
+def test_the_ceiling_itself_can_be_made(task):
+    if task.ceiling is not None:
+        task.sample(task.ceiling, 1, generator())
+
+
+@every_task
+def test_it_describes_itself(task):
+    words = [task.word(token) for token in range(task.vocabulary)]
+    assert len(set(words)) == task.vocabulary
+    assert not any(" " in word for word in words)
+    assert task.shortest <= task.lengths[0] <= task.lengths[1]
+    assert all(0 < task.chance(part) < 1 for part in task.parts)
+    assert task.asked
+
+
+@every_task
+def test_its_spec_makes_it_again(task):
+    again = registry.tasks.build(str(task.spec))
+    assert again.spec == task.spec
+    one, two = (t.sample(t.lengths, 4, generator(5)).inputs for t in (task, again))
+    assert torch.equal(one, two)
+
+
+@every_task
+def test_variants_can_be_put_to_a_model_of_this_task(task):
+    for spec in task.variants.values():
+        variant = registry.tasks.build(spec)
+        assert (variant.vocabulary, variant.classes) == (task.vocabulary, task.classes)
+        assert variant.lengths == task.lengths
+
+
+@every_task
+def test_stream_goes_on_from_one_generator(task):
+    stream = task.stream(3, seed=7)
+    ours = generator(7)
+    for _ in range(2):
+        assert torch.equal(next(stream).inputs, task.sample(task.lengths, 3, ours).inputs)
+
+
+class Unwaiting(TorchDispatchMode):
+    """Refuses operations whose result the host must wait for, without needing a GPU to see it."""
+
+    waits = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "is_nonzero", "equal")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        assert name not in self.waits, f"{name} makes the host wait"
+        return func(*args, **(kwargs or {}))
+
+
+@every_task
+def test_sampling_never_makes_the_host_wait(task):
+    with Unwaiting():
+        task.sample(task.lengths, 8, generator())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@every_task
+def test_sampling_on_a_gpu_never_waits_for_it(task):
+    stream = torch.Generator("cuda").manual_seed(0)
+    task.sample(task.lengths, 8, stream)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        drawn = task.sample(task.lengths, 8, stream)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert drawn.inputs.is_cuda
+    for inputs, targets in zip(drawn.inputs.tolist(), drawn.targets.tolist(), strict=True):
+        assert targets == [IGNORE if a is None else a for a in task.solve(inputs)]

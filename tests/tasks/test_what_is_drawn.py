@@ -1,0 +1,135 @@
+"""Shapes and shares that agreement with the solver alone would not show."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+
+from outlast import registry
+
+
+def drawn(spec, length, batch, seed=0):
+    task = registry.tasks.build(spec)
+    return task, task.sample(length, batch, torch.Generator().manual_seed(seed))
+
+
+def answered(task, batch, part):
+    return batch.targets[batch.part == task.parts.index(part)]
+
+
+@pytest.mark.parametrize("spec", ["composite", "recall", "entangled_parity"])
+def test_stored_keys_are_distinct(spec):
+    task, batch = drawn(spec, 20, 50)
+    for row in batch.inputs.tolist():
+        stored = [key for key, after in pairwise(row) if after < task.classes]
+        stored = [key for key in stored if task.word(key).startswith("k")]
+        assert len(stored) == len(set(stored)) == 20
+
+
+@pytest.mark.parametrize(
+    ("spec", "part"),
+    [
+        ("modsum", "state"),
+        ("composite", "state"),
+        ("composite", "recall"),
+        ("composite(layout=chained)", "recall"),
+        ("composite(layout=interleaved)", "state"),
+        ("composite(layout=interleaved)", "recall"),
+        ("entangled_parity", "state"),
+        ("entangled_parity", "recall"),
+        ("recall", "recall"),
+        ("flipflop", "recall"),
+    ],
+)
+def test_answers_are_spread_as_chance_says(spec, part):
+    task, batch = drawn(spec, (4, 20), 2000)
+    answers = answered(task, batch, part)
+    shares = answers.bincount(minlength=task.classes) / len(answers)
+    torch.testing.assert_close(
+        shares, torch.full((task.classes,), task.chance(part)), atol=0.04, rtol=0
+    )
+
+
+@pytest.mark.parametrize("spec", ["recall(queries=1)", "composite(queries=1)"])
+def test_each_pair_is_queried_equally_often(spec):
+    _, batch = drawn(spec, 4, 4000)
+    rows = batch.inputs.tolist()
+    places = Counter(row.index(row[-1]) for row in rows)
+    assert sorted(places) == [0, 2, 4, 6]
+    assert all(abs(count / len(rows) - 0.25) < 0.04 for count in places.values())
+
+
+def test_interleaved_items_are_half_and_half_and_never_of_one_kind():
+    _, batch = drawn("composite(layout=interleaved, queries=1)", 8, 1000)
+    lone = (batch.part == 2).sum(1)
+    assert 1 <= lone.min() < lone.max() <= 7
+    assert abs(lone.float().mean() / 8 - 0.5) < 0.03
+
+
+def test_interleaved_with_two_items_has_one_of_each_in_either_order():
+    _, batch = drawn("composite(layout=interleaved, queries=1)", 2, 200)
+    assert (batch.part == 2).sum(1).eq(1).all()
+    assert {row.index(2) for row in batch.part.tolist()} == {0, 2}
+
+
+def test_chained_differs_from_separate_in_recall_alone():
+    task, separate = drawn("composite", (2, 25), 20, seed=4)
+    _, chained = drawn("composite(layout=chained)", (2, 25), 20, seed=4)
+    assert torch.equal(separate.inputs, chained.inputs)
+    changed = separate.targets != chained.targets
+    assert (separate.part[changed] == task.parts.index("recall")).all()
+    assert changed.any()
+
+
+def test_supervision_changes_what_is_asked_and_nothing_else():
+    _, aligned = drawn("composite", (2, 25), 20, seed=4)
+    _, outcome = drawn("composite(supervision=outcome)", (2, 25), 20, seed=4)
+    assert torch.equal(aligned.inputs, outcome.inputs)
+    asked = outcome.part >= 0
+    assert torch.equal(aligned.targets[asked], outcome.targets[asked])
+    assert (aligned.part[~asked & (aligned.part >= 0)] == 2).all()
+
+
+def test_entangled_questions_come_as_often_as_told_and_always_last():
+    task, batch = drawn("entangled_parity(queries=0.3)", 20, 1000)
+    questions = (batch.inputs == task.question).sum(1).float()
+    assert abs(questions.mean() - (1 + 0.3 * 18)) < 0.3
+    for row in batch.inputs.tolist():
+        assert row[row.index(task.equals) - 2] == task.question
+
+
+@pytest.mark.parametrize("ignore", [0.1, 0.8, 0.98])
+def test_flipflop_instructions_come_in_the_shares_told(ignore):
+    task, batch = drawn(f"flipflop(ignore={ignore})", 128, 300)
+    words = [task.word(t) for t in batch.inputs[:, 2:-2:2].flatten().tolist()]
+    shares = {word: count / len(words) for word, count in Counter(words).items()}
+    assert abs(shares["i"] - ignore) < 0.02
+    assert abs(shares["w"] - (1 - ignore) / 2) < 0.02
+    assert abs(shares["r"] - (1 - ignore) / 2) < 0.02
+
+
+def test_flipflop_rows_are_a_language():
+    task, batch = drawn("flipflop(length=12, ignore=0.3)", (4, 12), 100)
+    for row in batch.inputs.tolist():
+        words = [task.word(t) for t in row if task.word(t) != "·"]
+        pairs = list(zip(words[::2], words[1::2], strict=True))
+        assert pairs[0][0] == "w"
+        assert pairs[-1][0] == "r"
+        bit = None
+        for instruction, follows in pairs:
+            bit = follows if instruction == "w" else bit
+            assert instruction != "r" or follows == bit
+
+
+def test_flipflop_variants_keep_the_length():
+    task = registry.tasks.build("flipflop(length=64)")
+    made = {name: registry.tasks.build(spec) for name, spec in task.variants.items()}
+    assert {name: t.ignore for name, t in made.items()} == {"sparse": 0.98, "dense": 0.1}
+    assert {t.lengths for t in made.values()} == {(64, 64)}
+
+
+def test_flipflop_refuses_odd_lengths_when_sampling():
+    task = registry.tasks.build("flipflop(length=8)")
+    with pytest.raises(ValueError, match=r"length=7: expected multiples of 2, 4 or more"):
+        task.sample(7, 1, torch.Generator())
