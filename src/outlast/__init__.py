@@ -1,3 +1,50 @@
-"""Outlast: sequence models that keep working far past the lengths they were trained on."""
+"""Outlast: sequence models that keep working far past the lengths they were trained on.
+
+Everything is usable alone::
+
+    import outlast
+
+    task = outlast.task("composite(modulus=10)")        # an iterator: task.stream(batch=64)
+    model = outlast.model("4 x (lstm > attention > mlp)", task)
+    rows = outlast.evaluate(model, task)                # any callable, by length
+    delayed = outlast.delay(model, "*.attn")            # DAT in a loop of one's own
+    model = outlast.load("runs/dat", seed=0)            # a trained model
+
+Nothing heavy is imported until it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outlast.api import model, task
+    from outlast.errors import OutlastError
+    from outlast.evaluate.ladder import evaluate
+    from outlast.methods.delay import delay
+    from outlast.report import report
+    from outlast.train.session import load
 
 __version__ = "0.1.0"
+__all__ = ["OutlastError", "__version__", "delay", "evaluate", "load", "model", "report", "task"]
+
+_HOMES = {
+    "OutlastError": "outlast.errors",
+    "delay": "outlast.methods.delay",
+    "evaluate": "outlast.evaluate.ladder",
+    "load": "outlast.train.session",
+    "model": "outlast.api",
+    "report": "outlast.report",
+    "task": "outlast.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'outlast' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

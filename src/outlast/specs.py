@@ -47,7 +47,7 @@ class Spec:
     kwargs: tuple[tuple[str, Value], ...] = ()
 
     def __str__(self) -> str:
-        inside = [_write(v) for v in self.args] + [f"{k}={_write(v)}" for k, v in self.kwargs]
+        inside = [write_value(v) for v in self.args] + [f"{k}={write_value(v)}" for k, v in self.kwargs]
         return f"{self.name}({', '.join(inside)})" if inside else self.name
 
 
@@ -137,7 +137,8 @@ def _inside(node: Node, *wrap: type) -> str:
     return f"({node})" if isinstance(node, wrap) else str(node)
 
 
-def _write(value: Value) -> str:
+def write_value(value: Value) -> str:
+    """How a value is written behind ``=``."""
     match value:
         case None:
             return "none"
@@ -147,7 +148,7 @@ def _write(value: Value) -> str:
             plain = _WORD.match(value) and value not in _LITERALS
             return value if plain else f'"{value}"'
         case list():
-            return "[" + ", ".join(_write(v) for v in value) + "]"
+            return "[" + ", ".join(write_value(v) for v in value) + "]"
         case float():
             return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     return str(value)

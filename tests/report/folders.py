@@ -67,9 +67,7 @@ def _about(label: str, seeds: Sequence[int], methods: Sequence[str]) -> dict[str
     }
 
 
-def _training(
-    seed: int, until: int, phases: bool, failed: bool, salt: int
-) -> list[dict[str, Any]]:
+def _training(seed: int, until: int, phases: bool, failed: bool, salt: int) -> list[dict[str, Any]]:
     chance = random.Random(f"{seed} {salt}")
     switch = 800 + chance.randrange(12) * 50 if phases else 0
     lines: list[dict[str, Any]] = []
@@ -126,9 +124,7 @@ def write_demo(folder: Path) -> Path:
     ]
     for index, (name, label, reach, methods) in enumerate(arms):
         failed = (3,) if name == "control" else ()
-        write_run(
-            folder / name, label, reach=reach, methods=methods, failed=failed, salt=index
-        )
+        write_run(folder / name, label, reach=reach, methods=methods, failed=failed, salt=index)
     claims = [
         claim(
             "With DAT the hybrid holds at 3 × the training length",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from outlast.tasks import Batch, Task
@@ -9,21 +10,36 @@ from outlast.tasks import Batch, Task
 
 def exact_by_part(
     logits: Tensor, batch: Batch, task: Task
-) -> tuple[dict[str, Tensor], dict[str, tuple[Tensor, Tensor]]]:
-    """For each part, which sequences (batch,) have every answer right, ``joint`` over all asked
-    parts; and for each part how many answers are right, and of how many.
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Which sequences (batch,) have every answer right, and how many answers are right, by part.
+
+    The first also has ``joint``: every answer of every asked part right.
 
     logits (batch, tokens, classes or more): only the task's classes are considered.
     """
     guess = logits[..., : task.classes].argmax(-1)
     wrong = guess != batch.targets
     exact: dict[str, Tensor] = {}
-    answers: dict[str, tuple[Tensor, Tensor]] = {}
+    answers: dict[str, Tensor] = {}
     for index, part in enumerate(task.parts):
         mask = batch.part == index
         exact[part] = ~(wrong & mask).any(1)
-        answers[part] = ((~wrong & mask).sum(), mask.sum())
+        answers[part] = (~wrong & mask).sum()
     joint = exact[task.asked[0]].clone()
     for part in task.asked[1:]:
         joint &= exact[part]
     return {"joint": joint, **exact}, answers
+
+
+def chance_levels(task: Task, sequences: int = 256) -> dict[str, float]:
+    """The share of sequences that guessing gets right, by part and jointly."""
+    generator = torch.Generator().manual_seed(0)
+    batch = task.sample(task.lengths[1], sequences, generator)
+    levels = {}
+    joint = torch.ones(sequences)
+    for index, part in enumerate(task.parts):
+        count = (batch.part == index).sum(1)
+        levels[part] = (task.chance(part) ** count).mean().item()
+        if part in task.asked:
+            joint *= task.chance(part) ** count
+    return {"joint": joint.mean().item(), **levels}

@@ -50,6 +50,8 @@ class Verdict:
         high = None if claim.high is None else _number(claim, claim.high)
         if low and high:
             return f"{low} to {high}{_unit(claim)}"
+        if low == "100" and claim.statistic != "difference":
+            return f"100{_unit(claim)}"
         if low or high:
             return f"≥ {low}{_unit(claim)}" if low else f"≤ {high}{_unit(claim)}"
         return "any"
@@ -109,7 +111,7 @@ def _inside(value: float, low: float | None, high: float | None) -> bool:
 
 def _number(claim: Claim, value: float, digits: int = 1) -> str:
     if claim.statistic == "difference":
-        return points(value, digits)
+        return points(value, digits).removesuffix(".0")
     return percent(value, digits).removesuffix(".0")
 
 
@@ -127,11 +129,11 @@ def headline(digests: Sequence[Digest], verdicts: Sequence[Verdict]) -> str:
     if not found:
         return "Nothing has been evaluated yet."
     multiple, variant, arms = found
-    first, *others = [_said(d, variant, multiple) for d in arms]
     test = f" of the {variant} test" if variant else ""
+    first, *others = [_said(d, variant, multiple) for d in arms]
     text = f"At {times(multiple)} the training length, {first[0]} gets {first[1]} of the sequences"
-    text += f"{test} entirely right"
-    text += "".join(f", against {numbers} for {name}" for name, numbers in others)
+    text += f"{test} entirely right ({first[2]})"
+    text += "".join(f", {name} {share} ({about})" for name, share, about in others)
     return f"{text}; {tally(verdicts)}." if verdicts else f"{text}."
 
 
@@ -140,6 +142,8 @@ def tally(verdicts: Sequence[Verdict]) -> str:
     names = [v.verdict for v in verdicts]
     if UNMEASURED in names and names.count(UNMEASURED) == len(names):
         return "none of the claims has been measured"
+    if len(names) == 1:
+        return f"the one claim {names[0]}"
     text = f"{names.count(HOLDS)} of {len(names)} claims hold"
     unmeasured = names.count(UNMEASURED)
     if unmeasured:
@@ -147,15 +151,19 @@ def tally(verdicts: Sequence[Verdict]) -> str:
     return text
 
 
-def _said(d: Digest, variant: str | None, multiple: float) -> tuple[str, str]:
-    ladder = d.ladder(variant)
+def _said(d: Digest, variant: str | None, multiple: float) -> tuple[str, str, str]:
+    """An arm's name, its share of right sequences, and how sure that is."""
+    name, ladder = f"“{d.arm.label}”", d.ladder(variant)
     measure = ladder.at(multiple) if ladder else None
     if measure is None:
-        return f"“{d.arm.label}”", "an unknown share"
+        return name, "an unknown share", "not measured"
     s = measure.summary
-    seeds = f"{s.n} seed{'s' * (s.n != 1)}"
-    about = f"95 % interval {interval(s)}, {seeds}" if interval(s) else seeds
-    return f"“{d.arm.label}”", f"{percent(s.mean)} % ({about})"
+    share = f"{percent(s.mean)} %"
+    if s.low is None or s.high is None:
+        return name, share, f"{s.n} seed"
+    if s.low == s.high:
+        return name, share, f"each of {s.n} seeds"
+    return name, share, f"{percent(s.low)} to {percent(s.high)} over {s.n} seeds"
 
 
 def _key_arms(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -84,16 +85,32 @@ def _draw(ax: Axes, arm: Styled, pick: Pick) -> None:
     if run is None:
         return
     series = pick(run)
-    for curve in series.values() if len(series) > 1 else []:
-        ax.plot(*_thinned(curve), color=arm.colour, linewidth=0.6, alpha=0.4, zorder=3)
-    ax.plot(*_thinned(_mean(series)), color=arm.colour, linewidth=1.8, zorder=4)
-    for event in run.events:
-        if event.name == "switch":
-            style = "-" if event.converged is not False else (0, (1, 1))
-            ax.axvline(event.step, color=arm.colour, linewidth=0.6, alpha=0.35, zorder=2)
-            ax.axvline(
-                event.step, 0, 0.07, color=arm.colour, linewidth=2, linestyle=style, zorder=5
-            )
+    if len(series) > 1:
+        thin = [_thinned(curve) for curve in series.values()]
+        xs = [x for steps, _ in thin for x in [*steps, math.nan]]  # one line with gaps
+        ys = [y for _, values in thin for y in [*values, math.nan]]
+        ax.plot(xs, ys, color=arm.colour, linewidth=0.6, alpha=0.4, zorder=3)
+    mean = _mean(series)
+    marker = arm.marker if len(mean) <= 12 else None
+    ax.plot(
+        *_thinned(mean),
+        color=arm.colour,
+        linewidth=0.75 * arm.weight,
+        marker=marker,
+        markersize=4,
+        zorder=4,
+    )
+    switches = [event for event in run.events if event.name == "switch"]
+    _ticks(ax, arm, [e.step for e in switches if e.converged is not False], "solid")
+    _ticks(ax, arm, [e.step for e in switches if e.converged is False], (0, (1, 1)))
+
+
+def _ticks(ax: Axes, arm: Styled, steps: list[int], style: Any) -> None:
+    """A tick at the foot, and a hair-line to the top, at each of the steps."""
+    if steps:
+        foot = ax.get_xaxis_transform()
+        ax.vlines(steps, 0, 0.08, arm.colour, style, linewidth=2, transform=foot, zorder=5)
+        ax.vlines(steps, 0, 1, arm.colour, linewidth=0.5, alpha=0.25, transform=foot, zorder=2)
 
 
 def _mean(series: Series) -> dict[int, float]:
@@ -120,7 +137,9 @@ def _thinned(curve: dict[int, float]) -> tuple[list[float], list[float]]:
 
 def _loss_axis(ax: Axes) -> None:
     ax.set_yscale("log", nonpositive="mask")
-    ax.yaxis.set_major_locator(LogLocator(numticks=5))
+    low, high = ax.get_ylim()
+    subs = (1.0,) if high > 30 * low else (1.0, 2.0, 5.0)
+    ax.yaxis.set_major_locator(LogLocator(subs=subs, numticks=6))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.spines["left"].set_visible(False)
@@ -129,10 +148,10 @@ def _loss_axis(ax: Axes) -> None:
 def _step_axis(ax: Axes) -> None:
     ax.set_xlim(left=0)
     ax.margins(x=0.01)
-    ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(4, integer=True, steps=[1, 2, 5, 10]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def _switch_key() -> Key:
     tick = Line2D([], [], color=MUTED, marker="|", markersize=8, markeredgewidth=2, linewidth=0)
-    return tick, "switch, a tick for each seed (broken: phase 1 had not converged)"
+    return tick, "switch of one seed"

@@ -23,7 +23,7 @@ from outlast.report.digest import Digest, digest, parts_of, study_json
 from outlast.report.load import Study, read
 from outlast.report.markdown import study_markdown
 from outlast.report.plots import accuracy_figure
-from outlast.report.sheet import NARROW, WIDE, Form
+from outlast.report.sheet import NARROW, WIDE, Form, grouped
 from outlast.report.style import inline, png, svg
 
 Draw = Callable[[Form], Figure | None]
@@ -53,6 +53,7 @@ class Section:
     pictures: dict[str, Picture]
     tables: dict[str, tables.Table]
     reasons: list[str]
+    colours: dict[str, int]
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
@@ -99,6 +100,7 @@ def _section(study: Study, out: Path, prefix: str) -> Section:
         _pictures(digests, out, prefix),
         _tables(digests, verdicts),
         tables.reasons(digests),
+        {a.digest.arm.label: a.index for group in grouped(digests) for a in group.arms},
     )
 
 
@@ -133,8 +135,9 @@ def _pictures(digests: list[Digest], out: Path, prefix: str) -> dict[str, Pictur
         (
             "loss",
             "Loss while training",
-            "Smoothed training loss of each part, logarithmic. Thick: mean over seeds; thin: "
-            "each seed.",
+            "Smoothed training loss of each part, logarithmic. Thick: mean over seeds. Thin: each "
+            "seed. Ticks at the foot: where a seed switched to phase 2, dotted if phase 1 had not "
+            "converged.",
             lambda form: loss_figure(digests, form),
         ),
         (
@@ -179,11 +182,17 @@ def _facts(study: Study, digests: list[Digest]) -> list[tuple[str, str]]:
         ("command", study.command or ""),
         ("task", "; ".join(tasks)),
         ("scale", study.scale or ""),
-        ("run on", created[-1][:16].replace("T", " ") if created else ""),
+        ("date", _moment(created[-1]) if created else ""),
         ("device", ", ".join(dict.fromkeys(str(a["device"]) for a in abouts if a.get("device")))),
         ("versions", ", ".join(versions)),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _moment(created: str) -> str:
+    """2026-11-15T08:00:00+00:00 as a reader wants it."""
+    zone = " UTC" if created.endswith(("+00:00", "Z")) else ""
+    return created[:16].replace("T", " ") + zone
 
 
 def _pairs(value: object) -> list[tuple[str, object]]:

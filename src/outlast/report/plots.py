@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from outlast.evaluate.statistics import present
 from outlast.report.digest import Digest, Ladder, multiples_of, variants_of
 from outlast.report.sheet import (
     Form,
@@ -22,7 +21,7 @@ from outlast.report.sheet import (
     sheet,
 )
 from outlast.report.style import INK, MUTED, PAPER, SHADE, drawing
-from outlast.report.words import short, times
+from outlast.report.words import percent, short, times
 
 Panel = tuple[Group, str | None, str, str]  # arms, variant, part, title
 
@@ -89,11 +88,21 @@ def _draw(
 def _seeds(ax: Axes, arm: Styled, ladder: Ladder, part: str) -> None:
     xs = [rung.multiple for rung in ladder.rungs]
     seeds = sorted({s for r in ladder.rungs if part in r.exact for s in r.exact[part].seeds})
-    for seed in seeds if len(seeds) > 1 else []:
-        ys = [math.nan if y is None else y for y in ladder.of_seed(seed, part)]
-        ax.plot(
-            xs, ys, color=arm.colour, linewidth=0.7, alpha=0.5, marker=".", markersize=3, zorder=3
-        )
+    if len(seeds) < 2:  # the mean is the seed
+        return
+    ys: list[float] = []
+    for seed in seeds:  # one line with gaps for all of them: far fewer things to draw
+        ys += [math.nan if y is None else y for y in ladder.of_seed(seed, part)] + [math.nan]
+    ax.plot(
+        [*xs, math.nan] * len(seeds),
+        ys,
+        color=arm.colour,
+        linewidth=0.7,
+        alpha=0.5,
+        marker=".",
+        markersize=3,
+        zorder=3,
+    )
 
 
 def _mean(ax: Axes, arm: Styled, ladder: Ladder, part: str) -> None:
@@ -106,9 +115,9 @@ def _mean(ax: Axes, arm: Styled, ladder: Ladder, part: str) -> None:
         [x for x, _ in found],
         [s.mean for _, s in found],
         color=arm.colour,
-        linewidth=2,
+        linewidth=arm.weight,
         marker=arm.marker,
-        markersize=5.5,
+        markersize=2.6 + 1.5 * arm.weight,
         markeredgecolor=PAPER,
         markeredgewidth=0.8,
         zorder=4,
@@ -121,11 +130,16 @@ def _names(ax: Axes, group: Group, variant: str | None, part: str) -> None:
     ends = []
     for arm in group.arms:
         ladder = arm.digest.ladder(variant)
-        known = [y for y in (ladder.means(part) if ladder else []) if present(y)]
+        rungs = ladder.rungs if ladder else ()
+        known = [r for r in rungs if part in r.exact]
         if known:
-            ends.append((known[-1], arm))
+            early = known[-1].multiple < ax.get_xlim()[1] / 1.1
+            name = short(arm.label, 28 if early else 36)
+            name += f" (to {times(known[-1].multiple)})" if early else ""
+            ends.append((known[-1].exact[part].summary.mean, arm, name))
     ends.sort(key=lambda end: end[0])
-    for (end, arm), y in zip(ends, _spread([end for end, _ in ends], 0.062), strict=True):
+    placed = _spread([end for end, *_ in ends], 0.05)
+    for (end, arm, name), y in zip(ends, placed, strict=True):
         ax.plot(
             [1.012, 1.035],
             [end, y],
@@ -137,10 +151,10 @@ def _names(ax: Axes, group: Group, variant: str | None, part: str) -> None:
         ax.text(
             1.043,
             y,
-            short(arm.label, 33),
+            name,
             color=arm.colour,
             va="center",
-            fontsize=8.3,
+            fontsize=8.0,
             fontweight="bold",
             transform=ax.get_yaxis_transform(),
         )
@@ -175,12 +189,11 @@ def _notes(ax: Axes, group: Group, part: str) -> None:
     )
     for chance in _chances(group, part)[:1]:
         ax.annotate(
-            f"chance {100 * chance:.3g} %",
-            (1, chance),
-            (-2, 3),
+            f"chance {percent(chance)} %",
+            (0, chance),
+            (3, 3),
             xycoords=ax.get_yaxis_transform(),
             textcoords="offset points",
-            ha="right",
             color=MUTED,
             fontsize=7.5,
             zorder=5,
@@ -211,7 +224,7 @@ def _length_axis(ax: Axes, multiples: list[float], small: bool) -> None:
     ax.set_xlim(start, end)
     ax.axvspan(start, 1.0, color=SHADE, linewidth=0, zorder=0)
     place = math.log if log else float
-    room = (place(end) - place(max(start, 1e-9) if log else start)) * (0.13 if small else 0.05)
+    room = (place(end) - place(max(start, 1e-9) if log else start)) * (0.1 if small else 0.05)
     ticks: list[float] = []
     for m in [m for m in (1.0, high) if m in multiples] + multiples:
         if all(abs(place(m) - place(t)) >= room for t in ticks):

@@ -12,11 +12,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from outlast.report.digest import Digest
-from outlast.report.style import INK, MARKERS, PALETTE, SHADE, drawing
+from outlast.report.style import INK, MARKERS, PALETTE, RULE, SHADE, drawing
 from outlast.report.words import short
 
 MOST = len(PALETTE)  # arms in one panel
-LEFT, RIGHT, TITLE, FOOT, LINE = 0.52, 0.12, 0.34, 0.52, 0.19
+LEFT, RIGHT, TITLE, FOOT, LINE = 0.52, 0.12, 0.34, 0.44, 0.19
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Form:
     labels: float  # room right of a single panel for the arms' names
 
 
-WIDE = Form("wide", 9.6, 3, 2.45)
+WIDE = Form("wide", 9.6, 3, 2.7)
 NARROW = Form("narrow", 3.7, 1, 0.0)
 
 
@@ -40,6 +40,7 @@ class Styled:
     digest: Digest
     index: int
     label: str
+    weight: float = 2.2  # of its line: later arms are thinner, so that none hides another
 
     @property
     def colour(self) -> str:
@@ -64,7 +65,7 @@ def grouped(digests: Sequence[Digest]) -> list[Group]:
     Across groups, arms whose labels end alike ("..., joint") share a colour where that is clear.
     """
     if len(digests) <= MOST:
-        arms = [Styled(d, i, d.arm.label) for i, d in enumerate(digests)]
+        arms = [_styled(d, i, d.arm.label) for i, d in enumerate(digests)]
         return [Group("", tuple(arms))] if arms else []
     by_group: dict[str, list[Digest]] = {}
     for d in digests:
@@ -72,10 +73,14 @@ def grouped(digests: Sequence[Digest]) -> list[Group]:
     if _roles_are_clear(by_group):
         roles = list(dict.fromkeys(_role(d) for d in digests))
         return [
-            Group(name, tuple(Styled(d, roles.index(_role(d)), _role(d)) for d in members))
+            Group(name, tuple(_styled(d, roles.index(_role(d)), _role(d)) for d in members))
             for name, members in by_group.items()
         ]
     return [group for name, members in by_group.items() for group in _split(name, members)]
+
+
+def _styled(d: Digest, index: int, label: str) -> Styled:
+    return Styled(d, index, label, 2.6 - 0.2 * index)
 
 
 def _role(d: Digest) -> str:
@@ -95,7 +100,7 @@ def _split(name: str, members: list[Digest]) -> list[Group]:
     for part in range(count):
         some = members[part * size : (part + 1) * size]
         title = f"{name} ({part + 1}/{count})".strip() if count > 1 else name
-        groups.append(Group(title, tuple(Styled(d, i, d.arm.label) for i, d in enumerate(some))))
+        groups.append(Group(title, tuple(_styled(d, i, d.arm.label) for i, d in enumerate(some))))
     return groups
 
 
@@ -128,9 +133,9 @@ def sheet(
     keys = [*((_line(i), label) for i, label in shared), *extra] if on_top else list(extra)
     keys = [] if direct else keys
     across = _across(form, [label for _, label in keys])
-    top = LINE * math.ceil(len(keys) / across) + (0.12 if keys else 0)
+    top = LINE * math.ceil(len(keys) / across) + (0.06 if keys else 0)
     under = 0 if on_top else LINE * max(len(group.arms) for group in panels)
-    tall = height or (3.3 if len(panels) == 1 else 1.85 if form.columns > 1 else 2.0)
+    tall = height or (_single(form) if len(panels) == 1 else 1.9)
     cell = TITLE + tall + FOOT + under
     total = top + rows * cell
     right = form.labels if direct else RIGHT
@@ -151,6 +156,11 @@ def sheet(
         if keys:
             _legend_on_top(figure, keys, across, total, form)
     return Sheet(figure, tuple(axes), form, direct)
+
+
+def _single(form: Form) -> float:
+    """The height of a panel that stands alone."""
+    return 3.9 if form.columns > 1 else 2.6
 
 
 def _columns(form: Form, count: int) -> int:
@@ -217,4 +227,4 @@ def chance_key() -> Key:
 
 def range_key() -> Key:
     """The key's entry for the shaded training range."""
-    return Patch(facecolor=SHADE), "trained lengths"
+    return Patch(facecolor=SHADE, edgecolor=RULE, linewidth=0.6), "trained lengths"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from outlast.evaluate.statistics import LEVEL
 from outlast.report import words
@@ -14,10 +15,11 @@ from outlast.report.digest import LEVELS, Digest, Ladder, multiples_of, variants
 
 @dataclass(frozen=True)
 class Cell:
-    """A value, a smaller note beside it, and how it is meant (a class on the page)."""
+    """A value, smaller notes under and beside it, and how it is meant (a class on the page)."""
 
     text: str
     note: str = ""
+    aside: str = ""
     tone: str = ""
     hint: str = ""
 
@@ -31,10 +33,23 @@ class Table:
     leading: int = 1
 
     @property
+    def spans(self) -> list[int]:
+        """How many rows each row's first cell stands for; 0 where one above stands for it."""
+        if self.leading < 2:
+            return [1] * len(self.rows)
+        spans: list[int] = []
+        for _, block in groupby(self.rows, key=lambda row: row[0]):
+            count = len(list(block))
+            spans += [count, *[0] * (count - 1)]
+        return spans
+
+    @property
     def markdown(self) -> str:
         """The table in Markdown."""
         lines = [list(self.columns), ["---"] * len(self.columns)]
-        lines += [[" ".join(filter(None, (c.text, c.note))) for c in row] for row in self.rows]
+        lines += [
+            [" ".join(filter(None, (c.text, c.note, c.aside))) for c in row] for row in self.rows
+        ]
         escaped = [lines[0], lines[1], *([plain(text) for text in row] for row in lines[2:])]
         return "\n".join("| " + " | ".join(row) + " |" for row in escaped)
 
@@ -46,15 +61,17 @@ def plain(text: str) -> str:
 
 
 def setup_table(digests: Sequence[Digest]) -> Table:
-    """What each arm is: model, methods, parameters, how phase 1 went."""
-    columns = ("arm", "model", "methods", "parameters", "seeds", "phase 1 converged", "state")
-    return Table(columns, tuple(_setup(d) for d in digests))
+    """What each arm is: model, methods, parameters, how phase 1 went; what is not ready."""
+    columns = ("arm", "model", "methods", "parameters", "seeds", "phase 1 converged")
+    ready = all(d.status == "evaluated" for d in digests)
+    rows = (_setup(d) if ready else (*_setup(d), _status(d)) for d in digests)
+    return Table(columns if ready else (*columns, "status"), tuple(rows))
 
 
 def _setup(d: Digest) -> tuple[Cell, ...]:
     run = d.run
     if run is None:
-        return (Cell(d.arm.label), *[Cell(words.NONE)] * 5, Cell(d.status, tone="pending"))
+        return (Cell(d.arm.label), *[Cell(words.NONE)] * 5)
     count = run.about.get("parameters")
     parameters = f"{count:,}" if isinstance(count, int) else words.NONE
     value, note = words.phase(d.phase)
@@ -62,12 +79,15 @@ def _setup(d: Digest) -> tuple[Cell, ...]:
     return (
         Cell(d.arm.label),
         Cell(run.model or words.NONE, tone="spec"),
-        Cell("  ".join(run.methods) or "none", tone="spec" if run.methods else ""),
+        Cell("; ".join(run.methods) or "none", tone="spec" if run.methods else ""),
         Cell(parameters, tone="number"),
-        Cell(words.listed(run.seeds) or words.NONE),
-        Cell(value, note, "bad" if bad else ""),
-        Cell(d.status, tone="" if d.status == "evaluated" else "pending"),
+        Cell(words.numbered(run.seeds), tone="number"),
+        Cell(value, note, tone="number bad" if bad else "number"),
     )
+
+
+def _status(d: Digest) -> Cell:
+    return Cell(d.status, tone="" if d.status == "evaluated" else "pending")
 
 
 def results_table(digests: Sequence[Digest]) -> Table:
@@ -82,7 +102,7 @@ def results_table(digests: Sequence[Digest]) -> Table:
             cells = [_summary(ladder, m) for m in multiples]
             reach = [Cell(words.effective(ladder, level), tone="number") for level in LEVELS]
             size, where = words.fall(ladder)
-            end = Cell(size, where, "number")
+            end = Cell(size, where, tone="number")
             rows.append((Cell(d.arm.label), *variant, *cells, *reach, end))
         if not d.ladders:
             blank = [Cell(words.NONE)] * (len(heads) - 2)
@@ -94,13 +114,23 @@ def _variant_column(digests: Sequence[Digest]) -> tuple[str, ...]:
     return ("test",) if variants_of(digests) not in ([], [None]) else ()
 
 
-def _summary(ladder: Ladder, multiple: float, part: str = "joint") -> Cell:
-    measure = ladder.at(multiple, part)
+def _summary(ladder: Ladder, multiple: float) -> Cell:
+    measure = ladder.at(multiple)
     if measure is None:
         return _absent(ladder, multiple)
     s = measure.summary
-    note = " ".join(filter(None, (words.interval(s), words.successes(s))))
-    return Cell(words.percent(s.mean), note, "number" if s.mean >= LEVEL else "number low")
+    return Cell(words.percent(s.mean), words.interval(s), words.successes(s), _tone(s.mean))
+
+
+def _mean(ladder: Ladder, multiple: float, part: str) -> Cell:
+    measure = ladder.at(multiple, part)
+    if measure is None:
+        return _absent(ladder, multiple)
+    return Cell(words.percent(measure.summary.mean), tone=_tone(measure.summary.mean))
+
+
+def _tone(accuracy: float) -> str:
+    return "number" if accuracy >= LEVEL else "number low"
 
 
 def _absent(ladder: Ladder, multiple: float) -> Cell:
@@ -111,7 +141,7 @@ def _absent(ladder: Ladder, multiple: float) -> Cell:
 
 
 def parts_table(digests: Sequence[Digest], parts: Sequence[str]) -> Table:
-    """Each part's exact accuracy by length: mean and interval."""
+    """Each part's exact accuracy by length: mean over seeds."""
     multiples, named = multiples_of(digests), _variant_column(digests)
     heads = ("arm", *named, "part", *(words.times(m) for m in multiples))
     rows = []
@@ -119,7 +149,7 @@ def parts_table(digests: Sequence[Digest], parts: Sequence[str]) -> Table:
         for ladder in d.ladders:
             for part in parts:
                 variant = [Cell(ladder.variant or "plain")] if named else []
-                cells = [_summary(ladder, m, part) for m in multiples]
+                cells = [_mean(ladder, m, part) for m in multiples]
                 rows.append((Cell(d.arm.label), *variant, Cell(part), *cells))
     return Table(heads, tuple(rows), 2 + len(named))
 
@@ -155,7 +185,7 @@ def _one(ladder: Ladder, multiple: float, seed: int) -> Cell:
     value = measure.seeds.get(seed)
     if value is None:
         return Cell(words.NONE, tone="number", hint="not tested")
-    return Cell(words.percent(value), tone="number" if value >= LEVEL else "number low")
+    return Cell(words.percent(value), tone=_tone(value))
 
 
 def reasons(digests: Sequence[Digest]) -> list[str]:

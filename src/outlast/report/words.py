@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from outlast.evaluate.statistics import Summary
 from outlast.report.digest import Ladder, Phase
@@ -45,6 +45,18 @@ def times(multiple: float) -> str:
 def listed(items: Iterable[object]) -> str:
     """``0, 2, 5``."""
     return ", ".join(str(item) for item in items)
+
+
+def numbered(seeds: Sequence[int]) -> str:
+    """Seeds in few characters: ``0–3, 7``."""
+    runs: list[list[int]] = []
+    for seed in sorted(set(seeds)):
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    shown = (f"{run[0]}–{run[-1]}" if len(run) > 2 else listed(run) for run in runs)
+    return ", ".join(shown) or NONE
 
 
 def effective(ladder: Ladder, level: float) -> str:

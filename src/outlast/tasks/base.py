@@ -36,6 +36,10 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         return Batch(self.inputs.to(device), self.targets.to(device), self.part.to(device))
 
+    def rows(self, index: Tensor) -> Batch:
+        """Some of the sequences."""
+        return Batch(self.inputs[index], self.targets[index], self.part[index])
+
 
 class Task(ABC):
     """Base of every task. A subclass sets the attributes below in its constructor."""

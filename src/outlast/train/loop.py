@@ -26,8 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.errors import TrainingError
-from outlast.evaluate.accuracy import exact_by_part
-from outlast.methods.base import Setup
+from outlast.evaluate.ladder import evaluate_stack
+from outlast.methods.base import PATHWAYS, Setup
 from outlast.registry import methods as method_registry
 from outlast.registry import tasks as task_registry
 from outlast.runs import CHECKPOINT, append_metrics, cut_metrics
@@ -38,7 +38,7 @@ from outlast.train.plan import Conductor, Plan
 from outlast.train.settings import RunSpec
 from outlast.train.stack import Stack
 from outlast.train.step import Block, Stepper
-from outlast.train.streams import stream
+from outlast.streams import stream
 
 log = logging.getLogger(__name__)
 PROBE_SEQUENCES = 128
@@ -102,14 +102,13 @@ class Trainer:
         save_checkpoint(self.folder, self.tensors(), state)
 
     def resume(self) -> None:
-        """Go back to the last checkpoint, if there is one; else to the very beginning."""
+        """Go to the last checkpoint, if there is one; else stay at the very beginning."""
         if (self.folder / CHECKPOINT).exists():
             saved, state = load_checkpoint(self.folder)
             for name, target in self.tensors().items():
                 restore(target, saved, name, self.folder / CHECKPOINT)
             self.step, self.averaged = state["step"], state["averaged"]
             self.conductor.states, self.probe = state["methods"], state["probe"]
-        cut_metrics(self.folder, self.step)
 
     def test_weights(self) -> dict[str, Tensor]:
         """The weights to test with: the corrected average where one is kept."""
@@ -127,6 +126,7 @@ class Trainer:
     ) -> bool:
         """Train to the end, or until `stop` asks to leave; True when the end was reached."""
         started, first = time.monotonic(), self.step
+        cut_metrics(self.folder, self.step)
         while self.step < self.settings.steps:
             if stop():
                 self.save()
@@ -205,30 +205,30 @@ class Trainer:
             self.average[row] = 0
             self.averaged[row] = 0
 
+    def tester(self) -> Callable[[Tensor], Tensor]:
+        """Tokens (batch, tokens) to the logits of every seed, as the methods leave the gates now."""
+        rows = range(len(self.run.seeds))
+        gates = torch.tensor(
+            [[self.conductor.control(self.step, row).gate[p] for p in PATHWAYS] for row in rows]
+        )
+        self.stack.set_controls(
+            {p: gates[:, i].tolist() for i, p in enumerate(PATHWAYS)},
+            {p: [1.0] for p in PATHWAYS},
+        )
+        weights, gates = self.test_weights(), gates.to(self.device)
+        return lambda tokens: self.stack.run(tokens[None], weights, gates)
+
     @torch.no_grad()
     def _probe(self) -> list[dict[str, Any]]:
         """A quick look at joint accuracy at and beyond the training length."""
-        longest = self.task.lengths[1]
-        found: list[dict[str, float]] = [{} for _ in self.run.seeds]
-        controls = [self.conductor.control(self.step, row) for row in range(len(self.run.seeds))]
-        gates = torch.tensor([[c.gate[p] for p in c.gate] for c in controls])
-        self.stack.set_controls(
-            {p: gates[:, i].tolist() for i, p in enumerate(controls[0].gate)},
-            {p: [1.0] for p in controls[0].gate},
+        rows = evaluate_stack(
+            self.tester(), len(self.run.seeds), self.task, PROBE_MULTIPLES, PROBE_SEQUENCES,
+            self.device, self.stack.model.ceiling, variants=False, stream_name=f"probe {self.step}",
         )
-        weights = self.test_weights()
-        for multiple in PROBE_MULTIPLES:
-            length = longest * multiple
-            limits = [self.task.ceiling or length, length]
-            tokens = self.stack.model.ceiling
-            if min(limits) < length or (tokens and self.task.tokens(length) > tokens):
-                continue
-            generator = stream(self.device, "probe", self.step, multiple)
-            batch = self.task.sample(length, PROBE_SEQUENCES, generator)
-            logits = self.stack.run(batch.inputs[None], weights, gates.to(self.device))
-            for row, own in enumerate(logits):
-                exact, _ = exact_by_part(own, batch, self.task)
-                found[row][str(multiple)] = round(exact["joint"].mean().item(), 4)
+        found = [
+            {f"{r['multiple']:g}": round(r["exact"]["joint"], 4) for r in own if r["exact"]}
+            for own in rows
+        ]
         self.probe = {m: sum(f[m] for f in found) / len(found) for m in found[0]}
         return [
             {"step": self.step, "seed": seed, "probe": own}

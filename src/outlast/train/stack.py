@@ -18,7 +18,7 @@ from outlast.mixers.base import Pathway
 from outlast.models import Model, build_model
 from outlast.models.model import setting
 from outlast.tasks import Task
-from outlast.train.streams import stream_seed
+from outlast.streams import stream_seed
 
 
 class Stack:

@@ -1,0 +1,46 @@
+"""What several verbs share: reading seeds, the console, tables of accuracy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from outlast.errors import bad_value
+
+console = Console(highlight=False)
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """``0-4`` or ``0,2,5-7``."""
+    seeds: list[int] = []
+    for piece in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", piece)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise bad_value("seeds", text, "numbers and ranges such as 0-4 or 0,2,5")
+        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(seeds)
+
+
+def accuracy_table(rows: Sequence[dict[str, Any]], parts: Sequence[str], title: str) -> Table:
+    """Mean accuracy over seeds by length, jointly and by part, and the weakest seed."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for name in ("length", "", "test", "joint", "worst seed", *parts):
+        table.add_column(name, justify="right" if name != "test" else "left")
+    keys = dict.fromkeys((r["variant"], r["length"], r["multiple"]) for r in rows)
+    for variant, length, multiple in keys:
+        own = [r for r in rows if r["length"] == length and r["variant"] == variant]
+        start = (str(length), f"{multiple:g} x", variant or "")
+        if own[0]["exact"] is None:
+            table.add_row(*start, "n/a", "", *("" for _ in parts))
+            continue
+        joint = [r["exact"]["joint"] for r in own]
+        means = [sum(r["exact"][p] for r in own) / len(own) for p in parts]
+        table.add_row(
+            *start, f"{sum(joint) / len(joint):.3f}", f"{min(joint):.3f}",
+            *(f"{m:.3f}" for m in means),
+        )
+    return table

@@ -1,0 +1,33 @@
+"""`outlast eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from outlast.evaluate.ladder import LADDER, SEQUENCES
+
+
+def main(
+    folder: Annotated[Path, tyro.conf.Positional],
+    lengths: tuple[float, ...] = LADDER,
+    sequences: int = SEQUENCES,
+    device: str = "auto",
+) -> None:
+    """Measure a trained run by length, in multiples of the training length.
+
+    Example: outlast eval runs/parity --lengths 1 2 4 --sequences 500
+
+    Args:
+        folder: The run folder; its results.json is written anew.
+        lengths: Multiples of the training length.
+        sequences: Fresh sequences for each length.
+        device: auto, cpu, cuda, cuda:1 ...
+    """
+    from outlast.cli.running import show_results
+    from outlast.evaluate.run import evaluate_run
+    from outlast.train.session import pick_device
+
+    show_results(folder, evaluate_run(folder, lengths, sequences, pick_device(device)))

@@ -1,0 +1,38 @@
+"""`outlast list`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import tyro
+
+Kind = Literal["task", "mixer", "scheme", "method", "preset", "study"]
+
+
+def main(kind: Annotated[Kind | None, tyro.conf.Positional] = None) -> None:
+    """Show every task, mixer, scheme, method, preset and study, plug-ins included.
+
+    Example: outlast list task
+
+    Args:
+        kind: Show only this kind.
+    """
+    from rich.table import Table
+
+    from outlast.cli.common import console
+    from outlast.registry import KINDS
+
+    for name, registry in KINDS.items():
+        if kind not in (None, name):
+            continue
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column()
+        for item in registry.names():
+            entry = registry.entry(item)
+            origin = "" if entry.source == "outlast" else f"  [from {entry.source}]"
+            table.add_row(f"  {item}", entry.summary + origin)
+        plural = "studies" if name == "study" else f"{name}s"
+        console.print(f"[bold]{plural}[/bold]")
+        console.print(table)
+    console.print("\noutlast show NAME tells more: outlast show composite", style="dim")

@@ -1,0 +1,29 @@
+"""`outlast report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+def main(
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional], out: Path | None = None
+) -> None:
+    """Make a page of pictures and tables from run folders or study folders.
+
+    Example: outlast report runs/parity --out runs/parity/report
+
+    Args:
+        folders: Run folders, or folders of a whole study.
+        out: Where to write the page; by default a folder "report" in the first folder.
+    """
+    from outlast.cli.common import console
+    from outlast.errors import bad_value
+    from outlast.report import report
+
+    if not folders:
+        raise bad_value("folders", "", "at least one run folder or study folder")
+    page = report(folders, out or folders[0] / "report")
+    console.print(f"the page: {page.resolve().as_uri()}", soft_wrap=True)

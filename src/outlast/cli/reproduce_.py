@@ -1,0 +1,94 @@
+"""`outlast reproduce`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+def main(
+    study: Annotated[str, tyro.conf.Positional],
+    scale: Literal["demo", "paper"] = "demo",
+    arms: tuple[str, ...] = (),
+    seeds: str | None = None,
+    out: Path | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    overwrite: bool = False,
+    dry: bool = False,
+) -> int:
+    """Run a whole study, every arm over every seed, and make its page.
+
+    Given again, the same command goes on where it was stopped.
+
+    Example: outlast reproduce dat --scale demo --dry
+
+    Args:
+        study: Which one: see "outlast list study".
+        scale: demo runs on a laptop in minutes, paper wants a GPU.
+        arms: Names or patterns of arms, such as "serial4-*"; by default the study's headline.
+        seeds: Other seeds than the study's, such as 0-9.
+        out: The study folder; by default runs/STUDY-SCALE.
+        device: auto, cpu, cuda, cuda:1 ...
+        workers: Arms trained at the same time; by default one a core, or four on a GPU.
+        overwrite: Start anew where an arm is already there.
+        dry: Only say what would be run.
+    """
+    from outlast.cli import STOPPED
+    from outlast.cli.common import console, read_seeds
+    from outlast.cli.progress import progress
+    from outlast.errors import bad_value
+    from outlast.registry import studies
+    from outlast.report import report
+    from outlast.runs import write_json
+    from outlast.specs import Spec
+    from outlast.studies.runner import run_study
+    from outlast.train.session import pick_device
+
+    spec = Spec(study, (), (("scale", scale),))
+    made = studies.entry(study).factory(**studies.bind(spec))
+    chosen = made.choose(arms, read_seeds(seeds) if seeds else None)
+    where = pick_device(device)
+    count = workers if workers is not None else (4 if where.type == "cuda" else os.cpu_count() or 1)
+    if count < 1:
+        raise bad_value("workers", count, "a whole number >= 1")
+    console.print(f"[bold]{made.title}[/bold] ({made.scale})\n{made.question}\n")
+    _show_arms(chosen)
+    if dry:
+        return 0
+    folder = out or Path("runs") / f"{study}-{scale}"
+    command = "outlast " + shlex.join(sys.argv[1:])
+    write_json(folder / "study.json", made.to_json(command))
+    names = {a.name: a.label for a in chosen}
+    with progress(console) as show:
+        unfinished = run_study(
+            made, chosen, folder, str(where), count, overwrite,
+            lambda news: show(names[news.arm], news.progress or news.error or news.state),
+        )
+    page = report([folder], folder / "report")
+    if unfinished:
+        console.print(f"\nnot finished: {', '.join(unfinished)}; the same command goes on with them")
+    console.print(f"\nthe page: {page.resolve().as_uri()}", soft_wrap=True)
+    return STOPPED if unfinished else 0
+
+
+def _show_arms(chosen: list) -> None:  # type: ignore[type-arg]
+    from rich.table import Table
+
+    from outlast.api import model
+    from outlast.cli.common import console
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("arm", "model", "method", "parameters", "seeds"):
+        table.add_column(name, justify="right" if name in ("parameters", "seeds") else "left")
+    for arm in chosen:
+        run = arm.run
+        size = model(run.model, run.task).size
+        table.add_row(arm.name, run.model, " + ".join(run.methods), f"{size:,}", str(len(run.seeds)))
+    console.print(table)
+    console.print()

@@ -1,0 +1,99 @@
+"""`outlast show`."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, Any
+
+import tyro
+
+
+def main(spec: Annotated[str, tyro.conf.Positional]) -> None:
+    """Explain a task, model, mixer, scheme, method or study: parameters, paper, an example.
+
+    Example: outlast show "composite(modulus=10, layout=chained)"
+
+    Args:
+        spec: A name, a spec, or a model line such as "4 x (lstm > attention > mlp)".
+    """
+    from outlast.errors import SpecError
+    from outlast.registry import KINDS, mixers, presets, suggest
+    from outlast.specs import Spec, parse_layout
+
+    node = parse_layout(spec).node
+    single = isinstance(node, Spec) and node.name not in presets
+    if not single or (node.name in mixers and "@" in spec):
+        _show_model(spec)
+        return
+    kind = next((k for k, r in KINDS.items() if node.name in r), None)
+    if kind is None:
+        known = [n for r in KINDS.values() for n in r.names()]
+        raise SpecError(f"there is nothing called {node.name!r}{suggest(node.name, known)}")
+    _show_entry(kind, node)
+
+
+def _show_entry(kind: str, spec: Any) -> None:
+    from rich.table import Table
+
+    from outlast.cli.common import console
+    from outlast.registry import KINDS, REQUIRED, describe, to_value
+    from outlast.specs import write_value
+
+    registry = KINDS[kind]
+    entry, bound = registry.entry(spec.name), registry.bind(spec)
+    console.print(f"[bold]{registry.canonical(spec)}[/bold]  ({kind})")
+    home = inspect.getmodule(entry.factory)
+    console.print(f"\n{inspect.getdoc(home) if home else entry.summary}\n", markup=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("argument", "value", "accepts"):
+        table.add_column(column, overflow="fold")
+    for p in entry.parameters(registry.given):
+        default = "(needed)" if p.default is REQUIRED else write_value(to_value(p.default))
+        value = write_value(to_value(bound[p.python_name])) if p.python_name in bound else default
+        table.add_row(p.name, value, describe(p.annotation))
+    if table.row_count:
+        console.print(table)
+    if kind == "task":
+        _show_task(registry.build(spec))
+
+
+def _show_task(task: Any) -> None:
+    import torch
+
+    from outlast.cli.common import console
+    from outlast.tasks import draw
+
+    low, high = task.lengths
+    helping = f", helped by {', '.join(task.auxiliary)}" if task.auxiliary else ""
+    console.print(
+        f"\nasks: {', '.join(task.asked)}{helping}; trained on lengths {low} to {high} "
+        f"({task.tokens(high)} tokens); {task.vocabulary} tokens, {task.classes} answers"
+    )
+    short = max(task.shortest, min(4 * task.multiple, high))
+    batch = task.sample(short, 1, torch.Generator().manual_seed(0))
+    console.print(f"\nan example of length {short}:\n{draw(task, batch)}", markup=False, soft_wrap=True)
+
+
+def _show_model(line: str) -> None:
+    from rich.table import Table
+
+    from outlast.api import model, task
+    from outlast.cli.common import console
+
+    example = task("composite")
+    made = model(line, example, seed=0)
+    console.print(f"[bold]{made.layout}[/bold]  (model)\n", markup=True)
+    table = Table(box=None, pad_edge=False)
+    for column in ("sublayer", "pathway", "parameters"):
+        table.add_column(column, justify="right" if column == "parameters" else "left")
+    table.add_row(f"embedding of {example.vocabulary} tokens", "", f"{made.embedding.weight.numel():,}")
+    for sublayer in made.sublayers():
+        count = sum(p.numel() for p in sublayer.parameters())
+        table.add_row(str(sublayer.mixer.spec), sublayer.pathway, f"{count:,}")
+    table.add_row(f"output of {example.classes} classes", "",
+                  f"{sum(p.numel() for p in made.head.parameters()):,}")
+    table.add_row("in all", "", f"{made.size:,}")
+    console.print(table)
+    limit = "no limit" if made.ceiling is None else f"{made.ceiling} tokens"
+    console.print(f"\n(batch, tokens) -> (batch, tokens, {example.classes}) on {example.spec}; "
+                  f"length: {limit}")

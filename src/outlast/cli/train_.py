@@ -1,0 +1,47 @@
+"""`outlast train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from outlast.train.settings import Settings
+
+
+def main(
+    task: str,
+    model: str,
+    out: Path,
+    method: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    seeds: str = "0",
+    label: str = "",
+    device: str = "auto",
+    overwrite: bool = False,
+    settings: Annotated[Settings, tyro.conf.arg(name="")] = Settings(),
+) -> int:
+    """Train a model on a task over several seeds, then measure it by length.
+
+    Example: outlast train --task "parity(length=8)" --model "lstm > mlp @ 16" --method "ema(0.99)" --steps 100 --batch 16 --seeds 0-1 --out runs/parity
+
+    Args:
+        task: What to learn, such as "composite(modulus=10)".
+        model: The model line, such as "4 x (lstm > attention > mlp) @ 128".
+        out: The run folder to make.
+        method: What changes while training, such as "dat"; may be given several times.
+        seeds: Seeds and ranges of seeds, trained together: 0-4 or 0,2,5.
+        label: How the run is called in plots.
+        device: auto, cpu, cuda, cuda:1 ...
+        overwrite: Replace a run that is already in the folder.
+        settings: The numbers of training.
+    """
+    from outlast.cli.common import read_seeds
+    from outlast.cli.running import train_and_test
+    from outlast.train.session import begin, pick_device
+    from outlast.train.settings import RunSpec
+
+    where = pick_device(device)
+    run = RunSpec(task, model, method, read_seeds(seeds), settings, label or out.name)
+    begin(run, out, where, overwrite)
+    return train_and_test(out, where)

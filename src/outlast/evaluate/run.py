@@ -1,0 +1,33 @@
+"""Evaluation of a run folder: every seed at every rung, into `results.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from outlast.evaluate.ladder import LADDER, SEQUENCES, Row, evaluate_stack
+from outlast.runs import FORMAT, RESULTS, write_json
+from outlast.train.session import open_run, precision
+
+
+def evaluate_run(
+    folder: Path, ladder: Sequence[float] = LADDER, sequences: int = SEQUENCES,
+    device: torch.device | str = "cpu",
+) -> list[Row]:
+    """Measure a run and write `results.json`; returns its rows."""
+    device = torch.device(device)
+    with precision("fp32", device):
+        trainer = open_run(folder, device)
+        seeds = trainer.run.seeds
+        found = evaluate_stack(
+            trainer.tester(), len(seeds), trainer.task, ladder, sequences, device,
+            trainer.stack.model.ceiling,
+        )
+    rows = [{"seed": s, **row} for s, own in zip(seeds, found, strict=True) for row in own]
+    write_json(
+        folder / RESULTS,
+        {"format": FORMAT, "step": trainer.step, "sequences": sequences, "rows": rows},
+    )
+    return rows

@@ -1,0 +1,80 @@
+"""What a study is: a question, arms that differ in one thing, and claims to hold them against."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from outlast.errors import SpecError
+from outlast.evaluate.ladder import LADDER, SEQUENCES
+from outlast.registry import suggest
+from outlast.runs import FORMAT
+from outlast.train.settings import RunSpec
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train, over all seeds. Its name is its folder's name."""
+
+    name: str
+    run: RunSpec
+    #: arms of one group share a panel
+    group: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.run.label
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that should be so, and the band a measured number must fall in to say it is."""
+
+    text: str
+    arm: str
+    multiple: float
+    source: str
+    statistic: Literal["mean", "min", "max", "difference", "success"] = "mean"
+    versus: str | None = None
+    part: str = "joint"
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question that `outlast reproduce` can answer."""
+
+    name: str
+    scale: str
+    title: str
+    question: str
+    arms: Sequence[Arm]
+    claims: Sequence[Claim]
+    ladder: Sequence[float] = LADDER
+    sequences: int = SEQUENCES
+    #: names or patterns of the arms that are run when none are chosen
+    default: Sequence[str] = field(default=("*",))
+
+    def choose(self, patterns: Sequence[str] = (), seeds: tuple[int, ...] | None = None) -> list[Arm]:
+        """The arms whose names match, with other seeds if given."""
+        chosen = []
+        for pattern in patterns or self.default:
+            found = [a for a in self.arms if fnmatch.fnmatchcase(a.name, pattern)]
+            if not found:
+                raise SpecError(f"arms={pattern}: no such arm{suggest(pattern, [a.name for a in self.arms])}")
+            chosen += [a for a in found if a not in chosen]
+        if seeds is None:
+            return chosen
+        return [replace(a, run=replace(a.run, seeds=seeds)) for a in chosen]
+
+    def to_json(self, command: str) -> dict[str, Any]:
+        """What `study.json` holds; the report needs nothing else but the arms' folders."""
+        return {
+            "format": FORMAT, "study": self.name, "scale": self.scale, "title": self.title,
+            "question": self.question, "command": command,
+            "arms": [{"name": a.name, "label": a.label, "group": a.group} for a in self.arms],
+            "claims": [asdict(c) for c in self.claims],
+        }

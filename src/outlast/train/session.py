@@ -1,0 +1,170 @@
+"""From a run's record to a trained run in its folder: begin, go on, open."""
+
+from __future__ import annotations
+
+import platform
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from outlast import __version__
+from outlast.errors import OutlastError, RunFolderError
+from outlast.evaluate.accuracy import chance_levels
+from outlast.models import Model, build_model
+from outlast.models.build import canonical_layout
+from outlast.registry import methods, tasks
+from outlast.runs import CHECKPOINT, FORMAT, METRICS, RESULTS, RUN, locked, read_run, write_json
+from outlast.train.checkpoint import load_checkpoint
+from outlast.train.loop import Progress, Trainer
+from outlast.train.settings import RunSpec
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto` takes the GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise OutlastError(f"device={name}: expected auto | cpu | cuda | cuda:1 ...") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise OutlastError(f"device={name}: torch sees no CUDA device here; use device=cpu")
+    return device
+
+
+def canonical(run: RunSpec) -> RunSpec:
+    """The same run with every spec written out in full; bad specs are errors here."""
+    return replace(
+        run,
+        task=str(tasks.canonical(run.task, full=True)),
+        model=str(canonical_layout(run.model)),
+        methods=tuple(str(methods.canonical(m, full=True)) for m in run.methods),
+    )
+
+
+def describe(run: RunSpec) -> dict[str, Any]:
+    """What `run.json` holds: the record and what a reader wants to know beside it."""
+    task = tasks.build(run.task)
+    model = build_model(run.model, task.vocabulary, task.classes)
+    return {
+        "format": FORMAT,
+        "outlast": __version__,
+        **run.to_json(),
+        "parts": task.parts,
+        "auxiliary": task.auxiliary,
+        "length": task.lengths[1],
+        "parameters": model.size,
+        "chance": chance_levels(task),
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in ("torch", "numpy", "safetensors")},
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def begin(run: RunSpec, folder: Path, device: torch.device, overwrite: bool = False) -> None:
+    """Make the folder of a new run; one that holds a run already is left alone unless told."""
+    run = canonical(run)
+    record = describe(run) | {"device": _device_name(device)}
+    with locked(folder):
+        if (folder / RUN).exists() and not overwrite:
+            raise RunFolderError(
+                f"{folder} holds a run already: go on with 'outlast resume {folder}', "
+                f"start anew with --overwrite, or choose another --out"
+            )
+        for name in (RUN, METRICS, CHECKPOINT, RESULTS):
+            (folder / name).unlink(missing_ok=True)
+        write_json(folder / RUN, record)
+
+
+def go_on(
+    folder: Path, device: torch.device, watch: Callable[[Progress], None] | None = None
+) -> bool:
+    """Train a run from where it stands; False if a signal asked to save and leave."""
+    run = RunSpec.read(read_run(folder))
+    with locked(folder), precision(run.settings.precision, device), signals() as asked:
+        trainer = Trainer(run, folder, device)
+        trainer.resume()
+        return trainer.train(watch, stop=lambda: bool(asked))
+
+
+def open_run(folder: Path, device: torch.device) -> Trainer:
+    """A run as its last checkpoint left it, for testing; nothing in the folder is changed."""
+    if not (folder / CHECKPOINT).exists():
+        read_run(folder)
+        raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was trained there yet")
+    trainer = Trainer(RunSpec.read(read_run(folder)), folder, device)
+    trainer.resume()
+    return trainer
+
+
+def load(folder: str | Path, seed: int | None = None) -> Model:
+    """The trained model of one seed of a run, ready to use (the first seed if none is named)."""
+    trainer = open_run(Path(folder), torch.device("cpu"))
+    seeds = trainer.run.seeds
+    if seed is not None and seed not in seeds:
+        raise OutlastError(f"seed={seed}: {folder} has the seeds {', '.join(map(str, seeds))}")
+    row = 0 if seed is None else seeds.index(seed)
+    model = trainer.stack.model
+    model.load_state_dict({n: t[row] for n, t in trainer.test_weights().items()})
+    control = trainer.conductor.control(trainer.step, row)
+    for sublayer in model.sublayers():
+        sublayer.set_gate(control.gate[sublayer.pathway])
+        sublayer.set_leak(1.0)
+    return model.eval()
+
+
+def finished(folder: Path) -> bool:
+    """Whether a run has been trained to its last step."""
+    if not (folder / CHECKPOINT).exists():
+        return False
+    _, state = load_checkpoint(folder)
+    return bool(state["step"] >= read_run(folder)["settings"]["steps"])
+
+
+@contextmanager
+def precision(name: str, device: torch.device) -> Iterator[None]:
+    """Products of float32 in the wanted precision, for as long as a run lasts."""
+    before = torch.get_float32_matmul_precision()
+    fast = name == "tf32" or (name in ("auto", "bf16") and device.type == "cuda")
+    torch.set_float32_matmul_precision("high" if fast else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def signals() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM ask to save and leave; a second Ctrl-C leaves at once."""
+    asked: list[int] = []
+
+    def ask(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT and number in asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, ask)
+    except ValueError:  # not in the main thread: whoever is handles signals
+        pass
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
