@@ -29,25 +29,22 @@ class Verdict:
         """The value with its unit; with more digits where rounding would hide the verdict."""
         if self.value is None:
             return "–"
-        bounds = [bound for bound in (self.claim.low, self.claim.high) if bound is not None]
-        shown = next(
-            (d for d in (1, 2, 3) if _shown(self.claim, self.value, d) not in self._close(bounds)),
-            1,
-        )
-        return _shown(self.claim, self.value, shown)
+        digits = 1
+        while digits < 3 and self.verdict == FAILS and self._looks_like_a_bound(digits):
+            digits += 1
+        return _number(self.claim, self.value, digits) + _unit(self.claim)
 
-    def _close(self, bounds: Sequence[float]) -> set[str]:
-        """How the bounds that the value misses would be written."""
-        if self.verdict != FAILS:
-            return set()
-        return {_shown(self.claim, bound, d) for bound in bounds for d in (1, 2, 3)}
+    def _looks_like_a_bound(self, digits: int) -> bool:
+        value, bounds = self.value or 0.0, (self.claim.low, self.claim.high)
+        shown = [_number(self.claim, bound, digits) for bound in bounds if bound is not None]
+        return _number(self.claim, value, digits) in shown
 
     @property
     def expected(self) -> str:
         """The band in words: ``≥ 90 %``."""
         claim = self.claim
-        low = None if claim.low is None else _number(claim, claim.low)
-        high = None if claim.high is None else _number(claim, claim.high)
+        low = None if claim.low is None else _bound(claim.low)
+        high = None if claim.high is None else _bound(claim.high)
         if low and high:
             return f"{low} to {high}{_unit(claim)}"
         if low == "100" and claim.statistic != "difference":
@@ -119,8 +116,9 @@ def _unit(claim: Claim) -> str:
     return {"difference": " points", "success": " % of seeds"}.get(claim.statistic, " %")
 
 
-def _shown(claim: Claim, value: float, digits: int) -> str:
-    return _number(claim, value, digits) + _unit(claim)
+def _bound(value: float) -> str:
+    """A bound as it was written down, never rounded."""
+    return f"{100 * value:.6g}".replace("-", "−")
 
 
 def headline(digests: Sequence[Digest], verdicts: Sequence[Verdict]) -> str:

@@ -25,6 +25,7 @@ VARIABLES = {
     RULE: "--rule",
     SHADE: "--shade",
     PAPER: "--paper",
+    "#ffffff": "--page",
     **{colour: f"--c{index}" for index, colour in enumerate(PALETTE)},
 }
 

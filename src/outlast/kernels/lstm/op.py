@@ -5,6 +5,8 @@ Under `vmap` the seeds become the op's own leading axis, so S seeds cost one cal
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -12,6 +14,16 @@ from torch import Tensor
 
 from outlast.kernels.folding import fold, unfold
 from outlast.kernels.lstm import reference
+
+
+def back_end(projected: Tensor, weight: Tensor) -> ModuleType:
+    """The module to run: the fused kernel where it can, else the reference."""
+    if projected.is_cuda and find_spec("triton") is not None:
+        from outlast.kernels.lstm import triton as fused
+
+        if fused.fits(projected, weight):
+            return fused
+    return reference
 
 
 def lstm(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,7 +41,10 @@ def lstm(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Ten
 
 @torch.library.custom_op("outlast::lstm", mutates_args=())
 def _lstm(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return reference.forward(projected, weight, h0, c0)
+    found: tuple[Tensor, Tensor, Tensor] = back_end(projected, weight).forward(
+        projected, weight, h0, c0
+    )
+    return found
 
 
 @torch.library.custom_op("outlast::lstm_backward", mutates_args=())
@@ -37,7 +52,10 @@ def _lstm_backward(
     d_hidden: Tensor, d_cell: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
     hidden: Tensor, cell: Tensor, gates: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return reference.backward(d_hidden, d_cell, weight, h0, c0, hidden, cell, gates)
+    found: tuple[Tensor, Tensor, Tensor, Tensor] = back_end(gates, weight).backward(
+        d_hidden, d_cell, weight, h0, c0, hidden, cell, gates
+    )
+    return found
 
 
 @_lstm.register_fake

@@ -142,7 +142,9 @@ def write_demo(folder: Path) -> Path:
     return write_study(folder, [(n, la, "serial") for n, la, *_ in arms], claims)
 
 
-def write_many(folder: Path, clear: bool = True) -> Path:
+def write_many(
+    folder: Path, clear: bool = True, seeds: Sequence[int] = (0, 1, 2), until: int = 2500
+) -> Path:
     """Forty arms in eight groups."""
     arms = []
     for g, recurrence in enumerate(["lstm", "gru", "mamba", "deltanet", "rwkv", "s4", "min", "x"]):
@@ -152,7 +154,7 @@ def write_many(folder: Path, clear: bool = True) -> Path:
             arms.append((name, label, recurrence))
             write_run(
                 folder / name, label, reach=1.5 if r == 0 else 4.0 * (g + 1),
-                salt=10 * g + r, methods=("dat",) if r else (), seeds=(0, 1, 2),
+                salt=10 * g + r, methods=("dat",) if r else (), seeds=seeds, until=until,
             )  # fmt: skip
     return write_study(folder, arms, [claim("DAT helps", "lstm-1", low=0.9)])
 

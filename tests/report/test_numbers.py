@@ -1,0 +1,135 @@
+"""Numbers, claims and tables, worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_folders import claim, write_run, write_study
+
+from outlast.report import words
+from outlast.report.claims import headline, judge, tally
+from outlast.report.digest import Digest, digest
+from outlast.report.load import read
+from outlast.report.sheet import MOST, grouped
+from outlast.report.tables import Cell, Table, plain, seeds_table, setup_table
+
+
+def set_joint(folder: Path, values: dict[float, list[float | None]]) -> Path:
+    """Replace the results by these joint accuracies: multiple -> one value a seed."""
+    rows = [
+        {
+            "seed": seed,
+            "variant": None,
+            "length": 10 * m,
+            "multiple": m,
+            "exact": None if value is None else {"joint": value},
+            "answers": None,
+            "reason": "too long" if value is None else None,
+        }
+        for m, column in values.items()
+        for seed, value in enumerate(column)
+    ]
+    (folder / "results.json").write_text(json.dumps({"format": 1, "rows": rows}))
+    return folder
+
+
+def digests(tmp_path: Path, claims: list[dict[str, Any]]) -> tuple[list[Digest], Any]:
+    base = tmp_path / "study"
+    good = {1: [1.0, 1.0], 3: [0.96, 0.84], 4: [None, None]}
+    set_joint(write_run(base / "a", seeds=(0, 1)), good)
+    set_joint(write_run(base / "b", seeds=(0, 1), methods=()), {1: [1.0, 1.0], 3: [0.2, 0.4]})
+    arms = [("a", "A", "g"), ("b", "B", "g"), ("c", "C", "g")]
+    study = read([write_study(base, arms, claims)])[0]
+    return [digest(arm) for arm in study.arms], study
+
+
+@pytest.mark.parametrize(
+    ("asked", "verdict", "measured", "expected"),
+    [
+        (claim("", "a", low=0.9), "holds", "90 %", "≥ 90 %"),
+        (claim("", "a", "min", low=0.9), "does not hold", "84 %", "≥ 90 %"),
+        (claim("", "a", "max", low=0.5, high=0.95), "does not hold", "96 %", "50 to 95 %"),
+        (claim("", "b", high=0.5), "holds", "30 %", "≤ 50 %"),
+        (claim("", "a", "success", low=1.0), "does not hold", "50 % of seeds", "100 % of seeds"),
+        (claim("", "a", "difference", versus="b", low=0.6), "holds", "60 points", "≥ 60 points"),
+        (claim("", "a", "difference", versus="c", low=0.6), "not measured", "–", "≥ 60 points"),
+        (claim("", "c", low=0.9), "not measured", "–", "≥ 90 %"),
+        (claim("", "gone", low=0.9), "not measured", "–", "≥ 90 %"),
+        (claim("", "a", multiple=4, low=0.9), "not measured", "–", "≥ 90 %"),
+        (claim("", "a", part="state", low=0.9), "not measured", "–", "≥ 90 %"),
+        (claim("", "a", "mode", low=0.9), "not measured", "–", "≥ 90 %"),
+        (claim("", "a", low=0.9001), "does not hold", "90.00 %", "≥ 90.01 %"),
+    ],
+)
+def test_a_claim(
+    tmp_path: Path, asked: dict[str, Any], verdict: str, measured: str, expected: str
+) -> None:
+    arms, study = digests(tmp_path, [asked])
+    found = judge(study.claims, arms)[0]
+    assert (found.verdict, found.measured, found.expected) == (verdict, measured, expected)
+
+
+def test_the_sentence_has_the_key_numbers(tmp_path: Path) -> None:
+    claims = [claim("", "a", low=0.9), claim("", "a", "difference", versus="b", low=0.6)]
+    arms, study = digests(tmp_path, [*claims, claim("", "c")])
+    verdicts = judge(study.claims, arms)
+    assert headline(arms, verdicts) == (
+        "At 3× the training length, “A” gets 90.0 % of the sequences entirely right (84.0 to 96.0 "
+        "over 2 seeds), “B” 30.0 % (20.0 to 40.0 over 2 seeds); 2 of 3 claims hold, 1 was not "
+        "measured."
+    )
+    assert tally(verdicts[2:]) == "none of the claims has been measured"
+    assert headline(arms[2:], []) == "Nothing has been evaluated yet."
+
+
+def test_effective_length_and_cliff_of_the_mean(tmp_path: Path) -> None:
+    arms, _ = digests(tmp_path, [])
+    a, b = arms[0].ladders[0], arms[1].ladders[0]
+    assert words.effective(a, 0.9) == "3×"  # not "≥": 4x could not be tested
+    assert words.effective(b, 0.9) == "1×"
+    assert words.fall(b) == ("−70.0", "1× → 3×")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.0, "100"), (0.9999, "99.9"), (0.0, "0"), (0.0001, "0.1"), (0.9944, "99.4")],
+)
+def test_percentages_do_not_round_to_certainty(value: float, text: str) -> None:
+    assert words.percent(value) == text
+
+
+def test_phase_1_is_told_by_seed(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", seeds=(0, 1, 2), failed=(2,))
+    with (folder / "metrics.jsonl").open("a") as file:
+        for event in ("restart", "not converged"):
+            file.write(json.dumps({"step": 2000, "seed": 1, "event": event}) + "\n")
+    arm = digest(read([folder])[0].arms[0])
+    assert words.phase(arm.phase) == ("1 of 3", "not: seed 1, 2; 1 restart")
+    assert [row[2].text for row in seeds_table([arm]).rows].count("not converged") == 2
+    assert setup_table([arm]).columns[-1] == "phase 1 converged"
+
+
+def test_arms_are_grouped_when_they_are_many(tmp_path: Path) -> None:
+    arms = [(f"a{i}", f"{'xy'[i % 2]} hybrid, role {i // 2}", "xy"[i % 2]) for i in range(10)]
+    clear = [digest(arm) for arm in read([write_study(tmp_path / "s", arms, [])])[0].arms]
+    groups = grouped(clear)
+    assert [group.title for group in groups] == ["x", "y"]
+    assert [a.index for a in groups[0].arms] == [a.index for a in groups[1].arms] == list(range(5))
+    loose = [(f"a{i}", f"arm {i}", "") for i in range(16)]
+    flat = grouped([digest(a) for a in read([write_study(tmp_path / "t", loose, [])])[0].arms])
+    assert [len(group.arms) for group in flat] == [6, 6, 4]
+    assert max(len(group.arms) for group in flat) <= MOST
+
+
+def test_markdown_is_escaped() -> None:
+    table = Table(("arm",), ((Cell("a | b <script> *x* $y$"),),))
+    assert table.markdown.splitlines()[2] == r"| a \| b &lt;script&gt; \*x\* \$y\$ |"
+    assert plain("two\nlines") == "two lines"
+
+
+def test_seeds_are_numbered_shortly() -> None:
+    assert words.numbered([3, 0, 1, 2, 7]) == "0–3, 7"
+    assert words.numbered([0, 1]) == "0, 1"
