@@ -11,6 +11,9 @@ Another package adds items by an entry point in one of the groups ``outlast.task
 
     [project.entry-points."outlast.tasks"]
     dyck = "my_package.dyck:Dyck"
+
+A plug-in that cannot be imported is left out with a warning, so that it does not take everything
+else down; whoever asks for it by name is told what went wrong.
 """
 
 from __future__ import annotations
@@ -18,17 +21,19 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import logging
 import pkgutil
 import types
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from outlast.errors import SpecError
-from outlast.specs import Spec, Value, parse
+from outlast.errors import OutlastError, SpecError
+from outlast.specs import Spec, Value, parse, write_value
 
+log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 REQUIRED = inspect.Parameter.empty
 
@@ -73,7 +78,12 @@ class Registry:
 
     def __init__(self, kind: str, package: str, given: tuple[str, ...] = ()) -> None:
         self.kind, self.package, self.given = kind, package, given
+        plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+        #: the entry points in which other packages name items of this kind
+        self.group = f"outlast.{plural}"
         self._entries: dict[str, Entry] = {}
+        #: plug-ins that could not be imported: name -> what to tell whoever asks for it
+        self._broken: dict[str, str] = {}
         self._filled = False
 
     def register(self, name: str, source: str = "outlast") -> Callable[[F], F]:
@@ -100,6 +110,8 @@ class Registry:
 
     def entry(self, name: str) -> Entry:
         self._fill()
+        if name in self._broken:
+            raise OutlastError(self._broken[name])
         if name not in self._entries:
             raise SpecError(f"there is no {self.kind} {name!r}{suggest(name, self.names())}")
         return self._entries[name]
@@ -163,12 +175,30 @@ class Registry:
         if self._filled:
             return
         self._filled = True
-        home = importlib.import_module(self.package)
-        for module in pkgutil.iter_modules(getattr(home, "__path__", [])):
-            importlib.import_module(f"{self.package}.{module.name}")
-        for point in entry_points(group=f"outlast.{self.kind}s"):
-            source = point.dist.name if point.dist else point.value
-            self.register(point.name, source)(point.load())
+        try:
+            home = importlib.import_module(self.package)
+            for module in pkgutil.iter_modules(getattr(home, "__path__", [])):
+                importlib.import_module(f"{self.package}.{module.name}")
+            for point in entry_points(group=self.group):
+                self._plug_in(point)
+        except BaseException:
+            self._filled = False  # an error stays an error, however often one asks
+            raise
+
+    def _plug_in(self, point: EntryPoint) -> None:
+        source = point.dist.name if point.dist else point.value
+        try:
+            factory = point.load()
+            if not callable(factory):
+                raise TypeError(f"{point.value} is not a class or function")
+        except Exception as error:  # whatever another package may raise
+            self._broken[point.name] = (
+                f"{self.kind} {point.name!r} of the plug-in {source} ({point.value}) cannot be "
+                f"imported: {type(error).__name__}: {error}"
+            )
+            log.warning("left out: %s", self._broken[point.name])
+            return
+        self.register(point.name, source)(factory)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -201,7 +231,7 @@ def coerce(value: Any, annotation: Any, where: str) -> Any:
     elif origin is dict:
         if isinstance(value, dict):
             return value
-        if isinstance(value, Spec) and not value.args:
+        if isinstance(value, Spec) and value.name == "weights" and not value.args:
             return {k: coerce(v, inside[1], f"{where}.{k}") for k, v in value.kwargs}
     elif annotation is Spec:
         if isinstance(value, Spec):
@@ -216,8 +246,7 @@ def coerce(value: Any, annotation: Any, where: str) -> Any:
             return None
     elif isinstance(annotation, type) and type(value) is annotation:
         return value
-    shown = Spec("", (value,)) if isinstance(value, (list, bool, type(None))) else value
-    raise SpecError(f"{where}={str(shown).strip('()')}: expected {describe(annotation)}")
+    raise SpecError(f"{where}={write_value(value)}: expected {describe(annotation)}")
 
 
 def to_value(value: Any) -> Value:

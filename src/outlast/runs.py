@@ -17,7 +17,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,17 +91,23 @@ def read_run(folder: Path) -> dict[str, Any]:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Every line of the metrics; a last line cut short by a kill is left out."""
     path = folder / METRICS
-    if not path.exists():
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
         return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror}") from None
     found = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(json.loads(line))
+            value = json.loads(line)
         except json.JSONDecodeError:
             if number == len(lines):
                 break
-            raise RunFolderError(f"cannot read {path}: line {number} is damaged") from None
+            value = None
+        if not isinstance(value, dict) or not isinstance(value.get("step"), int):
+            raise RunFolderError(f"cannot read {path}: line {number} is damaged")
+        found.append(value)
     return found
 
 
@@ -126,16 +132,22 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the folder for this process; a second one gets a clear error. Ends with the process."""
     import fcntl
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a+") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a+")
+    except OSError as error:
+        raise RunFolderError(f"cannot use {folder} as a run folder: {error.strerror}") from None
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
             owner = file.read().strip() or "another process"
             raise RunFolderError(f"{folder} is in use by {owner}; wait for it or stop it") from None
-        file.seek(0)
-        file.truncate()
-        file.write(f"process {os.getpid()}")
-        file.flush()
+        with suppress(OSError):  # who it is matters only to a reader; the lock holds on a full disk
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), f"process {os.getpid()}".encode())
+        for name in (RUN, METRICS, CHECKPOINT):  # what a process killed while writing left behind
+            for left in folder.glob(f".{name}.*"):
+                left.unlink(missing_ok=True)
         yield

@@ -8,13 +8,16 @@ A *spec* is ``name(argument=value, ...)``; a *layout* joins specs into a model::
 
 In a layout ``>`` is one sublayer after another, ``|`` side by side on the same input (it binds
 tighter than ``>``), ``n x`` repeats, and a closing ``@ width`` sets the width of the residual
-stream. Values are numbers, ``true``/``false``/``none``, words, ``"quoted text"``, lists
-``[1, 2]`` and specs again. ``str()`` of anything parsed gives the canonical line, and parsing
-that line gives an equal object.
+stream (``@ 128, embedding=1`` also the scale at which the token embedding starts). Values are
+numbers, ``true``/``false``/``none``, words, ``"quoted text"`` (with ``\\"`` for a quote in it and
+``\\\\`` for a backslash), lists ``[1, 2]`` and specs again. A number with a point stays one:
+``1.0`` may be a share of training where ``1`` is a step. ``str()`` of anything parsed gives the
+canonical line, and parsing that line gives an equal object.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,12 +33,13 @@ _TOKEN = re.compile(
     r"""\s*(?:
         (?P<number>[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)
       | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
-      | (?P<text>"[^"]*"|'[^']*')
+      | (?P<text>"(?:[^"\\]|\\(?s:.))*"|'(?:[^'\\]|\\(?s:.))*')
       | (?P<sign>[()\[\],=>|@×])
     )""",
     re.VERBOSE,
 )
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_WHOLE = re.compile(r"[+-]?\d+\Z")
 
 
 @dataclass(frozen=True)
@@ -84,13 +88,19 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Layout:
-    """A whole model line: the tree of sublayers and, where given, the width."""
+    """A whole model line: the tree of sublayers and, where given, the width.
+
+    `embedding` is the scale (standard deviation) of the token embedding at the start.
+    """
 
     node: Node
     width: int | None = None
+    embedding: float | None = None
 
     def __str__(self) -> str:
-        return str(self.node) if self.width is None else f"{self.node} @ {self.width}"
+        width = "" if self.width is None else f" @ {self.width}"
+        scale = "" if self.embedding is None else f", embedding={write_value(self.embedding)}"
+        return f"{self.node}{width}{scale}"
 
 
 def parse(text: str | Spec) -> Spec:
@@ -117,20 +127,21 @@ def parse_layout(text: str | Layout) -> Layout:
         return text
     reader = _Reader(text, "model")
     node = reader.serial()
-    width = None
+    width, embedding = None, None
     if reader.take("@"):
         number = reader.number("a width, such as @ 128")
         if not isinstance(number, int) or number < 1:
             raise bad_value("width", number, "a whole number >= 1")
         width = number
+        if reader.take(","):
+            if not reader.take("embedding"):
+                raise reader.fail("embedding=..., the only other thing a model line may set")
+            reader.need("=")
+            embedding = float(reader.number("a number, such as embedding=0.02"))
+            if not embedding > 0:
+                raise bad_value("embedding", embedding, "a scale > 0")
     reader.end()
-    return Layout(node, width)
-
-
-def split_specs(text: str) -> list[Spec]:
-    """Read several specs joined by ``+`` or ``;``: ``dat + ema(0.999)``."""
-    parts = [part for part in re.split(r"[;+](?![^(]*\))", text) if part.strip()]
-    return [parse(part) for part in parts]
+    return Layout(node, width, embedding)
 
 
 def _inside(node: Node, *wrap: type) -> str:
@@ -146,11 +157,13 @@ def write_value(value: Value) -> str:
             return "true" if value else "false"
         case str():
             plain = _WORD.match(value) and value not in _LITERALS
-            return value if plain else f'"{value}"'
+            return value if plain else '"' + re.sub(r'([\\"])', r"\\\1", value) + '"'
         case list():
             return "[" + ", ".join(write_value(v) for v in value) + "]"
         case float():
-            return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+            short = f"{value:g}"
+            text = short if float(short) == value else repr(value)
+            return f"{text}.0" if _WHOLE.match(text) else text
     return str(value)
 
 
@@ -168,7 +181,10 @@ class _Reader:
             match = _TOKEN.match(text, position)
             if match is None:
                 where = position + len(text[position:]) - len(text[position:].lstrip())
-                raise self._error(f"did not expect {text[where]!r}", where)
+                stray = text[where]
+                open_quote = "this quote is not closed"
+                problem = open_quote if stray in "\"'" else f"did not expect {stray!r}"
+                raise self._error(problem, where)
             kind = str(match.lastgroup)
             yield kind, match.group(kind), match.start(kind)
             position = match.end()
@@ -207,8 +223,11 @@ class _Reader:
         kind, text = self.peek()
         if kind != "number":
             raise self.fail(expected)
+        number = int(text) if _WHOLE.match(text) else float(text)
+        if abs(number) == math.inf:
+            raise self.fail("a number that is not too large")
         self.at += 1
-        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+        return number
 
     def spec(self) -> Spec:
         kind, name = self.peek()
@@ -229,8 +248,8 @@ class _Reader:
                     raise self.fail("name=value (arguments without a name come first)")
                 else:
                     args.append(self.value())
-                if self.peek()[1] != ")":
-                    self.need(",")
+                if self.peek()[1] != ")" and not self.take(","):
+                    raise self.fail("',' or ')'")
         return Spec(name, tuple(args), tuple(kwargs.items()))
 
     def value(self) -> Value:
@@ -239,13 +258,13 @@ class _Reader:
             return self.number("a number")
         if kind == "text":
             self.at += 1
-            return text[1:-1]
+            return re.sub(r"\\([\\\"'])", r"\1", text[1:-1])
         if self.take("["):
             items: list[Value] = []
             while not self.take("]"):
                 items.append(self.value())
-                if self.peek()[1] != "]":
-                    self.need(",")
+                if self.peek()[1] != "]" and not self.take(","):
+                    raise self.fail("',' or ']'")
             return items
         if kind != "name":
             raise self.fail("a value")

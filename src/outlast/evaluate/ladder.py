@@ -10,6 +10,7 @@ Every model is asked about the same fresh sequences, so two of them can be compa
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ def rungs(task: Task, ladder: Sequence[float]) -> list[tuple[float, int]]:
     """Multiples and the lengths they stand for, rounded to what the task can make."""
     found = []
     for multiple in ladder:
-        if not multiple > 0:
+        if not 0 < multiple < math.inf:
             raise bad_value("lengths", multiple, "multiples of the training length, such as 1 3 10")
         length = round(task.lengths[1] * multiple / task.multiple) * task.multiple
         found.append((float(multiple), max(length, task.shortest)))

@@ -12,6 +12,7 @@ is left alone by it.
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -21,9 +22,12 @@ from torch import Tensor, nn
 
 from outlast.errors import SpecError
 from outlast.methods.base import Control, Setup
+from outlast.methods.triggers import as_step
 from outlast.registry import coerce, methods
 from outlast.specs import Spec, parse_value
 
+#: a step that no training reaches
+FOREVER = 2**62
 Where = str | type[nn.Module] | Callable[[str, nn.Module], bool] | Iterable["Where"]
 
 
@@ -34,37 +38,38 @@ def delay(
     mode: Literal["skip", "freeze", "ramp", "detach"] = "skip",
     switch: str | int | float = "below(0.01)",
     steps: int | None = None,
-    latest: int | None = None,
+    latest: int | float | None = None,
     ramp: int = 500,
 ) -> Delay:
     """Hold back the sublayers of `model` that `where` chooses until `switch`.
 
     `switch` is a step, ``"below(0.01)"`` or ``"plateau"`` on the smoothed loss given to `step`,
-    or a share of `steps`; `latest` is the step by which it happens in any case.
+    or a share of `steps`; `latest` is the step (or share) by which it happens in any case.
     """
     chosen = [(n, m) for n, m in model.named_modules() if n and _matches(where, n, m)]
     chosen = [(n, m) for n, m in chosen if not any(n.startswith(f"{o}.") for o, _ in chosen)]
     if not chosen:
         some = ", ".join(n for n, _ in list(model.named_modules())[1:9])
         raise SpecError(f"where={where}: no module of the model matches; modules are: {some}, ...")
-    if isinstance(switch, float) and steps is None:
-        raise SpecError(f"switch={switch}: a share of training needs steps= as well")
     value = parse_value(switch) if isinstance(switch, str) else switch
+    if not isinstance(value, int | float):
+        value = coerce(value, Spec, "switch")
     spec = Spec("dat", (), (
         ("mode", mode),
-        ("switch", coerce(value, int | float | Spec, "switch")),
+        ("switch", value if isinstance(value, Spec) else _step(value, steps, "switch")),
         ("phase1", "full"), ("rewarm", 0), ("ramp", ramp),
-        ("latest", latest if latest is not None else 1.0),
+        ("latest", FOREVER if latest is None else _step(latest, steps, "latest")),
     ))
-    return Delay([_Held(m) for _, m in chosen], methods.build(spec), steps or 2**62)
+    method = methods.build(spec)  # a bad argument is an error before the model is touched
+    return Delay([_Held(m) for _, m in chosen], method)
 
 
 class Delay:
     """The handle that `delay` gives: advance it, ask it, save it, take it off."""
 
-    def __init__(self, held: list[_Held], method: Any, steps: int) -> None:
+    def __init__(self, held: list[_Held], method: Any) -> None:
         self._held, self._method = held, method
-        self._setup = Setup(steps, ("loss",), (1, 1))
+        self._setup = Setup(FOREVER, ("loss",), (1, 1))
         self._state = method.begin(self._setup)
         self._steps = 0
         self._apply()
@@ -84,16 +89,17 @@ class Delay:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain JSON; give it back to `load_state_dict` on resume."""
-        return {"steps": self._steps, "state": dict(self._state)}
+        return {"steps": self._steps, "state": copy.deepcopy(self._state)}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        self._steps, self._state = saved["steps"], dict(saved["state"])
+        self._steps, self._state = saved["steps"], copy.deepcopy(saved["state"])
         self._apply()
 
     def remove(self) -> None:
         """Put the model back as it was."""
         for held in self._held:
             held.remove()
+        self._held = []
 
     def _apply(self) -> None:
         control = Control.plain(self._setup)
@@ -107,10 +113,14 @@ class _Held:
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.forward = module, module.forward
+        self.patched = "forward" in vars(module)  # by somebody before us
         self.learning = [p for p in module.parameters() if p.requires_grad]
         self.gate, self.leak = 1.0, 1.0
         self.shape_known = False
         module.forward = self._call  # type: ignore[method-assign]
+        # in eval mode torch's own Transformer layers run a fused path past every `forward` inside
+        # them, unless something is hooked on
+        self.hook = module.register_forward_pre_hook(_pass)
 
     def set(self, gate: float, leak: float, rate: float) -> None:
         self.gate, self.leak = gate, leak
@@ -118,7 +128,11 @@ class _Held:
             parameter.requires_grad_(rate > 0)
 
     def remove(self) -> None:
-        self.module.forward = self.forward  # type: ignore[method-assign]
+        self.hook.remove()
+        if self.patched:
+            self.module.forward = self.forward  # type: ignore[method-assign]
+        else:
+            del self.module.forward
         for parameter in self.learning:
             parameter.requires_grad_(True)
 
@@ -142,6 +156,13 @@ class _Held:
         return _scaled(out, 0.0)
 
 
+def _step(value: int | float, steps: int | None, field: str) -> int:
+    """A step, or a share of `steps`, as a step."""
+    if isinstance(value, float) and steps is None:
+        raise SpecError(f"{field}={value}: a share of training needs steps= as well")
+    return as_step(value, steps or FOREVER, field)
+
+
 def _matches(where: Where, name: str, module: nn.Module) -> bool:
     if isinstance(where, str):
         return fnmatch.fnmatchcase(name, where)
@@ -150,6 +171,10 @@ def _matches(where: Where, name: str, module: nn.Module) -> bool:
     if callable(where):
         return bool(where(name, module))
     return any(_matches(w, name, module) for w in where)
+
+
+def _pass(module: nn.Module, args: Any) -> None:
+    """A hook that does nothing (and can be pickled)."""
 
 
 def _detached(value: Any) -> Any:

@@ -50,9 +50,11 @@ class Phased(Method):
 
     def _first_weights(self, parts: tuple[str, ...]) -> dict[str, float]:
         if isinstance(self.phase1, dict):
-            for part in self.phase1:
+            for part, weight in self.phase1.items():
                 if part not in parts:
                     raise bad_value("phase1", part, f"parts of the task{suggest(part, parts)}")
+                if weight < 0:
+                    raise bad_value(f"phase1.{part}", weight, "a weight >= 0")
             return {p: self.phase1.get(p, 1.0) for p in parts}
         if self.phase1 == "full" or not set(parts) & set(STATE_PARTS):
             return dict.fromkeys(parts, 1.0)
@@ -73,17 +75,17 @@ class Phased(Method):
         if self.trigger.fires(step, loss, state["trigger"]):
             state["switched"] = step
             return [Event("switch", {"converged": True, "loss": loss})]
+        if step >= self.steps:  # too late to switch: there is no second phase to train
+            return [Event("not converged", {"loss": loss})]
         if step - state["since"] >= self.deadline:
             return self._overdue(step, loss, state)
-        if step >= self.steps:
-            return [Event("not converged", {"loss": loss})]
         return []
 
     def _overdue(self, step: int, loss: float, state: MethodState) -> list[Event]:
         if self.otherwise == "retry" and step + self.deadline < self.steps:
             state.update(since=step, attempt=state["attempt"] + 1, loss=None, trigger={})
             return [Event("restart", {"attempt": state["attempt"], "loss": loss})]
-        if self.otherwise == "wait" and step < self.steps:
+        if self.otherwise == "wait":
             return []
         state["switched"] = step
         return [Event("switch", {"converged": False, "loss": loss})]

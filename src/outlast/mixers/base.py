@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -29,13 +30,25 @@ class Mixer(nn.Module):
         raise NotImplementedError
 
 
-class Linear(nn.Linear):
-    """`nn.Linear` over the last axis that stays one matrix product under vmap.
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear` over the last axis that stays one matrix product a seed under vmap.
 
-    With an input of three axes vmap would batch over the rows too, and copy the weights for
-    each of them; two axes make it a single product a seed.
+    With an input of three axes vmap would batch over the rows too, and copy the weights for each.
     """
+    flat = F.linear(x.reshape(-1, x.shape[-1]), weight, bias)
+    return flat.reshape(*x.shape[:-1], -1)
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` through `linear`."""
 
     def forward(self, x: Tensor) -> Tensor:  # noqa: D102
-        flat = F.linear(x.reshape(-1, x.shape[-1]), self.weight, self.bias)
-        return flat.reshape(*x.shape[:-1], -1)
+        return linear(x, self.weight, self.bias)
+
+
+class Norm(nn.LayerNorm):
+    """`nn.LayerNorm` whose scale and shift are one pass under vmap instead of two."""
+
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+        plain = F.layer_norm(x, self.normalized_shape, eps=self.eps)
+        return torch.addcmul(self.bias, plain, self.weight)

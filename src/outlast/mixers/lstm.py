@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from outlast.kernels.lstm import lstm
-from outlast.mixers.base import Linear, Mixer
+from outlast.mixers.base import Linear, Mixer, linear
 from outlast.registry import mixers
 
 LSTMState = tuple[Tensor, Tensor]
@@ -48,7 +48,9 @@ class LSTM(Mixer):
                 self.bias[width : 2 * width] = 0
 
     def forward(self, x: Tensor, state: LSTMState | None = None) -> tuple[Tensor, LSTMState]:
-        projected = self.input(x.transpose(0, 1)) + self.bias
+        # the two biases are one number a gate; added up first, they cost no pass over the gates
+        weight, bias = self.input.weight, self.input.bias + self.bias
+        projected = linear(x.transpose(0, 1), weight, bias)
         if state is None:
             start = projected.new_zeros(x.shape[0], self.width)
             state = (start, start)

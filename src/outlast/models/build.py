@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -17,7 +19,7 @@ def canonical_layout(text: str | Layout) -> Layout:
     """The line with presets written out, arguments in order and the width in place."""
     layout = parse_layout(text)
     node = _resolve(layout.node)
-    return Layout(node, layout.width or DEFAULT_WIDTH)
+    return replace(layout, node=node, width=layout.width or DEFAULT_WIDTH)
 
 
 def build_model(text: str | Layout, vocabulary: int, classes: int, seed: int | None = None) -> Model:
@@ -29,7 +31,7 @@ def build_model(text: str | Layout, vocabulary: int, classes: int, seed: int | N
     layout = canonical_layout(text)
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # weights are drawn on the CPU
         nodes = _make(layout.node, layout.width or DEFAULT_WIDTH)
         return Model(layout, Chain(nodes), vocabulary, classes)
 

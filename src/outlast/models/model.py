@@ -14,10 +14,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from outlast.mixers.base import Linear, Mixer, Pathway, State
+from outlast.mixers.base import Linear, Mixer, Norm, Pathway, State
 from outlast.specs import Layout
 
 Setting = Literal["off", "on", "between"]
+#: torch's own; small ones learn the training lengths sooner and nothing beyond: see docs/findings
+EMBEDDING_SCALE = 1.0
 ModelState = tuple[State, ...]
 
 
@@ -36,7 +38,7 @@ class Sublayer(nn.Module):
 
     def __init__(self, width: int, mixer: Mixer) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width)
+        self.norm = Norm(width)
         self.mixer = mixer
         # buffers, so that a stack of seeds can hold one value a seed; never part of the weights
         self.register_buffer("gate", torch.ones(()), persistent=False)
@@ -114,8 +116,9 @@ class Model(nn.Module):
             raise ValueError("a model's layout has a width")
         self.layout = layout
         self.embedding = nn.Embedding(vocabulary, layout.width)
+        nn.init.normal_(self.embedding.weight, std=layout.embedding or EMBEDDING_SCALE)
         self.body = body
-        self.norm = nn.LayerNorm(layout.width)
+        self.norm = Norm(layout.width)
         self.head = Linear(layout.width, classes)
 
     def forward(self, tokens: Tensor, state: ModelState | None = None) -> tuple[Tensor, ModelState]:

@@ -23,7 +23,14 @@ def save_checkpoint(folder: Path, tensors: dict[str, Tensor], state: dict[str, A
     """Write `folder/checkpoint.safetensors` atomically."""
     plain = {n: t.detach().contiguous().cpu() for n, t in tensors.items()}
     header = {"format": "pt", "outlast": json.dumps({"format": FORMAT, **state})}
-    write_atomically(folder / CHECKPOINT, lambda path: save_file(plain, path, header))
+    write_atomically(folder / CHECKPOINT, lambda path: _put(path, plain, header))
+
+
+def _put(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
+    try:
+        save_file(tensors, path, header)
+    except SafetensorError as error:  # a full disk, among others
+        raise OSError(str(error)) from error
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -37,6 +44,8 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if header is None:
                 raise RunFolderError(f"{path} is a safetensors file, but not a checkpoint of outlast")
             state = json.loads(header)
+            if not isinstance(state, dict):
+                raise ValueError("its header is not a JSON object")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise RunFolderError(f"{path} is damaged or cut short: {error}") from None

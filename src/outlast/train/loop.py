@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outlast.errors import TrainingError
+from outlast.errors import RunFolderError, TrainingError
 from outlast.evaluate.ladder import evaluate_stack
 from outlast.methods.base import PATHWAYS, Setup
 from outlast.registry import methods as method_registry
@@ -96,7 +96,7 @@ class Trainer:
 
     def save(self) -> None:
         state = {
-            "step": self.step, "seeds": self.run.seeds, "averaged": self.averaged,
+            "run": self._identity(), "step": self.step, "averaged": self.averaged,
             "methods": self.conductor.states, "probe": self.probe,
         }
         save_checkpoint(self.folder, self.tensors(), state)
@@ -104,11 +104,27 @@ class Trainer:
     def resume(self) -> None:
         """Go to the last checkpoint, if there is one; else stay at the very beginning."""
         if (self.folder / CHECKPOINT).exists():
+            path = self.folder / CHECKPOINT
             saved, state = load_checkpoint(self.folder)
+            missing = {"run", "step", "averaged", "methods", "probe"} - state.keys()
+            if missing:
+                raise RunFolderError(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
+            for field, here in self._identity().items():
+                there = state["run"].get(field)
+                if there != here:
+                    raise RunFolderError(
+                        f"{path} is of another run: its {field} is {there}, this run's is {here}"
+                    )
             for name, target in self.tensors().items():
-                restore(target, saved, name, self.folder / CHECKPOINT)
+                restore(target, saved, name, path)
             self.step, self.averaged = state["step"], state["averaged"]
             self.conductor.states, self.probe = state["methods"], state["probe"]
+
+    def _identity(self) -> dict[str, Any]:
+        """What a checkpoint must agree on with its run."""
+        run = self.run
+        return {"task": run.task, "model": run.model, "methods": list(run.methods),
+                "seeds": list(run.seeds)}
 
     def test_weights(self) -> dict[str, Tensor]:
         """The weights to test with: the corrected average where one is kept."""
@@ -175,9 +191,11 @@ class Trainer:
     def _look(self, metrics: Tensor, plan: Plan) -> list[dict[str, Any]]:
         """Check the losses of a block, show them to the methods, and note what happened."""
         parts, lines = self.task.parts, []
+        # a last step may break the weights after its loss was taken: they must not be saved
+        sound = torch.isfinite(self.stack.table).all(1).tolist()
         for row, seed in enumerate(self.run.seeds):
             losses, accuracies = metrics[:, row, 0], metrics[:, row, 1]
-            if not bool(torch.isfinite(losses).all()):
+            if not (sound[row] and bool(torch.isfinite(losses).all())):
                 raise TrainingError(
                     f"seed {seed}: the loss is not finite between steps {self.step - len(losses)} "
                     f"and {self.step}; the last good checkpoint is kept in {self.folder}. "

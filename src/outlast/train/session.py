@@ -35,8 +35,12 @@ def pick_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise OutlastError(f"device={name}: expected auto | cpu | cuda | cuda:1 ...") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise OutlastError(f"device={name}: torch sees no CUDA device here; use device=cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise OutlastError(f"device={name}: expected auto | cpu | cuda | cuda:1 ...")
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and not (count and (device.index or 0) < count):
+        seen = f"{count} CUDA device{'s' * (count > 1)}" if count else "no CUDA device"
+        raise OutlastError(f"device={name}: torch sees {seen} here; use device=cpu")
     return device
 
 
@@ -74,12 +78,14 @@ def begin(run: RunSpec, folder: Path, device: torch.device, overwrite: bool = Fa
     run = canonical(run)
     record = describe(run) | {"device": _device_name(device)}
     with locked(folder):
-        if (folder / RUN).exists() and not overwrite:
+        held = [n for n in (RUN, METRICS, CHECKPOINT, RESULTS) if (folder / n).exists()]
+        if held and not overwrite:
             raise RunFolderError(
                 f"{folder} holds a run already: go on with 'outlast resume {folder}', "
                 f"start anew with --overwrite, or choose another --out"
             )
-        for name in (RUN, METRICS, CHECKPOINT, RESULTS):
+        # the record is replaced last: a kill in between leaves a run that can go on
+        for name in (CHECKPOINT, METRICS, RESULTS):
             (folder / name).unlink(missing_ok=True)
         write_json(folder / RUN, record)
 

@@ -46,9 +46,9 @@ def _batched(
 ) -> tuple[Tensor, int]:
     size = info.batch_size
     q, k, v = (fold(t, axis, size) for t, axis in zip((q, k, v), axes, strict=False))
-    if bias is not None and axes[3] is not None:
+    if bias is not None and (axes[3] is not None or bias.shape[0] > 1):
         rows = q.shape[0] // size
-        bias = bias.movedim(axes[3], 0)
+        bias = bias[None] if axes[3] is None else bias.movedim(axes[3], 0)
         bias = bias.expand(size, rows, *bias.shape[2:]).flatten(0, 1)
     return unfold(_attend(q, k, v, bias), size), 0
 

@@ -15,6 +15,17 @@ from torch import Tensor
 from outlast.kernels.folding import fold, unfold
 from outlast.kernels.lstm import reference
 
+# the older way to define an op: `torch.library.custom_op` loads torch's whole compiler on its
+# first call, which takes longer than many a small run
+_library = torch.library.Library("outlast", "FRAGMENT")
+_library.define(
+    "lstm(Tensor projected, Tensor weight, Tensor h0, Tensor c0) -> (Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "lstm_backward(Tensor d_hidden, Tensor d_cell, Tensor weight, Tensor h0, Tensor c0, "
+    "Tensor hidden, Tensor cell, Tensor gates) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+
 
 def back_end(projected: Tensor, weight: Tensor) -> ModuleType:
     """The module to run: the fused kernel where it can, else the reference."""
@@ -35,11 +46,10 @@ def lstm(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Ten
     """
     wide = torch.promote_types(projected.dtype, torch.float32)
     args = [a.to(wide).unsqueeze(0) for a in (projected, weight, h0, c0)]
-    hidden, cell, _ = _lstm(*args)
+    hidden, cell, _ = torch.ops.outlast.lstm(*args)
     return hidden.squeeze(0), cell.squeeze(0)
 
 
-@torch.library.custom_op("outlast::lstm", mutates_args=())
 def _lstm(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     found: tuple[Tensor, Tensor, Tensor] = back_end(projected, weight).forward(
         projected, weight, h0, c0
@@ -47,7 +57,6 @@ def _lstm(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Te
     return found
 
 
-@torch.library.custom_op("outlast::lstm_backward", mutates_args=())
 def _lstm_backward(
     d_hidden: Tensor, d_cell: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
     hidden: Tensor, cell: Tensor, gates: Tensor,
@@ -58,13 +67,13 @@ def _lstm_backward(
     return found
 
 
-@_lstm.register_fake
+@torch.library.register_fake("outlast::lstm", lib=_library)
 def _(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     hidden = projected.new_empty(*projected.shape[:-1], weight.shape[-1])
     return hidden, torch.empty_like(hidden), projected.new_empty(projected.shape)
 
 
-@_lstm_backward.register_fake
+@torch.library.register_fake("outlast::lstm_backward", lib=_library)
 def _(
     d_hidden: Tensor, d_cell: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
     hidden: Tensor, cell: Tensor, gates: Tensor,
@@ -79,10 +88,7 @@ def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> N
 
 
 def _differentiate(ctx: Any, d_hidden: Tensor, d_cell: Tensor, _: Tensor) -> tuple[Tensor, ...]:
-    return tuple(_lstm_backward(d_hidden, d_cell, *ctx.saved_tensors))
-
-
-_lstm.register_autograd(_differentiate, setup_context=_save)
+    return tuple(torch.ops.outlast.lstm_backward(d_hidden, d_cell, *ctx.saved_tensors))
 
 
 def _batched(op: Any) -> Any:
@@ -94,5 +100,12 @@ def _batched(op: Any) -> Any:
     return rule
 
 
-torch.library.register_vmap(_lstm, _batched(_lstm))
-torch.library.register_vmap(_lstm_backward, _batched(_lstm_backward))
+_library.impl("lstm", _lstm, "CompositeExplicitAutograd")
+_library.impl("lstm_backward", _lstm_backward, "CompositeExplicitAutograd")
+torch.library.register_autograd(
+    "outlast::lstm", _differentiate, setup_context=_save, lib=_library
+)
+for _name in ("lstm", "lstm_backward"):
+    torch.library.register_vmap(
+        f"outlast::{_name}", _batched(getattr(torch.ops.outlast, _name)), lib=_library
+    )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import OutlastError, bad_value
 from outlast.kernels.attention import attend
 from outlast.mixers.base import Linear, Mixer
 from outlast.registry import mixers, schemes
@@ -43,7 +43,13 @@ class Attention(Mixer):
 
     def forward(self, x: Tensor, state: Cache | None = None) -> tuple[Tensor, Cache]:
         before = 0 if state is None else state.keys.shape[-2]
-        positions = torch.arange(before, before + x.shape[1], device=x.device)
+        end = before + x.shape[1]
+        if self.ceiling is not None and end > self.ceiling:
+            raise OutlastError(
+                f"attention({self.scheme.spec}) takes at most {self.ceiling} tokens, got {end}: "
+                f"raise its ceiling or use a scheme without one"
+            )
+        positions = torch.arange(before, end, device=x.device)
         projected = self.qkv(self.scheme.embed(x, positions))
         q, k, v = projected.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = self.scheme.rotate(q, k, positions)

@@ -11,7 +11,8 @@ class Scheme(nn.Module):
     """Base of every scheme; as it stands, it leaves attention without any position.
 
     `positions` (tokens,) counts from the start of the sequence, cached tokens included.
-    `ceiling` is the most tokens it can take; None means no limit.
+    `ceiling` is the most tokens it can take; None means no limit. Attention sees to it that no
+    position at or past the ceiling is ever asked for.
     """
 
     spec: Spec

@@ -20,8 +20,8 @@ class Scalable(Scheme):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads)
-        self.scale = nn.Parameter(torch.full((heads, 1, 1), 0.43))
+        self.scale = nn.Parameter(torch.full((heads,), 0.43))  # a vector: not decayed
 
     def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         logs = (positions + 1).float().log().clamp_min(0.7)
-        return q * (self.scale * logs[:, None]).to(q.dtype), k
+        return q * (self.scale[:, None, None] * logs[:, None]).to(q.dtype), k

@@ -1,0 +1,288 @@
+"""The notation: what is read, what is written, and what is said about a line that cannot be read."""
+
+import math
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlast.errors import SpecError
+from outlast.specs import (
+    Layout,
+    Parallel,
+    Repeat,
+    Serial,
+    Spec,
+    parse,
+    parse_layout,
+    parse_value,
+    write_value,
+)
+
+# ---- anything that can be said is read back as it was ------------------------------------------
+
+names = st.text(string.ascii_letters + "_", min_size=1, max_size=8)
+plain_values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    names,
+    st.text(max_size=12),
+    st.text("\"'\\ ()[],=>|@#\nx1", max_size=8),
+)
+
+
+def specs_of(values: st.SearchStrategy, least: int = 0) -> st.SearchStrategy[Spec]:
+    return st.builds(
+        lambda name, args, kwargs: Spec(name, tuple(args), tuple(kwargs.items())),
+        names,
+        st.lists(values, min_size=least, max_size=3),
+        st.dictionaries(names, values, max_size=3),
+    )
+
+
+# a spec without arguments is a word where a value stands, so as a value it has one at least
+values = st.recursive(
+    plain_values,
+    lambda inner: st.lists(inner, max_size=3) | specs_of(inner, least=1),
+    max_leaves=8,
+)
+several = st.integers(2, 3)
+nodes = st.recursive(
+    specs_of(plain_values),
+    lambda inner: st.one_of(
+        st.builds(Repeat, st.integers(1, 99), inner),
+        st.lists(inner, min_size=2, max_size=3).map(tuple).map(Serial),
+        st.lists(inner, min_size=2, max_size=3).map(tuple).map(Parallel),
+    ),
+    max_leaves=6,
+)
+scales = st.none() | st.floats(0, exclude_min=True, allow_infinity=False)
+layouts = st.one_of(
+    st.builds(Layout, nodes),
+    st.builds(Layout, nodes, st.integers(1, 10_000), scales),
+)
+
+
+def same(one: object, two: object) -> bool:
+    """Equal, with 1, 1.0 and true told apart, and 0.0 from -0.0."""
+    return repr(one) == repr(two)
+
+
+@given(values)
+def test_a_value_is_read_back_as_it_was_written(value):
+    assert same(parse_value(write_value(value)), value)
+
+
+@given(specs_of(values))
+def test_a_spec_is_read_back_as_it_was_written(spec):
+    again = parse(str(spec))
+    assert again == spec
+    assert same(again, spec)
+    assert str(again) == str(spec)
+
+
+@given(layouts)
+def test_a_layout_is_read_back_as_it_was_written(layout):
+    again = parse_layout(str(layout))
+    assert again == layout
+    assert str(again) == str(layout)
+
+
+# ---- what single lines mean --------------------------------------------------------------------
+
+A, B, C = Spec("a"), Spec("b"), Spec("c")
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("a | b > c", Serial((Parallel((A, B)), C))),
+        ("a > b | c", Serial((A, Parallel((B, C))))),
+        ("a | (b > c)", Parallel((A, Serial((B, C))))),
+        ("(a > b) | c", Parallel((Serial((A, B)), C))),
+        ("(a)", A),
+        ("2 x (a > b)", Repeat(2, Serial((A, B)))),
+        ("2x(a>b)", Repeat(2, Serial((A, B)))),
+        ("2 × a", Repeat(2, A)),
+        ("2 x a > b", Serial((Repeat(2, A), B))),
+        ("2 x a | b", Parallel((Repeat(2, A), B))),
+        ("2 x 3 x a", Repeat(2, Repeat(3, A))),
+        ("2 x x", Repeat(2, Spec("x"))),
+    ],
+)
+def test_what_binds_to_what_in_a_layout(line, meant):
+    assert parse_layout(line) == Layout(meant)
+
+
+@pytest.mark.parametrize(
+    ("line", "width", "embedding"),
+    [
+        ("lstm", None, None),
+        ("lstm @ 64", 64, None),
+        ("2 x (lstm > mlp)@64", 64, None),
+        ("lstm @ 64, embedding=1", 64, 1.0),
+        ("lstm @ 64, embedding=0.02", 64, 0.02),
+    ],
+)
+def test_a_layout_may_close_with_its_width(line, width, embedding):
+    read = parse_layout(line)
+    assert (read.width, read.embedding) == (width, embedding)
+    assert parse_layout(str(read)) == read
+
+
+def test_the_same_layout_has_one_line():
+    untidy = "2x( (lstm)|attention( rope ,heads = 2)>mlp )@128"
+    assert str(parse_layout(untidy)) == "2 x (lstm | attention(rope, heads=2) > mlp) @ 128"
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("dat", Spec("dat")),
+        ("dat()", Spec("dat")),
+        ("ema(0.9,)", Spec("ema", (0.9,))),
+        ("f(1, -2, +3, .5, 1e3)", Spec("f", (1, -2, 3, 0.5, 1000.0))),
+        ("f(true, false, none)", Spec("f", (True, False, None))),
+        ("f(from=8, in=9)", Spec("f", (), (("from", 8), ("in", 9)))),
+        ("f([])", Spec("f", ([],))),
+        ("f([1, [a, 2.5],])", Spec("f", ([1, ["a", 2.5]],))),
+        ("f(g(1), h)", Spec("f", (Spec("g", (1,)), "h"))),
+        ("f(g())", Spec("f", ("g",))),
+        ("f(none(1))", Spec("f", (Spec("none", (1,)),))),
+    ],
+)
+def test_what_a_spec_means(line, meant):
+    assert same(parse(line), meant)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("plain", "plain"),
+        ("two words", '"two words"'),
+        ("", '""'),
+        ("none", '"none"'),
+        ("1", '"1"'),
+        ('say "hi"', r'"say \"hi\""'),
+        ("it's", '"it\'s"'),
+        (r"C:\runs", r'"C:\\runs"'),
+        ("a, b) > c", '"a, b) > c"'),
+    ],
+)
+def test_text_is_quoted_where_it_must_be(text, written):
+    assert write_value(text) == written
+    assert parse_value(written) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [("'single'", "single"), ("'it\\'s'", "it's"), ('"C:\\runs"', "C:\\runs"), ("'a\"b'", 'a"b')],
+)
+def test_text_may_be_quoted_either_way(written, text):
+    assert parse_value(written) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [(1, "1"), (1.0, "1.0"), (0.1, "0.1"), (1e-5, "1e-05"), (8 / 3, "2.6666666666666665")],
+)
+def test_a_share_is_never_written_as_a_step(number, written):
+    assert write_value(number) == written
+
+
+# ---- what cannot be read -----------------------------------------------------------------------
+
+# the line, what the error says, and the character that the caret stands under ("" for the end)
+BROKEN_SPECS = [
+    ("", "expected a name, found the end", ""),
+    ("3", "expected a name, found '3'", "3"),
+    ("f(1", "expected ',' or ')', found the end", ""),
+    ("f(1 2)", "expected ',' or ')', found '2'", "2"),
+    ("f([1 2])", "expected ',' or ']', found '2'", "2"),
+    ("f(,)", "expected a value, found ','", ","),
+    ("f(a=)", "expected a value, found ')'", ")"),
+    ("f(a=1, a=2)", "'a' is given twice", "a=2"),
+    ("f(a=1, 2)", "arguments without a name come first", "2)"),
+    ("f) ", "expected the end, found ')'", ")"),
+    ("f g", "expected the end, found 'g'", "g"),
+    ("f(1, $)", "did not expect '$'", "$"),
+    ("f(x-y)", "did not expect '-'", "-"),
+    ('f("open)', "this quote is not closed", '"'),
+    ("f(1e999)", "expected a number that is not too large, found '1e999'", "1e999"),
+]
+BROKEN_LAYOUTS = [
+    ("", "expected a name, found the end", ""),
+    ("a >", "expected a name, found the end", ""),
+    ("a > > b", "expected a name, found '>'", "> b"),
+    ("a || b", "expected a name, found '|'", "| b"),
+    ("(a > b", "expected ')', found the end", ""),
+    ("a > b)", "expected the end, found ')'", ")"),
+    ("4 (a > b)", "expected 'x', as in 4 x (lstm > mlp), found '('", "("),
+    ("4", "expected 'x', as in 4 x (lstm > mlp), found the end", ""),
+    ("a @", "expected a width, such as @ 128, found the end", ""),
+    ("a @ wide", "expected a width, such as @ 128, found 'wide'", "wide"),
+    ("a @ 64 > b", "expected the end, found '>'", "> b"),
+    ("a @ 64, depth=2", "expected embedding=...", "depth"),
+]
+
+
+def check_pointer(error: SpecError, line: str, says: str, at: str) -> None:
+    first, shown, caret = str(error).split("\n")
+    assert repr(line) in first
+    assert says in first
+    assert shown == f"    {line}"
+    where = caret.index("^") - 4
+    assert where == (line.index(at) if at else len(line))
+
+
+@pytest.mark.parametrize(("line", "says", "at"), BROKEN_SPECS)
+def test_an_unreadable_spec_is_pointed_at(line, says, at):
+    with pytest.raises(SpecError) as caught:
+        parse(line)
+    check_pointer(caught.value, line, says, at)
+
+
+@pytest.mark.parametrize(("line", "says", "at"), BROKEN_LAYOUTS)
+def test_an_unreadable_layout_is_pointed_at(line, says, at):
+    with pytest.raises(SpecError) as caught:
+        parse_layout(line)
+    check_pointer(caught.value, line, says, at)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("0 x (a)", "repeat=0: expected a whole number >= 1"),
+        ("1.5 x (a)", "repeat=1.5: expected a whole number >= 1"),
+        ("a @ 0", "width=0: expected a whole number >= 1"),
+        ("a @ 64.5", "width=64.5: expected a whole number >= 1"),
+        ("a @ 64, embedding=0", r"embedding=0.0: expected a scale > 0"),
+    ],
+)
+def test_a_number_out_of_range_is_named(line, says):
+    with pytest.raises(SpecError, match=says):
+        parse_layout(line)
+
+
+@given(st.text("ab(),[]=>|@x 12.\"'\\$", max_size=12))
+def test_any_other_line_is_a_clear_error(line):
+    for read in (parse, parse_value, parse_layout):
+        try:
+            read(line)
+        except SpecError as error:
+            assert "expected" in str(error) or "quote" in str(error) or "twice" in str(error)  # noqa: PT017
+
+
+def test_parsed_things_pass_through():
+    spec, layout = parse("f(1)"), parse_layout("a > b")
+    assert parse(spec) is spec
+    assert parse_layout(layout) is layout
+
+
+def test_infinity_cannot_be_smuggled_in():
+    assert math.isinf(float("1e999"))
+    with pytest.raises(SpecError):
+        parse_value("-1e999")
