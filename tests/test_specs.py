@@ -1,6 +1,5 @@
-"""The notation: what is read, what is written, and what is said about a line that cannot be read."""
+"""The notation: what is read, what is written, and what is said of a line that cannot be read."""
 
-import math
 import string
 
 import pytest
@@ -49,7 +48,6 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | specs_of(inner, least=1),
     max_leaves=8,
 )
-several = st.integers(2, 3)
 nodes = st.recursive(
     specs_of(plain_values),
     lambda inner: st.one_of(
@@ -268,21 +266,16 @@ def test_a_number_out_of_range_is_named(line, says):
 
 
 @given(st.text("ab(),[]=>|@x 12.\"'\\$", max_size=12))
-def test_any_other_line_is_a_clear_error(line):
-    for read in (parse, parse_value, parse_layout):
+def test_whatever_is_typed_is_read_or_refused(line):
+    for read, write in ((parse, str), (parse_value, write_value), (parse_layout, str)):
         try:
-            read(line)
-        except SpecError as error:
-            assert "expected" in str(error) or "quote" in str(error) or "twice" in str(error)  # noqa: PT017
+            found = read(line)
+        except SpecError:
+            continue
+        assert same(read(write(found)), found)
 
 
 def test_parsed_things_pass_through():
     spec, layout = parse("f(1)"), parse_layout("a > b")
     assert parse(spec) is spec
     assert parse_layout(layout) is layout
-
-
-def test_infinity_cannot_be_smuggled_in():
-    assert math.isinf(float("1e999"))
-    with pytest.raises(SpecError):
-        parse_value("-1e999")

@@ -19,6 +19,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     import tyro
 
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in VERBS:
+        from outlast.registry import suggest
+
+        hint = suggest(arguments[0], VERBS)
+        sys.stderr.write(f"error: there is no command {arguments[0]!r}{hint}\n")
+        return MISTAKE
     # only the verb that is asked for is imported, so that --help answers at once
     wanted = [v for v in VERBS if arguments and v == arguments[0]] or list(VERBS)
     functions = {v: getattr(importlib.import_module(f"outlast.cli.{v}_"), "main") for v in wanted}

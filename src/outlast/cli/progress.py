@@ -49,8 +49,8 @@ def _live(console: Console) -> Iterator[Callable[[str, Report | str], None]]:
             if name not in known:
                 known[name] = bars.add_task(name, total=1, left="", words="")
             if isinstance(what, str):
-                done = 1 if what == "done" else None
-                bars.update(known[name], words=what, left="", **({"completed": done} if done else {}))
+                done = 1.0 if what == "done" else None
+                bars.update(known[name], completed=done, words=what, left="")
             else:
                 bars.update(
                     known[name], completed=what.step / what.steps, words=sentence(what),

@@ -17,12 +17,12 @@ def main(spec: Annotated[str, tyro.conf.Positional]) -> None:
         spec: A name, a spec, or a model line such as "4 x (lstm > attention > mlp)".
     """
     from outlast.errors import SpecError
-    from outlast.registry import KINDS, mixers, presets, suggest
+    from outlast.registry import KINDS, presets, suggest
     from outlast.specs import Spec, parse_layout
 
-    node = parse_layout(spec).node
-    single = isinstance(node, Spec) and node.name not in presets
-    if not single or (node.name in mixers and "@" in spec):
+    layout = parse_layout(spec)
+    node = layout.node
+    if not isinstance(node, Spec) or node.name in presets or layout.width is not None:
         _show_model(spec)
         return
     kind = next((k for k, r in KINDS.items() if node.name in r), None)

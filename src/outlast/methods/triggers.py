@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from outlast.errors import SpecError, bad_value
@@ -83,7 +83,10 @@ class Plateau(Trigger):
         return bool(state["best"] < first / 2 and waited >= self.patience)
 
 
-_NAMED = {"below": (Below, {"level": float}), "plateau": (Plateau, {"patience": int, "tolerance": float})}
+_NAMED: dict[str, tuple[Callable[..., Trigger], dict[str, type]]] = {
+    "below": (Below, {"level": float}),
+    "plateau": (Plateau, {"patience": int, "tolerance": float}),
+}
 
 
 def make_trigger(switch: int | float | Spec, steps: int) -> Trigger:

@@ -94,12 +94,11 @@ TRAININGS = {
     "full-ramp": ("DAT, full task, ramp", ("dat(phase1=full, mode=ramp)",)),
     "control": ("only the losses ordered", ("loss_order",)),
 }
-PAPER_LADDER = (1, 1.2, 2, 3, 4, 10, 20, 40)
 HEADLINE = ("joint", "dat", "full", "control")
 
 
 def _paper() -> Study:
-    settings = Settings(steps=7500, batch=128, lr=1e-3)
+    settings = Settings(steps=6000, batch=128, lr=2e-3)
     seeds = tuple(range(5))
     arms = []
     for (design, blocks), line in DESIGNS.items():
@@ -116,7 +115,7 @@ def _paper() -> Study:
         arms.append(Arm(name, run, "pure models"))
     default = [f"{d}4-{t}" for d in ("parallel", "serial") for t in HEADLINE]
     return Study(
-        "dat", "paper", TITLE, QUESTION, arms, _paper_claims(), PAPER_LADDER,
+        "dat", "paper", TITLE, QUESTION, arms, _paper_claims(),
         default=(*default, "lstm", "transformer", "transformer-rope"),
     )
 

@@ -47,6 +47,7 @@ def run_study(
     news: Any = context.Queue()
     running: dict[str, BaseProcess] = {}
     unfinished = {a.name for a in waiting}
+    told: set[str] = set()  # arms that said themselves how they ended
     threads = max(1, (os.cpu_count() or 1) // max(1, min(workers, len(waiting) or 1)))
     with signals() as asked:
         while (waiting and not asked) or running:
@@ -59,9 +60,14 @@ def run_study(
                 watch(News(arm.name, "started"))
             if asked:
                 _pass_on(running)
-            _drain(news, watch, unfinished, wait=0.2)
-            running = {n: p for n, p in running.items() if p.is_alive()}
-        _drain(news, watch, unfinished, wait=0.5)
+            ended = [n for n, p in running.items() if not p.is_alive()]
+            _drain(news, watch, unfinished, told, wait=0.2)
+            for name in ended:
+                code = running.pop(name).exitcode
+                if name not in told and asked:  # asked before it could listen
+                    watch(News(name, "stopped"))
+                elif name not in told:  # killed, perhaps for want of memory
+                    watch(News(name, "failed", error=f"its process ended with exit code {code}"))
     return sorted(unfinished)
 
 
@@ -77,12 +83,16 @@ def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
     return finished(folder) and (folder / RESULTS).exists()
 
 
-def _drain(news: Any, watch: Callable[[News], None], unfinished: set[str], wait: float) -> None:
+def _drain(
+    news: Any, watch: Callable[[News], None], unfinished: set[str], told: set[str], wait: float
+) -> None:
     try:
         while True:
             item: News = news.get(timeout=wait)
             if item.state == "done":
                 unfinished.discard(item.arm)
+            if item.state in ("done", "failed", "stopped"):
+                told.add(item.arm)
             watch(item)
             wait = 0.01
     except queue.Empty:

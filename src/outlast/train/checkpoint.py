@@ -6,7 +6,6 @@ One file means one rename: a checkpoint is there whole or not at all.
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,9 @@ from torch import Tensor
 
 from outlast.errors import RunFolderError
 from outlast.runs import CHECKPOINT, FORMAT, write_atomically
+
+#: what the plain state of every checkpoint holds
+STATE = ("run", "step", "averaged", "methods", "probe")
 
 
 def save_checkpoint(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -51,6 +53,9 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise RunFolderError(f"{path} is damaged or cut short: {error}") from None
     if state.get("format") != FORMAT:
         raise RunFolderError(f"{path} has format {state.get('format')!r}; this version reads {FORMAT}")
+    missing = [name for name in STATE if name not in state]
+    if missing:
+        raise RunFolderError(f"{path} is damaged: it has no {', '.join(missing)}")
     return tensors, state
 
 
@@ -65,8 +70,3 @@ def restore(target: Tensor, tensors: dict[str, Tensor], name: str, path: Path) -
         )
     with torch.no_grad():
         target.copy_(saved)
-
-
-def finite(value: float) -> float | None:
-    """A number for JSON: not-a-number and infinity become null."""
-    return value if math.isfinite(value) else None

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from outlast.errors import RunFolderError, TrainingError
 from outlast.evaluate.ladder import evaluate_stack
-from outlast.methods.base import PATHWAYS, Setup
+from outlast.methods.base import PATHWAYS, Losses, Setup
 from outlast.registry import methods as method_registry
 from outlast.registry import tasks as task_registry
 from outlast.runs import CHECKPOINT, append_metrics, cut_metrics
@@ -106,9 +106,6 @@ class Trainer:
         if (self.folder / CHECKPOINT).exists():
             path = self.folder / CHECKPOINT
             saved, state = load_checkpoint(self.folder)
-            missing = {"run", "step", "averaged", "methods", "probe"} - state.keys()
-            if missing:
-                raise RunFolderError(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
             for field, here in self._identity().items():
                 there = state["run"].get(field)
                 if there != here:
@@ -197,7 +194,7 @@ class Trainer:
             losses, accuracies = metrics[:, row, 0], metrics[:, row, 1]
             if not (sound[row] and bool(torch.isfinite(losses).all())):
                 raise TrainingError(
-                    f"seed {seed}: the loss is not finite between steps {self.step - len(losses)} "
+                    f"seed {seed}: the loss or a weight is not finite between steps {self.step - len(losses)} "
                     f"and {self.step}; the last good checkpoint is kept in {self.folder}. "
                     f"Try a smaller lr (it is {self.settings.lr:g}) or a longer warmup."
                 )
@@ -206,7 +203,7 @@ class Trainer:
                 "loss": _rounded(parts, losses.mean(0)),
                 "accuracy": _rounded(parts, accuracies.mean(0)),
             })
-            shown = {parts[i]: losses[:, i].tolist() for i in plan.trained(row, parts)}
+            shown: Losses = {parts[i]: losses[:, i].tolist() for i in plan.trained(row, parts)}
             for method, event in self.conductor.observe(self.step, row, shown):
                 lines.append({
                     "step": self.step, "seed": seed, "event": event.name,

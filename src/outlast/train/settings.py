@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from functools import cache
+from typing import Any, Literal, get_type_hints
 
 from outlast.errors import SpecError, bad_value
 from outlast.registry import coerce, suggest
@@ -32,11 +33,13 @@ class Settings:
     checkpoint: int = 500
 
     def __post_init__(self) -> None:
+        for name, kind in _types().items():
+            coerce(getattr(self, name), kind, name)
         for name in ("steps", "batch", "block", "checkpoint"):
             if getattr(self, name) < 1:
                 raise bad_value(name, getattr(self, name), "a whole number >= 1")
         for name in ("warmup", "probe", "weight_decay"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise bad_value(name, getattr(self, name), "a number >= 0")
         for name in ("lr", "clip"):
             if not 0 < getattr(self, name) < math.inf:
@@ -58,13 +61,16 @@ class Settings:
     @classmethod
     def read(cls, values: dict[str, Any]) -> Settings:
         """From a JSON object, with unknown names and wrong types as clear errors."""
-        import typing
-
-        hints = typing.get_type_hints(cls)
+        kinds = _types()
         for name in values:
-            if name not in hints:
-                raise SpecError(f"settings have no {name!r}{suggest(name, hints)}")
-        return cls(**{k: coerce(v, hints[k], f"settings: {k}") for k, v in values.items()})
+            if name not in kinds:
+                raise SpecError(f"settings have no {name!r}{suggest(name, kinds)}")
+        return cls(**{k: coerce(v, kinds[k], f"settings: {k}") for k, v in values.items()})
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(Settings)
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,12 @@ class RunSpec:
         missing = known - values.keys()
         if missing:
             raise SpecError(f"run.json has no {', '.join(sorted(missing))}")
-        return cls(
-            task=values["task"], model=values["model"], methods=tuple(values["methods"]),
-            seeds=tuple(values["seeds"]), settings=Settings.read(values["settings"]),
-            label=values["label"],
-        )
+        kinds = {"task": str, "model": str, "methods": tuple[str, ...], "seeds": tuple[int, ...],
+                 "label": str}
+        for name in ("methods", "seeds"):
+            if not isinstance(values[name], (list, tuple)):
+                raise bad_value(f"run.json: {name}", values[name], "a list")
+        if not isinstance(values["settings"], dict):
+            raise bad_value("run.json: settings", values["settings"], "an object")
+        read = {n: coerce(values[n], kind, f"run.json: {n}") for n, kind in kinds.items()}
+        return cls(**read, settings=Settings.read(values["settings"]))

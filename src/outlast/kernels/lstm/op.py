@@ -91,6 +91,10 @@ def _differentiate(ctx: Any, d_hidden: Tensor, d_cell: Tensor, _: Tensor) -> tup
     return tuple(torch.ops.outlast.lstm_backward(d_hidden, d_cell, *ctx.saved_tensors))
 
 
+def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
+    raise NotImplementedError("the lstm kernel has first derivatives only; try gru")
+
+
 def _batched(op: Any) -> Any:
     def rule(info: Any, axes: tuple[int | None, ...], *args: Tensor) -> tuple[Any, Any]:
         size = info.batch_size
@@ -105,6 +109,7 @@ _library.impl("lstm_backward", _lstm_backward, "CompositeExplicitAutograd")
 torch.library.register_autograd(
     "outlast::lstm", _differentiate, setup_context=_save, lib=_library
 )
+torch.library.register_autograd("outlast::lstm_backward", _refuse, lib=_library)
 for _name in ("lstm", "lstm_backward"):
     torch.library.register_vmap(
         f"outlast::{_name}", _batched(getattr(torch.ops.outlast, _name)), lib=_library

@@ -1,0 +1,384 @@
+"""Names to things: binding, checking, canonical specs, and plug-ins of other packages."""
+
+import logging
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from outlast import registry
+from outlast.errors import OutlastError, SpecError
+from outlast.registry import Registry, methods, mixers, schemes, tasks
+from outlast.specs import Spec, parse
+
+# ---- every registered item ---------------------------------------------------------------------
+
+#: kinds whose items are built from a spec alone, and what the program adds
+BUILT: dict[str, dict[str, Any]] = {
+    "task": {},
+    "mixer": {"width": 16},
+    "scheme": {"width": 16, "heads": 2},
+    "method": {},
+}
+EVERY = [
+    (kind, name)
+    for kind in BUILT
+    for name in registry.KINDS[kind].names()
+    if all(
+        p.default is not registry.REQUIRED
+        for p in registry.KINDS[kind].entry(name).parameters(registry.KINDS[kind].given)
+    )
+]
+every_item = pytest.mark.parametrize(("kind", "name"), EVERY, ids=[f"{k}-{n}" for k, n in EVERY])
+
+
+@every_item
+def test_a_spec_makes_a_thing_that_tells_its_spec(kind, name):
+    made = registry.KINDS[kind].build(name, **BUILT[kind])
+    assert made.spec == Spec(name)
+
+
+@every_item
+def test_the_full_spec_makes_the_same_thing(kind, name):
+    items = registry.KINDS[kind]
+    full = items.canonical(name, full=True)
+    parameters = items.entry(name).parameters(items.given)
+    assert parse(str(full)) == full
+    assert items.bind(str(full)) == {p.python_name: p.default for p in parameters}
+    assert items.build(str(full), **BUILT[kind]).spec == Spec(name)
+
+
+@every_item
+def test_an_item_says_what_it_is(kind, name):
+    entry = registry.KINDS[kind].entry(name)
+    assert entry.summary.endswith((".", ":")) or len(entry.summary) > 10
+    assert entry.source
+
+
+def test_every_kind_has_items():
+    assert all(items.names() for items in registry.KINDS.values())
+
+
+# ---- canonical specs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("items", "typed", "canonical", "full"),
+    [
+        (methods, "ema", "ema", "ema(0.999)"),
+        (methods, "ema(decay=0.9)", "ema(0.9)", "ema(0.9)"),
+        (methods, "ema(0.999)", "ema", "ema(0.999)"),
+        (mixers, "attention(nope, 4)", "attention", "attention(nope, heads=4)"),
+        (mixers, "attention(heads=2)", "attention(heads=2)", "attention(nope, heads=2)"),
+        (
+            mixers,
+            "attention(scheme=rope(base=5.0))",
+            "attention(rope(base=5.0))",
+            "attention(rope(base=5.0), heads=4)",
+        ),
+        (mixers, "mlp(expand=2)", "mlp(2.0)", "mlp(2.0)"),
+        (
+            methods,
+            "curriculum(8, loss)",
+            "curriculum(from=8, by=loss)",
+            "curriculum(from=8, by=loss, until=0.5, level=0.1, grow=1)",
+        ),
+        (
+            methods,
+            "loss_order(phase1=weights(recall=0.1), watch=none)",
+            "loss_order(phase1=weights(recall=0.1))",
+            "loss_order(switch=below(0.01), phase1=weights(recall=0.1), watch=none, "
+            "latest=0.6, otherwise=switch)",
+        ),
+    ],
+)
+def test_canonical_specs(items, typed, canonical, full):
+    assert str(items.canonical(typed)) == canonical
+    assert str(items.canonical(typed, full=True)) == full
+    assert items.bind(full) | items.bind(typed) == items.bind(full)
+    assert str(items.canonical(canonical)) == canonical
+
+
+@pytest.mark.parametrize("latest", [1, 1.0])
+def test_a_share_of_training_is_not_mistaken_for_a_step(latest):
+    line = str(methods.canonical(Spec("dat", (), (("latest", latest),)), full=True))
+    bound = methods.bind(line)["latest"]
+    assert (bound, type(bound)) == (latest, type(latest))
+
+
+# ---- what is said of a name or value that will not do ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("items", "spec", "says"),
+    [
+        (tasks, "paritty", "there is no task 'paritty'; did you mean 'parity'? (there are: "),
+        (methods, "zzz", "there is no method 'zzz' (there are: curriculum, dat, "),
+        (schemes, "ropee", "there is no scheme 'ropee'; did you mean 'rope'?"),
+        (methods, "dat(mod=skip)", "method dat has no argument 'mod'; did you mean 'mode'?"),
+        (methods, "curriculum(from_=8)", "has no argument 'from_'; did you mean 'from'?"),
+        (
+            methods,
+            "dat(mode=skipp)",
+            "method dat: mode=skipp: expected skip | freeze | ramp | detach; did you mean 'skip'?",
+        ),
+        (methods, "dat(mode=1)", "method dat: mode=1: expected skip | freeze | ramp | detach"),
+        (methods, "ema(high)", "method ema: decay=high: expected a number"),
+        (methods, "ema(true)", "method ema: decay=true: expected a number"),
+        (methods, "ema([0.9])", "method ema: decay=[0.9]: expected a number"),
+        (methods, "ema(f(0.9))", "method ema: decay=f(0.9): expected a number"),
+        (methods, "ema(0.9, 0.8)", "method ema takes at most 1 arguments (decay), got 2"),
+        (methods, "ema(0.9, decay=0.8)", "method ema: 'decay' is given twice"),
+        (methods, "dat(rewarm=1.5)", "method dat: rewarm=1.5: expected a whole number"),
+        (methods, "dat(watch=3)", "method dat: watch=3: expected a word or none"),
+        (
+            methods,
+            "dat(phase1=wights(recall=0.1))",
+            "phase1=wights(recall=0.1): expected state | full or weights(name=number, ...)",
+        ),
+        (methods, "dat(switch=none)", "switch=none: expected a whole number or a number or a spec"),
+        (mixers, "attention(3)", "mixer attention: scheme=3: expected a spec such as name("),
+    ],
+)
+def test_a_bad_spec_names_the_field_the_value_and_what_is_accepted(items, spec, says):
+    with pytest.raises(SpecError) as caught:
+        items.bind(spec)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "says"),
+    [
+        ("method", "ema(1.0)", "method ema: decay=1.0: expected a number between 0 and 1"),
+        ("method", "curriculum(from=0)", "method curriculum: from=0: expected a length >= 1"),
+        ("method", "dat(switch=bellow(1))", "no trigger 'bellow'; did you mean 'below'?"),
+        (
+            "mixer",
+            "attention(heads=3)",
+            "mixer attention: heads=3: expected a divisor of the width",
+        ),
+        ("mixer", "attention(heads=0)", "mixer attention: heads=0: expected a divisor"),
+        ("mixer", "mlp(0)", "mixer mlp: expand=0.0: expected a number > 0"),
+        ("mixer", "attention(rope(base=1))", "mixer attention: scheme rope: base=1.0: expected"),
+        ("mixer", "attention(rope, heads=16)", "heads=16: expected a number that leaves an even"),
+        ("scheme", "learned(ceiling=0)", "scheme learned: ceiling=0: expected a whole number >= 1"),
+    ],
+)
+def test_a_value_the_item_refuses_is_named_with_the_item(kind, spec, says):
+    with pytest.raises(SpecError) as caught:
+        registry.KINDS[kind].build(spec, **BUILT[kind])
+    assert says in str(caught.value)
+
+
+# ---- binding, on an item of our own ------------------------------------------------------------
+
+
+class Gadget:
+    """A thing with an argument of every sort."""
+
+    def __init__(
+        self,
+        size: int,
+        from_: float = 1.0,
+        mode: Literal["on", "off"] = "on",
+        many: tuple[int, ...] = (1,),
+        weights: dict[str, float] | None = None,
+        part: Spec = Spec("cog"),
+        deep: bool = False,
+    ) -> None:
+        if size < 1:
+            raise SpecError(f"size={size}: expected a whole number >= 1")
+        self.size, self.from_, self.mode, self.many = size, from_, mode, many
+        self.weights, self.part, self.deep = weights, part, deep
+
+
+@pytest.fixture
+def gadgets() -> Registry:
+    # "outlast.errors" has no files of ours to import
+    items = Registry("gadget", "outlast.errors")
+    items.register("gadget", "the test")(Gadget)
+    return items
+
+
+def test_every_sort_of_argument_is_bound(gadgets):
+    made = gadgets.build(
+        "gadget(3, from=2, mode=off, many=[4, 5], weights=weights(a=1), part=cog(2), deep=true)"
+    )
+    assert vars(made) | {"spec": None} == {
+        "size": 3,
+        "from_": 2.0,
+        "mode": "off",
+        "many": (4, 5),
+        "weights": {"a": 1.0},
+        "part": Spec("cog", (2,)),
+        "deep": True,
+        "spec": None,
+    }
+    assert type(made.from_) is float
+    assert gadgets.build(str(made.spec)).spec == made.spec
+    assert gadgets.build("gadget(3, many=7)").many == (7,)
+
+
+def test_defaults_are_left_to_the_item(gadgets):
+    assert gadgets.bind("gadget(3, mode=on)") == {"size": 3, "mode": "on"}
+    assert str(gadgets.canonical("gadget(3, mode=on, from=1)")) == "gadget(size=3)"
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("gadget", "gadget gadget needs a value for size"),
+        ("gadget(0)", "gadget gadget: size=0: expected a whole number >= 1"),
+        ("gadget(1, many=[1, a])", "many=a: expected a whole number"),
+        ("gadget(1, weights=weights(a=b))", "weights=weights(a=b): expected weights(name=number"),
+        ("gadget(1, deep=1)", "deep=1: expected true | false"),
+        ("gadget(1, mode=[on])", "mode=[on]: expected on | off"),
+    ],
+)
+def test_each_sort_of_argument_is_checked(gadgets, spec, says):
+    with pytest.raises(SpecError) as caught:
+        gadgets.build(spec)
+    assert says in str(caught.value)
+
+
+def test_one_name_has_one_item(gadgets):
+    gadgets.register("gadget", "the test")(Gadget)
+    with pytest.raises(SpecError, match="'gadget' is registered twice: by the test and by another"):
+        gadgets.register("gadget", "another")(type("Other", (), {}))
+
+
+# ---- plug-ins ----------------------------------------------------------------------------------
+
+
+class Shelf:
+    """A folder of installed packages, such as site-packages."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def install(self, package: str, points: str, **modules: str) -> None:
+        for name, text in modules.items():
+            (self.folder / f"{name}.py").write_text(textwrap.dedent(text))
+        info = self.folder / f"{package.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        info.joinpath("METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n"
+        )
+        info.joinpath("entry_points.txt").write_text(textwrap.dedent(points))
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch) -> Shelf:
+    monkeypatch.syspath_prepend(tmp_path)
+    return Shelf(tmp_path)
+
+
+def test_another_package_adds_an_item(gadgets, shelf):
+    shelf.install(
+        "more-gadgets",
+        "[outlast.gadgets]\nsprocket = more_gadgets:Sprocket\n",
+        more_gadgets="""
+            class Sprocket:
+                '''A wheel with teeth.'''
+                def __init__(self, teeth: int = 12) -> None:
+                    self.teeth = teeth
+        """,
+    )
+    assert gadgets.names() == ["gadget", "sprocket"]
+    assert gadgets.build("sprocket(teeth=8)").teeth == 8
+    entry = gadgets.entry("sprocket")
+    assert (entry.source, entry.summary) == ("more-gadgets", "A wheel with teeth.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "group"),
+    [(kind, f"outlast.{kind}s") for kind in registry.KINDS if kind != "study"]
+    + [("study", "outlast.studies")],
+)
+def test_every_kind_has_a_group_of_entry_points(kind, group):
+    assert registry.KINDS[kind].group == group
+
+
+def test_a_name_taken_twice_names_both_owners_every_time(gadgets, shelf):
+    for package in ("first", "second"):
+        points = f"[outlast.gadgets]\nwheel = {package}_wheel:Wheel\n"
+        shelf.install(f"pack-{package}", points, **{f"{package}_wheel": "class Wheel: ...\n"})
+    for _ in range(2):
+        with pytest.raises(SpecError, match="'wheel' is registered twice") as caught:
+            gadgets.names()
+        assert "pack-first" in str(caught.value)
+        assert "pack-second" in str(caught.value)
+
+
+def test_a_plug_in_cannot_take_a_name_of_ours(gadgets, shelf):
+    shelf.install(
+        "thief", "[outlast.gadgets]\ngadget = thief_gadget:Other\n", thief_gadget="class Other: ..."
+    )
+    with pytest.raises(SpecError, match="registered twice: by the test and by thief"):
+        gadgets.build("gadget(1)")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import a_module_that_is_not_there", "ModuleNotFoundError: No module named 'a_module"),
+        ("raise RuntimeError('no GPU here')", "RuntimeError: no GPU here"),
+        ("Gone = None", "TypeError: bad_plug_in:Gone is not a class or function"),
+        ("", "AttributeError: "),
+    ],
+)
+def test_a_plug_in_that_fails_is_left_out_and_named(gadgets, shelf, caplog, text, reason, request):
+    sys.modules.pop("bad_plug_in", None)
+    request.addfinalizer(lambda: sys.modules.pop("bad_plug_in", None))
+    shelf.install("bad-pack", "[outlast.gadgets]\nbad = bad_plug_in:Gone\n", bad_plug_in=text)
+    with caplog.at_level(logging.WARNING):
+        assert gadgets.names() == ["gadget"]
+    assert gadgets.build("gadget(1)").size == 1
+    assert "bad" not in gadgets
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    with pytest.raises(OutlastError) as caught:
+        gadgets.build("bad")
+    for told in (str(caught.value), caplog.text):
+        assert "gadget 'bad' of the plug-in bad-pack (bad_plug_in:Gone) cannot be imported" in told
+        assert reason in told
+
+
+def test_a_mixer_of_another_package_stands_in_a_layout(tmp_path):
+    shelf = Shelf(tmp_path)
+    shelf.install(
+        "averages",
+        "[outlast.mixers]\naverage = averages:Average\nbroken = averages:Nothing\n",
+        averages="""
+            import torch
+            from outlast.mixers import Mixer
+
+            class Average(Mixer):
+                '''The mean of the tokens so far.'''
+                pathway = "recurrent"
+
+                def __init__(self, width: int, keep: float = 1.0) -> None:
+                    super().__init__()
+
+                def forward(self, x, state=None):
+                    return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None], None
+        """,
+    )
+    code = """
+        import torch
+        from outlast.models import build_model
+        model = build_model("2 x (average(0.5) > mlp) @ 8", 5, 3, seed=0)
+        print(model.layout)
+        print(tuple(model(torch.zeros(2, 4, dtype=torch.long))[0].shape))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["2 x (average(0.5) > mlp) @ 8", "(2, 4, 3)"]
+    assert "mixer 'broken' of the plug-in averages" in done.stderr

@@ -1,0 +1,282 @@
+"""A run that was killed and resumed is bit for bit the run that was not. No method is excepted."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import CPU, assert_same_run, checkpoint, outlast, tiny, trained
+
+import outlast.train.loop as loop
+from outlast.registry import methods
+from outlast.runs import CHECKPOINT, METRICS, read_metrics
+from outlast.specs import parse
+from outlast.train.session import begin, go_on
+from outlast.train.settings import RunSpec
+from outlast.train.step import Stepper
+
+RETRY = "dat(switch=below(0.000001), latest=10, otherwise=retry)"
+#: for each case the methods, and the event without which it would test nothing
+CASES: dict[str, tuple[tuple[str, ...], str | None]] = {
+    "no method": ((), None),
+    "dat, skip": (("dat(switch=20, rewarm=10)",), "switch"),
+    "dat, freeze": (("dat(mode=freeze, switch=20)",), "switch"),
+    "dat, ramp": (("dat(mode=ramp, switch=15, ramp=20)",), "switch"),
+    "dat, detach": (("dat(mode=detach, switch=0.5, recurrent=0.5)",), "switch"),
+    "dat, full task": (("dat(phase1=full, switch=20)",), "switch"),
+    "dat, weights": (("dat(phase1=weights(recall=0.1), switch=20)",), "switch"),
+    "dat, by loss": (("dat(switch=below(0.69), rewarm=5)",), "switch"),
+    "dat, plateau": (("dat(switch=plateau(patience=5), latest=30)",), "switch"),
+    "dat, retry": ((RETRY,), "restart"),
+    "dat, wait": (("dat(switch=below(0.000001), latest=10, otherwise=wait)",), "switch"),
+    "loss_order": (("loss_order(switch=20)",), "switch"),
+    "ema": (("ema(0.9)",), None),
+    "curriculum by steps": (("curriculum(from=2, by=steps, until=0.8)",), "length"),
+    "curriculum by loss": (("curriculum(from=2, by=loss, level=0.72)",), "length"),
+    "all at once": ((RETRY, "ema(0.9)", "curriculum(from=2, by=loss, level=0.9)"), "restart"),
+}
+_COVERED = {parse(spec).name for specs, _ in CASES.values() for spec in specs}
+CASES |= {f"{n} as it comes": ((n,), None) for n in methods.names() if n not in _COVERED}
+
+
+def short(*specs: str) -> RunSpec:
+    return tiny(*specs, steps=40, block=5, probe=10, checkpoint=10)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing in the library may catch it."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The run that nobody killed, trained once for each set of methods."""
+    known: dict[tuple[str, ...], Path] = {}
+
+    def run(*specs: str) -> Path:
+        if specs not in known:
+            known[specs] = trained(short(*specs), tmp_path_factory.mktemp("whole") / "run")
+        return known[specs]
+
+    return run
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+
+def killed_in_a_line(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """In the middle of writing metrics."""
+
+    def torn(where: Path, lines: Any) -> None:
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        with (where / METRICS).open("a", encoding="utf-8") as file:
+            file.write(text[: 2 * len(text) // 3])
+        raise Killed
+
+    patch.setattr(loop, "append_metrics", torn)
+
+
+def killed_before_saving(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Metrics are written, the checkpoint is not."""
+    patch.setattr(loop, "save_checkpoint", _die)
+
+
+def killed_before_the_rename(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """The new checkpoint lies beside the old one."""
+    rename = Path.replace
+
+    def stop(self: Path, target: Path) -> Path:
+        if Path(target).name == CHECKPOINT:
+            raise Killed
+        return rename(self, target)
+
+    patch.setattr(Path, "replace", stop)
+
+
+def killed_after_saving(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """The checkpoint is the last thing that was done."""
+    save = loop.save_checkpoint
+
+    def last(*args: Any) -> None:
+        save(*args)
+        raise Killed
+
+    patch.setattr(loop, "save_checkpoint", last)
+
+
+def killed_in_a_block(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Some weights have been moved, nothing has been told."""
+    step = Stepper._step
+    left = [8]
+
+    def some(*args: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+        step(*args)
+
+    patch.setattr(Stepper, "_step", some)
+
+
+def _die(*_: Any) -> None:
+    raise Killed
+
+
+#: one after the other on the same run; before the first checkpoint, between two, and late
+KILLS = (
+    killed_in_a_line,
+    killed_before_saving,
+    killed_after_saving,
+    killed_in_a_block,
+    killed_before_the_rename,
+    killed_after_saving,
+    killed_in_a_line,
+)
+
+
+def test_every_method_is_in_the_table() -> None:
+    assert {parse(s).name for specs, _ in CASES.values() for s in specs} == set(methods.names())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_killed_and_resumed_is_the_run_that_was_not(
+    case: str, whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    specs, event = CASES[case]
+    reference, folder = whole(*specs), tmp_path / "run"
+    seen = {line.get("event") for line in read_metrics(reference)}
+    assert event is None or event in seen, f"nothing happens in this case: {seen}"
+
+    begin(short(*specs), folder, CPU)
+    for kill in KILLS:
+        with pytest.MonkeyPatch.context() as patch:
+            kill(patch, folder)
+            with pytest.raises(Killed):
+                go_on(folder, CPU)
+    assert go_on(folder, CPU)
+    assert_same_run(reference, folder)
+
+
+def test_the_comparison_can_tell_two_runs_apart(
+    whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    other = replace(short("ema(0.9)"), seeds=(0, 2))
+    with pytest.raises(AssertionError):
+        assert_same_run(whole("ema(0.9)"), trained(other, tmp_path / "run"))
+
+
+def test_a_finished_run_is_left_as_it_is(whole: Callable[..., Path]) -> None:
+    folder = whole("ema(0.9)")
+    before, metrics = checkpoint(folder), (folder / METRICS).read_bytes()
+    assert go_on(folder, CPU)
+    assert (checkpoint(folder), (folder / METRICS).read_bytes()) == (before, metrics)
+
+
+# ---- real signals ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Any]:
+    """Processes that are there at once, as torch is already loaded where they are forked from."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["outlast.train.session", "outlast.evaluate.ladder"])
+    yield context
+
+
+def _train(folder: Path) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    go_on(folder, CPU)
+
+
+@pytest.mark.parametrize("case", ["dat, retry", "curriculum by loss", "all at once"])
+def test_sigkill_at_any_moment(
+    case: str, whole: Callable[..., Path], processes: Any, tmp_path: Path
+) -> None:
+    specs, _ = CASES[case]
+    reference, folder = whole(*specs), tmp_path / "run"
+    begin(short(*specs), folder, CPU)
+    moments, kills = random.Random(case), 0
+    for _ in range(4):
+        process = processes.Process(target=_train, args=(folder,))
+        process.start()
+        _wait_for(lambda: (folder / METRICS).exists(), process)
+        time.sleep(moments.uniform(0, 0.5))
+        process.kill()
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+    assert kills, "every process had ended before it was killed"
+    assert go_on(folder, CPU)
+    assert_same_run(reference, folder)
+    assert [p.name for p in folder.glob(".*")] == [".lock"]  # half-written files are swept up
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_asked_to_stop_it_saves_and_leaves(
+    number: signal.Signals, whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    import subprocess
+    import sys
+
+    specs, _ = CASES["all at once"]
+    reference, folder = whole(*specs), tmp_path / "run"
+    begin(short(*specs), folder, CPU)
+    # a slow block leaves time for the signal to come in the middle of one
+    slow = (
+        "import sys, time\n"
+        "from outlast.train.step import Stepper\n"
+        "step = Stepper._step\n"
+        "def slowly(*args):\n    time.sleep(0.05)\n    step(*args)\n"
+        "Stepper._step = slowly\n"
+        "from outlast.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", slow, "resume", str(folder)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    _wait_for(lambda: len(read_metrics(folder)) > 4, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert f"outlast resume {folder}" in out.replace("\n", "")
+    assert "Traceback" not in err
+    saved = json.loads(checkpoint(folder)[1])["step"]
+    assert 0 < saved < 40
+    assert max(line["step"] for line in read_metrics(folder)) == saved
+    assert go_on(folder, CPU)
+    assert_same_run(reference, folder)
+
+
+def test_the_command_line_goes_on_after_a_kill(
+    whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    specs, _ = CASES["dat, skip"]
+    folder = tmp_path / "run"
+    begin(short(*specs), folder, CPU)
+    with pytest.MonkeyPatch.context() as patch:
+        killed_after_saving(patch, folder)
+        with pytest.raises(Killed):
+            go_on(folder, CPU)
+    done = outlast("resume", folder)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "results.json").exists()
+    assert_same_run(whole(*specs), folder)
+
+
+def _wait_for(condition: Callable[[], bool], process: Any) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "the run did not get going"
+        code = process.poll() if hasattr(process, "poll") else process.exitcode
+        if code is not None:
+            return
+        time.sleep(0.01)
