@@ -68,9 +68,9 @@ def test_every_kind_has_items():
 @pytest.mark.parametrize(
     ("items", "typed", "canonical", "full"),
     [
-        (methods, "ema", "ema", "ema(0.999)"),
-        (methods, "ema(decay=0.9)", "ema(0.9)", "ema(0.9)"),
-        (methods, "ema(0.999)", "ema", "ema(0.999)"),
+        (methods, "ema", "ema", "ema(decay=0.999)"),
+        (methods, "ema(decay=0.9)", "ema(decay=0.9)", "ema(decay=0.9)"),
+        (methods, "ema(0.999)", "ema", "ema(decay=0.999)"),
         (mixers, "attention(nope, 4)", "attention", "attention(nope, heads=4)"),
         (mixers, "attention(heads=2)", "attention(heads=2)", "attention(nope, heads=2)"),
         (
@@ -79,7 +79,7 @@ def test_every_kind_has_items():
             "attention(rope(base=5.0))",
             "attention(rope(base=5.0), heads=4)",
         ),
-        (mixers, "mlp(expand=2)", "mlp(2.0)", "mlp(2.0)"),
+        (mixers, "mlp(expand=2)", "mlp(expand=2.0)", "mlp(expand=2.0)"),
         (
             methods,
             "curriculum(8, loss)",
@@ -380,5 +380,5 @@ def test_a_mixer_of_another_package_stands_in_a_layout(tmp_path):
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines() == ["2 x (average(0.5) > mlp) @ 8", "(2, 4, 3)"]
+    assert done.stdout.splitlines() == ["2 x (average(keep=0.5) > mlp) @ 8", "(2, 4, 3)"]
     assert "mixer 'broken' of the plug-in averages" in done.stderr

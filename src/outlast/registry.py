@@ -91,7 +91,7 @@ class Registry:
 
         def keep(factory: F) -> F:
             known = self._entries.get(name)
-            if known is not None and known.factory is not factory:
+            if known is not None and _home(known.factory) != _home(factory):
                 raise SpecError(
                     f"{self.kind} {name!r} is registered twice: by {known.source} and by {source}"
                 )
@@ -138,6 +138,9 @@ class Registry:
                 raise SpecError(f"{self.kind} {spec.name}: {name!r} is given twice")
             where = f"{self.kind} {spec.name}: {name}"
             bound[parameter.python_name] = coerce(value, parameter.annotation, where)
+            # attention(scheme=...): an argument named after a kind holds an item of that kind
+            if parameter.annotation is Spec and name in KINDS:
+                bound[parameter.python_name] = KINDS[name].canonical(bound[parameter.python_name])
         missing = [p.name for p in parameters if p.default is REQUIRED and p.python_name not in bound]
         if missing:
             raise SpecError(f"{self.kind} {spec.name} needs a value for {', '.join(missing)}")
@@ -153,8 +156,8 @@ class Registry:
             for p in parameters
             if full or (p.python_name in bound and bound[p.python_name] != p.default)
         ]
-        # attention(rope), ema(0.999): what needs no name to be understood is written without
-        leads = parameters and (parameters[0].annotation is Spec or len(parameters) == 1)
+        # attention(rope): a leading spec needs no name to be understood
+        leads = parameters and parameters[0].annotation is Spec
         args = tuple(v for p, v in written[:1] if leads and p is parameters[0])
         return Spec(spec.name, args, tuple((p.name, v) for p, v in written[len(args) :]))
 
@@ -199,6 +202,11 @@ class Registry:
             log.warning("left out: %s", self._broken[point.name])
             return
         self.register(point.name, source)(factory)
+
+
+def _home(factory: Any) -> tuple[str, str]:
+    """Where a factory was written; a notebook cell that is run again defines the same one."""
+    return factory.__module__, factory.__qualname__
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

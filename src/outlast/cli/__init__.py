@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; errors meant for people are printed without a traceback."""
     import tyro
 
+    # threads that wait in a spin make small models many times slower on a machine that is shared;
+    # read when torch is first imported, and by the processes of a study
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and not arguments[0].startswith("-") and arguments[0] not in VERBS:
         from outlast.registry import suggest

@@ -63,8 +63,9 @@ def main(
         return 0
     folder = out or Path("runs") / f"{study}-{scale}"
     command = "outlast " + shlex.join(sys.argv[1:])
-    write_json(folder / "study.json", made.to_json(command))
     names = {a.name: a.label for a in chosen}
+    there = [a.name for a in made.arms if a.name in names or (folder / a.name).is_dir()]
+    write_json(folder / "study.json", made.to_json(command, there))
     with progress(console) as show:
         unfinished = run_study(
             made, chosen, folder, str(where), count, overwrite,

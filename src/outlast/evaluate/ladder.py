@@ -55,9 +55,9 @@ def evaluate(
     """Rows of accuracy by length for a model: a module or any function of tokens.
 
     The model may return logits or a tuple that begins with them. `ceiling` is the most tokens it
-    can take; longer rungs are marked as not testable. Each row holds the length, its multiple,
-    the tokens, ``exact`` (share of sequences with every answer right, by part and ``joint``) and
-    ``answers`` (share of answers right, by part).
+    can take (by default the model's own, if it has one); longer rungs are marked as not testable.
+    Each row holds the length, its multiple, the tokens, ``exact`` (share of sequences with every
+    answer right, by part and ``joint``) and ``answers`` (share of answers right, by part).
     """
 
     def stacked(tokens: Tensor) -> Tensor:
@@ -65,7 +65,9 @@ def evaluate(
         logits: Tensor = out[0] if isinstance(out, tuple) else getattr(out, "logits", out)
         return logits[None]
 
-    return evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling)[0]
+    own = getattr(model, "ceiling", None)
+    limit = own if ceiling is None and isinstance(own, int) else ceiling
+    return evaluate_stack(stacked, 1, task, ladder, sequences, device, limit)[0]
 
 
 @torch.no_grad()
@@ -118,7 +120,8 @@ def _out_of_reach(task: Task, length: int, ceiling: int | None) -> str | None:
 def _rung(model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: Batch) -> list[Row]:
     """One length: all its sequences, in batches as large as memory allows."""
     sequences, tokens = batch.inputs.shape
-    size = max(1, min(sequences, TOKENS[batch.inputs.device.type] // (tokens * seeds)))
+    budget = TOKENS.get(batch.inputs.device.type, TOKENS["cpu"])
+    size = max(1, min(sequences, budget // (tokens * seeds)))
     while True:
         try:
             return _measure(model, seeds, task, batch, size)

@@ -78,7 +78,8 @@ class Delay:
         """Count one optimiser step with this loss; True at the step that switches."""
         self._steps += 1
         before = self.switched
-        self._method.observe(self._steps, {"loss": [float(loss)]}, self._state)
+        value = float(loss.detach() if isinstance(loss, Tensor) else loss)
+        self._method.observe(self._steps, {"loss": [value]}, self._state)
         self._apply()
         return before is None and self.switched is not None
 

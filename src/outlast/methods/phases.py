@@ -72,11 +72,12 @@ class Phased(Method):
         if state["switched"] is not None:
             return []
         loss = state["loss"] = smooth(state["loss"], losses[self.watched])
-        if self.trigger.fires(step, loss, state["trigger"]):
-            state["switched"] = step
-            return [Event("switch", {"converged": True, "loss": loss})]
+        fires = self.trigger.fires(step, loss, state["trigger"])
         if step >= self.steps:  # too late to switch: there is no second phase to train
             return [Event("not converged", {"loss": loss})]
+        if fires:
+            state["switched"] = step
+            return [Event("switch", {"converged": True, "loss": loss})]
         if step - state["since"] >= self.deadline:
             return self._overdue(step, loss, state)
         return []

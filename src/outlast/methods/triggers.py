@@ -96,8 +96,9 @@ def make_trigger(switch: int | float | Spec, steps: int) -> Trigger:
             raise SpecError(f"switch: there is no trigger {switch.name!r}{suggest(switch.name, _NAMED)}")
         factory, fields = _NAMED[switch.name]
         given = [*zip(fields, switch.args, strict=False), *switch.kwargs]
-        unknown = [k for k, _ in given if k not in fields]
-        if unknown or len(switch.args) > len(fields):
+        names = [k for k, _ in given]
+        twice = len(set(names)) < len(names)
+        if twice or not set(names) <= set(fields) or len(switch.args) > len(fields):
             raise SpecError(f"switch={switch}: expected {switch.name}({', '.join(fields)})")
         return factory(**{k: coerce(v, fields[k], f"switch: {k}") for k, v in given})
     return AtStep(as_step(switch, steps, "switch"))

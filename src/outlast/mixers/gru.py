@@ -33,12 +33,13 @@ class GRU(Mixer):
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         projected = self.input(x.transpose(0, 1))
+        projected = projected.to(torch.promote_types(projected.dtype, torch.float32))
         h = projected.new_zeros(x.shape[0], self.width) if state is None else state
         outputs = []
         for step in projected.unbind(0):
-            recurrent = torch.addmm(self.bias, h, self.weight.mT)
+            recurrent = torch.addmm(self.bias, h, self.weight.mT).to(h.dtype)
             r, z = (step + recurrent)[..., : 2 * self.width].sigmoid().chunk(2, -1)
             n = torch.tanh(step[..., 2 * self.width :] + r * recurrent[..., 2 * self.width :])
             h = torch.lerp(n, h, z)
             outputs.append(h)
-        return torch.stack(outputs, 1), h
+        return torch.stack(outputs, 1).to(x.dtype), h

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 __all__ = ["report"]
 
@@ -17,3 +19,12 @@ def report(folders: Sequence[Path], out: Path) -> Path:
     from outlast.report.page import write_report  # matplotlib and jinja2 only when used
 
     return write_report(folders, out)
+
+
+class _Callable(ModuleType):
+    """Once this package is imported, `outlast.report` is the package; so it can be called."""
+
+    __call__ = staticmethod(report)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -124,13 +124,15 @@ def read(folders: Sequence[Path]) -> tuple[Study, ...]:
 def read_run(folder: Path) -> Run:
     """One run folder."""
     about = read_record(folder / "run.json")
+    # the record spells out every default; what a person wants to read is the short form
+    shown = about.record("shown") if "shown" in about.data else about
     run = Run(
         folder=folder,
         about=about.data,
         label=about.text("label", folder.name),
-        task=about.text("task", ""),
-        model=about.text("model", ""),
-        methods=tuple(str(method) for method in about.items("methods")),
+        task=shown.text("task", ""),
+        model=shown.text("model", ""),
+        methods=tuple(str(method) for method in shown.items("methods")),
         seeds=about.whole_numbers("seeds"),
         auxiliary=tuple(str(part) for part in about.items("auxiliary")),
         length=about.number("length"),

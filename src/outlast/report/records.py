@@ -62,6 +62,9 @@ class Record:
     def whole_numbers(self, key: str) -> tuple[int, ...]:
         return tuple(int(self.as_number(value, key)) for value in self.items(key))
 
+    def record(self, key: str) -> Record:
+        return _object(self.data.get(key), f"{self.where}: {key}")
+
     def records(self, key: str) -> list[Record]:
         return [
             _object(value, f"{self.where}: {key}[{index}]")

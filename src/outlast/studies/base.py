@@ -70,11 +70,11 @@ class Study:
             return chosen
         return [replace(a, run=replace(a.run, seeds=seeds)) for a in chosen]
 
-    def to_json(self, command: str) -> dict[str, Any]:
-        """What `study.json` holds; the report needs nothing else but the arms' folders."""
+    def to_json(self, command: str, arms: Sequence[str]) -> dict[str, Any]:
+        """What `study.json` holds; the report needs nothing else but the folders of `arms`."""
         return {
             "format": FORMAT, "study": self.name, "scale": self.scale, "title": self.title,
             "question": self.question, "command": command,
-            "arms": [{"name": a.name, "label": a.label, "group": a.group} for a in self.arms],
+            "arms": [{"name": a.name, "label": a.label, "group": a.group} for a in self.arms if a.name in arms],
             "claims": [asdict(c) for c in self.claims],
         }

@@ -37,13 +37,13 @@ def dat(scale: Literal["demo", "paper"] = "demo") -> Study:
 
 DEMO_TASK = "composite(modulus=2, keys=128, queries=4, length=10)"
 DEMO_LSTM = "lstm(init=orthogonal, forget_bias=1)"
-DEMO_HYBRID = f"1 x ({DEMO_LSTM} > attention(heads=2) > mlp) @ 64"
+DEMO_HYBRID = f"1 x ({DEMO_LSTM} > attention(heads=2) > mlp(expand=2)) @ 64"
 
 
 def _demo() -> Study:
     settings = Settings(steps=2500, batch=32, lr=2e-3)
-    lstm = matched(f"1 x ({DEMO_LSTM} > mlp)", DEMO_HYBRID, DEMO_TASK)
-    transformer = matched("2 x (attention(heads=2) > mlp)", DEMO_HYBRID, DEMO_TASK)
+    lstm = matched(f"1 x ({DEMO_LSTM} > mlp(expand=2))", DEMO_HYBRID, DEMO_TASK)
+    transformer = matched("2 x (attention(heads=2) > mlp(expand=2))", DEMO_HYBRID, DEMO_TASK)
 
     def arm(name: str, label: str, model: str, *methods: str) -> Arm:
         run = RunSpec(DEMO_TASK, model, methods, tuple(range(4)), settings, label)

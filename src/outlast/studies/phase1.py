@@ -23,20 +23,20 @@ TASKS = {
     "demo": "composite(modulus=2, keys=128, queries=4, length=10)",
     "paper": "composite(modulus=10, keys=1024, queries=8, length=25)",
 }
-#: an arm for each thing changed: its model line and the settings that differ
+#: an arm for each thing changed: its model line, and by which factor settings differ
 VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
-    "default": ("4 x (lstm > mlp)", {}),
-    "orthogonal": ("4 x (lstm(init=orthogonal) > mlp)", {}),
-    "forget1": ("4 x (lstm(forget_bias=1) > mlp)", {}),
-    "orthogonal-forget1": ("4 x (lstm(init=orthogonal, forget_bias=1) > mlp)", {}),
-    "lr-halved": ("4 x (lstm > mlp)", {"lr": 5e-4}),
-    "lr-doubled": ("4 x (lstm > mlp)", {"lr": 2e-3}),
-    "lr-fourfold": ("4 x (lstm > mlp)", {"lr": 4e-3}),
-    "blocks-1": ("1 x (lstm > mlp)", {}),
-    "blocks-2": ("2 x (lstm > mlp)", {}),
-    "width-64": ("4 x (lstm > mlp) @ 64", {}),
-    "batch-512": ("4 x (lstm > mlp)", {"batch": 512}),
-    "clip-0.25": ("4 x (lstm > mlp)", {"clip": 0.25}),
+    "default": ("4 x (lstm > mlp) @ {width}", {}),
+    "orthogonal": ("4 x (lstm(init=orthogonal) > mlp) @ {width}", {}),
+    "forget1": ("4 x (lstm(forget_bias=1) > mlp) @ {width}", {}),
+    "orthogonal-forget1": ("4 x (lstm(init=orthogonal, forget_bias=1) > mlp) @ {width}", {}),
+    "lr-halved": ("4 x (lstm > mlp) @ {width}", {"lr": 0.5}),
+    "lr-doubled": ("4 x (lstm > mlp) @ {width}", {"lr": 2}),
+    "lr-fourfold": ("4 x (lstm > mlp) @ {width}", {"lr": 4}),
+    "blocks-1": ("1 x (lstm > mlp) @ {width}", {}),
+    "blocks-2": ("2 x (lstm > mlp) @ {width}", {}),
+    "embedding-0.02": ("4 x (lstm > mlp) @ {width}, embedding=0.02", {}),
+    "batch-fourfold": ("4 x (lstm > mlp) @ {width}", {"batch": 4}),
+    "clip-quartered": ("4 x (lstm > mlp) @ {width}", {"clip": 0.25}),
 }
 
 
@@ -49,9 +49,9 @@ def phase1(scale: Literal["demo", "paper"] = "demo") -> Study:
     method = ("dat(latest=1.0, otherwise=wait)",)
     arms = []
     for name, (line, changed) in VARIANTS.items():
-        line = line if scale == "paper" or "@" in line else f"{line} @ 64"
-        settings = Settings.read({**vars(base), **changed})
-        run = RunSpec(TASKS[scale], line, method, seeds, settings, name)
+        width = 128 if scale == "paper" else 64
+        settings = replace(base, **{k: getattr(base, k) * by for k, by in changed.items()})
+        run = RunSpec(TASKS[scale], line.format(width=width), method, seeds, settings, name)
         arms.append(Arm(name, run, "phase 1"))
     claims = [
         Claim("With torch's own initialisation the state is learned on every seed", "default", 3,

@@ -1,0 +1,168 @@
+"""What every mixer, every scheme of attention and every preset must hold to."""
+
+import pytest
+import torch
+from subjects import CLASSES, MIXERS, MODELS, SUBJECTS, TOKENS, Subject
+from torch import nn
+from torch.func import functional_call, vmap
+
+from outlast.errors import OutlastError
+from outlast.methods.base import PATHWAYS
+from outlast.mixers import Mixer
+from outlast.models.build import canonical_layout
+from outlast.registry import mixers
+
+every = pytest.mark.parametrize("subject", SUBJECTS, ids=[s.spec for s in SUBJECTS])
+every_mixer = pytest.mark.parametrize("subject", MIXERS, ids=[s.spec for s in MIXERS])
+every_model = pytest.mark.parametrize("subject", MODELS, ids=[s.spec for s in MODELS])
+
+CHUNKS = {
+    "token by token": [1] * TOKENS,
+    "two": [3, 4],
+    "the last alone": [6, 1],
+    "the first alone": [1, 6],
+    "three": [2, 2, 3],
+}
+
+
+def close(one: torch.Tensor, two: torch.Tensor) -> None:
+    torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-11)
+
+
+def in_chunks(module: nn.Module, x: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+    state, outputs = None, []
+    for chunk in x.split(sizes, 1):
+        y, state = module(chunk, state)
+        outputs.append(y)
+    return torch.cat(outputs, 1)
+
+
+@every
+def test_shapes_and_precision(subject: Subject):
+    x = subject.input()
+    y, _ = subject.make()(x)
+    assert y.shape == (*x.shape[:2], CLASSES if subject.whole_model else subject.width)
+    assert y.dtype == torch.float64
+    assert y.isfinite().all()
+    single = x if subject.whole_model else x.float()
+    low, _ = subject.make().float()(single)
+    assert low.dtype == torch.float32
+    torch.testing.assert_close(low.double(), y, rtol=1e-3, atol=1e-4)
+
+
+@every
+@pytest.mark.parametrize("sizes", CHUNKS.values(), ids=CHUNKS.keys())
+def test_in_chunks_it_is_the_same_as_whole(subject: Subject, sizes):
+    module, x = subject.make(), subject.input()
+    close(in_chunks(module, x, sizes), module(x)[0])
+
+
+@every
+def test_a_state_is_not_changed_by_going_on_from_it(subject: Subject):
+    module, x = subject.make(), subject.input()
+    _, state = module(x[:, :3])
+    once = module(x[:, 3:], state)[0]
+    module(subject.change(x, 4)[:, 3:], state)
+    close(module(x[:, 3:], state)[0], once)
+
+
+@every
+@pytest.mark.parametrize("token", [0, 3, TOKENS - 1])
+def test_a_token_changes_itself_and_nothing_before_it(subject: Subject, token):
+    module, x = subject.make(), subject.input()
+    before, after = module(x)[0], module(subject.change(x, token))[0]
+    close(after[:, :token], before[:, :token])
+    assert not torch.allclose(after[:, token], before[:, token])
+
+
+@every
+def test_permuting_the_batch_permutes_the_output(subject: Subject):
+    module, x = subject.make(), subject.input()
+    order = torch.tensor([2, 0, 1])
+    close(module(x[order])[0], module(x)[0][order])
+
+
+@every
+def test_it_is_a_function_of_its_input(subject: Subject):
+    module, x = subject.make(), subject.input()
+    before = torch.get_rng_state()
+    assert torch.equal(module(x)[0], module(x)[0])
+    assert torch.equal(before, torch.get_rng_state()), "the global random state was touched"
+
+
+@every
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("shared", [False, True], ids=["own input", "one input for all"])
+def test_a_stack_of_seeds_is_each_seed_alone(subject: Subject, shared, no_vmap_fallback):
+    copies = [subject.make(seed) for seed in range(3)]
+    names = [name for name, _ in copies[0].named_parameters()]
+    rows = [dict(c.named_parameters()) for c in copies]
+    stacked = {n: torch.stack([r[n].detach() for r in rows]).requires_grad_() for n in names}
+    inputs = subject.input() if shared else torch.stack([subject.input(seed=s) for s in range(3)])
+
+    def one(weights, x):
+        return functional_call(copies[0], weights, (x,))[0]
+
+    together = vmap(one, in_dims=(0, None if shared else 0))(stacked, inputs)
+    weighing = torch.randn(together.shape, dtype=torch.float64, generator=torch.Generator())
+    # raises where a weight takes no part
+    found = torch.autograd.grad((together * weighing).sum(), [stacked[n] for n in names])
+    for seed, copy in enumerate(copies):
+        alone, _ = copy(inputs if shared else inputs[seed])
+        close(together[seed], alone)
+        wanted = torch.autograd.grad((alone * weighing[seed]).sum(), [rows[seed][n] for n in names])
+        for got, want in zip(found, wanted, strict=True):
+            close(got[seed], want)
+
+
+@every
+@torch.no_grad()
+def test_it_goes_on_past_any_training_length_or_says_where_it_ends(subject: Subject):
+    module = subject.make()
+    long = subject.input(tokens=700, rows=1)
+    if module.ceiling is None:
+        assert module(long)[0].isfinite().all()
+        return
+    end = module.ceiling
+    assert module(subject.input(tokens=end, rows=1))[0].isfinite().all()
+    beyond = subject.input(tokens=end + 1, rows=1)
+    _, state = module(beyond[:, :end])
+    for call in (lambda: module(beyond), lambda: module(beyond[:, end:], state)):
+        with pytest.raises(OutlastError, match=rf"at most {end} tokens, got {end + 1}"):
+            call()
+
+
+@every
+def test_it_runs_in_bfloat16_under_autocast(subject: Subject):
+    module, x = subject.make().float(), subject.input()
+    x = x if subject.whole_model else x.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        low, _ = module(x)
+    torch.testing.assert_close(low.float(), module(x)[0], rtol=0.1, atol=0.1)
+
+
+@every_mixer
+def test_a_mixers_spec_makes_it_again(subject: Subject):
+    mixer = subject.make()
+    assert isinstance(mixer, Mixer)
+    assert mixer.pathway in PATHWAYS
+    again = mixers.build(str(mixer.spec), width=subject.width)
+    assert again.spec == mixer.spec == mixers.canonical(subject.spec)
+    shapes = {n: p.shape for n, p in mixer.state_dict().items()}
+    assert {n: p.shape for n, p in again.state_dict().items()} == shapes
+
+
+@every_model
+def test_a_presets_line_is_the_model(subject: Subject):
+    model = subject.make()
+    line = str(model.layout)
+    assert str(canonical_layout(line)) == line
+    assert subject.spec not in line.replace("(", " ").split()
+    again = Subject(line.rpartition("@")[0].strip(), subject.width, whole_model=True).make()
+    close(again(subject.input())[0], model(subject.input())[0])
+
+
+def test_nothing_registered_is_left_out():
+    tested = " ".join(s.spec for s in SUBJECTS)
+    for name in ("lstm", "gru", "mlp", "attention", "rope", "learned", "serial", "parallel"):
+        assert name in tested

@@ -1,0 +1,33 @@
+"""Inputs for the kernels, and a comparison that says what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def lstm_inputs(steps: int, rows: int, width: int, *lead: int) -> list[Tensor]:
+    """projected, weight, h0, c0 of the LSTM, with leading axes such as the seeds'."""
+    return [
+        draw(*lead, steps, rows, 4 * width, seed=1),
+        draw(*lead, 4 * width, width, seed=2) * width**-0.5,
+        draw(*lead, rows, width, seed=3),
+        draw(*lead, rows, width, seed=4),
+    ]
+
+
+def same(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float = 1e-10) -> None:
+    for index, (one, two) in enumerate(zip(found, wanted, strict=True)):
+        torch.testing.assert_close(
+            one.to(two.dtype),
+            two,
+            rtol=tolerance,
+            atol=tolerance,
+            msg=lambda text, index=index: f"number {index}: {text}",
+        )

@@ -1,0 +1,366 @@
+"""Delayed attention in a plain training loop, on modules that know nothing of Outlast."""
+
+import copy
+import json
+import pickle
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import outlast
+from outlast.errors import SpecError
+
+pytestmark = pytest.mark.filterwarnings("error")
+WIDTH = 8
+
+
+class Attn(nn.Module):
+    """One tensor to its like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class TupleAttn(Attn):
+    """A tensor and something beside it, as many attention modules return."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, str]:
+        return super().forward(x), "weights"
+
+
+class Found(NamedTuple):
+    hidden: Tensor
+    cache: str
+
+
+class NamedAttn(Attn):
+    def forward(self, x: Tensor) -> Found:
+        return Found(super().forward(x), "cache")
+
+
+class Layer(nn.Module):
+    def __init__(self, attention: type[Attn]) -> None:
+        super().__init__()
+        self.attn, self.mlp = attention(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.attn(x)
+        x = x + (found if isinstance(found, Tensor) else found[0])
+        return x + self.mlp(x)
+
+
+def model(attention: type[Attn] = Attn) -> nn.Module:
+    return nn.Sequential(Layer(attention), Layer(attention), nn.Linear(WIDTH, 1)).double()
+
+
+X = torch.randn(4, 5, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+kinds = pytest.mark.parametrize("attention", [Attn, TupleAttn, NamedAttn])
+
+
+def attention_weights(net: nn.Module) -> list[Tensor]:
+    return [p for n, p in net.named_parameters() if "attn" in n]
+
+
+def train(net: nn.Module, delayed, steps: int) -> list[bool]:
+    """A plain loop; what `step` gave, step by step."""
+    optimiser = torch.optim.AdamW(net.parameters(), lr=0.01, weight_decay=0.1)
+    switched = []
+    for _ in range(steps):
+        loss = net(X).pow(2).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        switched.append(delayed.step(loss))
+    return switched
+
+
+def moved(net: nn.Module, before: nn.Module) -> tuple[bool, bool]:
+    """Whether any weight of attention, and every other weight, is not where it was."""
+    was = dict(before.named_parameters())
+    pairs = [("attn" in n, not torch.equal(p, was[n])) for n, p in net.named_parameters()]
+    return any(m for attn, m in pairs if attn), all(m for attn, m in pairs if not attn)
+
+
+# ---- what is held back -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "held"),
+    [
+        ("*.attn", ["0", "1"]),
+        ("0.attn", ["0"]),
+        (Attn, ["0", "1"]),
+        (lambda name, module: name.startswith("1.") and isinstance(module, Attn), ["1"]),
+        (["0.attn", "1.attn"], ["0", "1"]),
+        (["1.attn", TupleAttn], ["1"]),
+        ("*.attn*", ["0", "1"]),
+    ],
+    ids=["glob", "name", "type", "function", "list", "list of both", "with what is inside"],
+)
+def test_sublayers_are_chosen_by_name_type_or_function(where, held):
+    net = model()
+    outlast.delay(net, where)
+    closed = [n for n, layer in net.named_children() if n != "2" and "forward" in vars(layer.attn)]
+    assert closed == held
+    assert not any("forward" in vars(m) for n, m in net.named_modules() if n.endswith("qkv"))
+
+
+@pytest.mark.parametrize("where", ["*.attention", nn.LSTM, lambda name, module: False, []])
+def test_nothing_chosen_is_an_error_that_names_what_there_is(where):
+    with pytest.raises(SpecError, match=r"no module of the model matches; modules are: 0, 0\.attn"):
+        outlast.delay(model(), where)
+
+
+# ---- the modes ---------------------------------------------------------------------------------
+
+
+@kinds
+@pytest.mark.parametrize("mode", ["skip", "ramp"])
+def test_skip_adds_nothing_until_the_switch(attention, mode):
+    net = model(attention)
+    bare = copy.deepcopy(net)
+    for layer in (bare[0], bare[1]):
+        layer.attn.forward = torch.zeros_like
+    whole = net(X)
+    delayed = outlast.delay(net, "*.attn", switch=1, mode=mode, ramp=2)
+    for _ in range(2):  # the first call finds out what the sublayer returns
+        assert torch.equal(net(X), bare(X))
+    assert not torch.allclose(whole, bare(X))
+    delayed.step(1.0)
+    if mode == "skip":
+        assert torch.equal(net(X), whole)
+
+
+@kinds
+@pytest.mark.parametrize("mode", ["skip", "freeze", "ramp"])
+def test_attention_does_not_move_under_adamw_until_the_switch(attention, mode):
+    net = model(attention)
+    before = copy.deepcopy(net)
+    delayed = outlast.delay(net, "*.attn", switch=4, mode=mode)
+    assert train(net, delayed, 4) == [False, False, False, True]
+    assert moved(net, before) == (False, True)
+    between = copy.deepcopy(net)
+    assert train(net, delayed, 2) == [False, False]
+    assert moved(net, between) == (True, True)
+
+
+def test_a_closed_sublayer_of_one_tensor_is_not_run():
+    net = model()
+    outlast.delay(net, "*.attn")
+    for _ in range(5):
+        net(X)
+    assert net[0].attn.calls == net[1].attn.calls == 1, "once, to learn what it returns"
+
+
+@kinds
+def test_a_closed_sublayer_adds_nothing_even_if_it_is_broken(attention):
+    net = model(attention)
+    with torch.no_grad():
+        net[0].attn.qkv.weight.fill_(torch.nan)
+    assert net(X).isnan().any()
+    outlast.delay(net, "*.attn")
+    assert net(X).isfinite().all()
+
+
+def test_what_stands_beside_the_tensor_passes_through():
+    net = model(NamedAttn)
+    outlast.delay(net, "*.attn")
+    found = net[0].attn(X)
+    assert isinstance(found, Found)
+    assert found.cache == "cache"
+    assert not found.hidden.any()
+
+
+def test_a_sublayer_that_returns_something_else_is_named():
+    net = model()
+    net[0].attn.forward = lambda x: {"hidden": x}
+    outlast.delay(net, "0.attn")
+    with pytest.raises(SpecError, match="must return a tensor or a tuple that begins with one"):
+        net(X)
+
+
+def test_freeze_changes_no_output():
+    net = model()
+    whole = net(X)
+    outlast.delay(net, "*.attn", mode="freeze")
+    assert torch.equal(net(X), whole)
+
+
+@kinds
+def test_a_ramp_opens_bit_by_bit(attention):
+    net = model(attention)
+    alone = net[0].attn(X)
+    wanted = alone if isinstance(alone, Tensor) else alone[0]
+    delayed = outlast.delay(net, "*.attn", mode="ramp", switch=1, ramp=4)
+    shares = []
+    for _ in range(5):
+        delayed.step(1.0)
+        found = net[0].attn(X)
+        found = found if isinstance(found, Tensor) else found[0]
+        shares.append(round((found / wanted).mean().item(), 6))
+    assert shares == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_detach_learns_but_teaches_nothing_upstream():
+    layer = Layer(Attn).double()
+    outlast.delay(nn.Sequential(layer), "*.attn", mode="detach", switch=1)
+    x = X.clone().requires_grad_()
+    layer.attn(x).sum().backward()
+    assert x.grad is None
+    assert layer.attn.qkv.weight.grad.any()
+
+
+def test_detach_reaches_arguments_given_by_name():
+    net = nn.Sequential(nn.MultiheadAttention(WIDTH, 2, dtype=torch.float64))
+    delayed = outlast.delay(net, "0", mode="detach", switch=1)
+    x = X.clone().requires_grad_()
+    (out,) = torch.autograd.grad(net[0](query=x, key=x, value=x)[0].sum(), [x], allow_unused=True)
+    assert out is None
+    delayed.step(1.0)
+    (out,) = torch.autograd.grad(net[0](query=x, key=x, value=x)[0].sum(), [x])
+    assert out.any()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_torchs_own_encoder_layer_is_held_back_in_training_and_in_tests(training):
+    layer = nn.TransformerEncoderLayer(
+        WIDTH, 2, 16, dropout=0.0, batch_first=True, dtype=torch.float64
+    )
+    layer.train(training)
+    net = nn.Sequential(layer)
+
+    def without_attention(x: Tensor) -> Tensor:
+        x = layer.norm1(x)
+        return layer.norm2(x + layer.linear2(layer.linear1(x).relu()))
+
+    delayed = outlast.delay(net, nn.MultiheadAttention, switch=1)
+    with torch.no_grad():
+        torch.testing.assert_close(net(X), without_attention(X))
+        delayed.step(1.0)
+        assert not torch.allclose(net(X), without_attention(X))
+
+
+# ---- the switch --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "at"),
+    [
+        ({"switch": 3}, 3),
+        ({"switch": "3"}, 3),
+        ({"switch": 0.5, "steps": 8}, 4),
+        ({"switch": "0.5", "steps": 8}, 4),
+        ({"switch": "below(0.5)"}, 6),
+        ({"switch": "below(1e-9)", "latest": 7}, 7),
+        ({"switch": "below(1e-9)", "latest": 0.25, "steps": 8}, 2),
+        ({"switch": "below(1e-9)", "latest": 8, "steps": 8}, 8),
+        ({"switch": "below(1e-9)"}, None),
+        ({"switch": "below(1e-9)", "steps": 5}, None),
+    ],
+    ids=str,
+)
+def test_when_it_switches(arguments, at, monkeypatch):
+    monkeypatch.setattr("outlast.methods.triggers.SMOOTHING", 1.0)
+    delayed = outlast.delay(model(), "*.attn", **arguments)
+    told = [delayed.step(torch.tensor(2.0 if step < 6 else 0.1)) for step in range(1, 10)]
+    assert [step for step, switched in enumerate(told, 1) if switched] == ([at] if at else [])
+    assert delayed.switched == at
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"switch": 0.5}, "switch=0.5: a share of training needs steps="),
+        ({"switch": "0.5"}, "switch=0.5: a share of training needs steps="),
+        ({"latest": 0.5}, "latest=0.5: a share of training needs steps="),
+        ({"switch": "bellow(1)"}, "no trigger 'bellow'; did you mean 'below'?"),
+        ({"switch": -1}, "switch=-1: expected a step >= 0"),
+        ({"mode": "skipp"}, "mode=skipp: expected skip | freeze | ramp | detach"),
+        ({"ramp": -1}, "ramp=-1: expected a number of steps >= 0"),
+    ],
+    ids=str,
+)
+def test_a_bad_argument_is_named_and_the_model_left_alone(arguments, says):
+    net = model()
+    with pytest.raises(SpecError) as caught:
+        outlast.delay(net, "*.attn", **arguments)
+    assert says in str(caught.value)
+    assert not any("forward" in vars(m) for m in net.modules())
+
+
+# ---- saving, and taking it off -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["skip", "freeze", "ramp", "detach"])
+@pytest.mark.parametrize("stop", [2, 4, 6])
+def test_a_resumed_loop_goes_on_as_one_that_was_not_stopped(mode, stop, monkeypatch):
+    monkeypatch.setattr("outlast.methods.triggers.SMOOTHING", 0.5)
+    arguments = {"mode": mode, "switch": "plateau(patience=1)", "ramp": 3}
+    losses = [2.0, 1.0, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2]
+    net = model()
+    delayed = outlast.delay(net, "*.attn", **arguments)
+    for loss in losses[:stop]:
+        delayed.step(loss)
+    saved = json.dumps(delayed.state_dict())
+    kept = delayed.state_dict()
+
+    other = model()
+    resumed = outlast.delay(other, "*.attn", **arguments)
+    resumed.load_state_dict(json.loads(saved))
+    other.load_state_dict(net.state_dict())
+    for loss in losses[stop:]:
+        assert torch.equal(other(X), net(X))
+        grads = [[p.requires_grad for p in attention_weights(m)] for m in (net, other)]
+        assert grads[0] == grads[1]
+        assert resumed.step(loss) == delayed.step(loss)
+    assert resumed.switched == delayed.switched is not None
+    assert json.dumps(kept) == saved, "what was saved does not change behind one's back"
+
+
+@kinds
+@pytest.mark.parametrize("mode", ["skip", "freeze", "detach"])
+def test_taken_off_the_model_is_as_it_was(attention, mode):
+    net = model(attention)
+    net[0].attn.qkv.bias.requires_grad_(False)
+    whole = net(X)
+    delayed = outlast.delay(net, "*.attn", mode=mode)
+    delayed.remove()
+    delayed.step(2.0)
+    assert torch.equal(net(X), whole)
+    assert [p.requires_grad for p in attention_weights(net)] == [True, False, True, True]
+    for module in net.modules():
+        assert "forward" not in vars(module)
+        assert not module._forward_pre_hooks
+
+
+def test_what_was_frozen_before_stays_frozen():
+    net = model()
+    net[0].attn.qkv.bias.requires_grad_(False)
+    delayed = outlast.delay(net, "*.attn", mode="freeze", switch=1)
+    assert not any(p.requires_grad for p in attention_weights(net))
+    delayed.step(1.0)
+    assert [p.requires_grad for p in attention_weights(net)] == [True, False, True, True]
+
+
+def test_a_forward_that_was_patched_before_is_put_back():
+    net = model()
+    net[0].attn.forward = patched = torch.zeros_like
+    outlast.delay(net, "*.attn").remove()
+    assert net[0].attn.forward is patched
+
+
+def test_the_names_of_the_weights_do_not_change_and_the_model_can_be_pickled():
+    net = model()
+    names = list(net.state_dict())
+    outlast.delay(net, "*.attn")
+    assert list(net.state_dict()) == names
+    assert torch.equal(pickle.loads(pickle.dumps(net))(X), net(X))

@@ -1,0 +1,68 @@
+"""The recurrent mixers against torch's own layers, and how their weights begin."""
+
+import pytest
+import torch
+from torch import nn
+
+from outlast.registry import mixers
+
+WIDTH = 6
+
+
+def x(tokens: int = 5, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(3, tokens, WIDTH, dtype=torch.float64, generator=generator)
+
+
+@pytest.mark.parametrize(("name", "torchs"), [("lstm", nn.LSTM), ("gru", nn.GRU)])
+def test_it_is_torchs_layer(name, torchs):
+    ours = mixers.build(name, width=WIDTH).double()
+    theirs = torchs(WIDTH, WIDTH, batch_first=True, dtype=torch.float64)
+    theirs.load_state_dict(
+        {
+            "weight_ih_l0": ours.input.weight,
+            "bias_ih_l0": ours.input.bias,
+            "weight_hh_l0": ours.weight,
+            "bias_hh_l0": ours.bias,
+        }
+    )
+    first, state = ours(x())
+    wanted, their_state = theirs(x())
+    torch.testing.assert_close(first, wanted)
+    second, _ = ours(x(seed=1), state)
+    torch.testing.assert_close(second, theirs(x(seed=1), their_state)[0])
+    flat = [s[0] for s in their_state] if isinstance(their_state, tuple) else [their_state[0]]
+    for one, two in zip(state if isinstance(state, tuple) else [state], flat, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_weights_begin_as_torchs_do(name):
+    mixer = mixers.build(name, width=64)
+    for parameter in mixer.parameters():
+        assert parameter.abs().max() <= 1 / 8
+        assert parameter.abs().max() > 0.9 / 8
+        assert parameter.std().item() == pytest.approx(1 / 8 / 3**0.5, rel=0.15)
+
+
+def test_orthogonal_blocks_and_a_forget_gate_that_remembers():
+    lstm = mixers.build("lstm(init=orthogonal, forget_bias=1)", width=16)
+    for block in lstm.weight.detach().chunk(4):
+        torch.testing.assert_close(block @ block.T, torch.eye(16), atol=1e-5, rtol=0)
+    both = (lstm.input.bias + lstm.bias).detach().chunk(4)
+    assert torch.equal(both[1], torch.ones(16))
+    assert not any(torch.equal(b, torch.ones(16)) for b in (both[0], both[2], both[3]))
+
+
+def test_a_forget_bias_of_zero_is_one_too():
+    lstm = mixers.build("lstm(forget_bias=0)", width=16)
+    assert not (lstm.input.bias + lstm.bias).detach().chunk(4)[1].any()
+    by_default = mixers.build("lstm", width=16)
+    assert (by_default.input.bias + by_default.bias).detach().chunk(4)[1].any()
+
+
+def test_the_lstm_keeps_its_state_in_float32_under_autocast():
+    lstm = mixers.build("lstm", width=WIDTH)
+    with torch.autocast("cpu", torch.bfloat16):
+        _, (h, c) = lstm(x().float())
+    assert h.dtype == c.dtype == torch.float32

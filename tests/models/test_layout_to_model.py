@@ -1,0 +1,181 @@
+"""From the layout line to the module: what is built, from which seed, and what is refused."""
+
+import pytest
+import torch
+
+import outlast
+from outlast.errors import SpecError
+from outlast.models import build_model
+from outlast.models.build import DEFAULT_WIDTH, canonical_layout
+from outlast.models.model import EMBEDDING_SCALE
+from outlast.registry import presets
+
+VOCABULARY, CLASSES = 7, 5
+
+
+def build(line: str, seed: int | None = 0):
+    return build_model(line, VOCABULARY, CLASSES, seed)
+
+
+def weights(model) -> list[torch.Tensor]:
+    return [p.detach() for p in model.parameters()]
+
+
+def same(one, two) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(weights(one), weights(two), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("line", "mixers"),
+    [
+        ("lstm @ 8", "lstm"),
+        ("lstm > mlp @ 8", "lstm mlp"),
+        ("2 x (lstm > mlp) @ 8", "lstm mlp lstm mlp"),
+        ("2 x lstm > mlp @ 8", "lstm lstm mlp"),
+        ("gru | attention(rope) > glu @ 8", "gru attention(rope) glu"),
+        ("2 x (gru | (attention > mlp)) @ 8", "gru attention mlp gru attention mlp"),
+        ("serial @ 8", "lstm attention mlp " * 4),
+        ("parallel @ 8", "lstm attention mlp " * 4),
+        ("transformer @ 8", "attention mlp " * 4),
+        ("recurrent @ 8", "lstm mlp " * 4),
+        ("interleaved @ 8", "lstm mlp lstm mlp attention mlp " * 2),
+        ("2 x (recurrent > gru) @ 8", ("lstm mlp " * 4 + "gru ") * 2),
+    ],
+)
+def test_sublayers_come_in_the_order_of_the_line(line, mixers):
+    found = [str(s.mixer.spec) for s in build(line).sublayers()]
+    assert found == mixers.split()
+
+
+def test_every_repeat_has_weights_of_its_own():
+    first, second = build("2 x (mlp) @ 8").sublayers()
+    assert not torch.equal(first.mixer.up.weight, second.mixer.up.weight)
+    assert first.mixer.up.weight.data_ptr() != second.mixer.up.weight.data_ptr()
+
+
+def test_its_size_is_the_sum_of_its_parts():
+    width, inner = 8, 32
+    outside = VOCABULARY * width + 2 * width + (width * CLASSES + CLASSES)
+    lstm = 4 * width * width * 2 + 4 * width * 2
+    attention = 3 * width * width + width * width + width
+    mlp = width * inner + inner + inner * width + width
+    model = build("2 x (lstm > attention > mlp) @ 8")
+    assert model.size == outside + 2 * (lstm + attention + mlp + 3 * 2 * width)
+
+
+def test_the_width_is_that_of_the_line_or_the_default():
+    assert build("mlp @ 24").embedding.weight.shape == (VOCABULARY, 24)
+    assert build("mlp").embedding.weight.shape == (VOCABULARY, DEFAULT_WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("line", "scale"), [("mlp @ 64", EMBEDDING_SCALE), ("mlp @ 64, embedding=1", 1.0)]
+)
+def test_the_embedding_begins_at_the_scale_of_the_line(line, scale):
+    model = build_model(line, 500, 5, seed=0)
+    assert model.embedding.weight.std().item() == pytest.approx(scale, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("line", "canonical"),
+    [
+        ("lstm", "lstm @ 128"),
+        ("2x(attention(nope,4)>mlp(4))@8", "2 x (attention > mlp) @ 8"),
+        ("attention(scheme=rope)", "attention(rope) @ 128"),
+        ("recurrent @ 8", "4 x (lstm > mlp) @ 8"),
+        ("2 x (recurrent | mlp)", "2 x (4 x (lstm > mlp) | mlp) @ 128"),
+        ("lstm @ 8, embedding=1", "lstm @ 8, embedding=1.0"),
+    ],
+)
+def test_the_canonical_line(line, canonical):
+    assert str(canonical_layout(line)) == canonical
+    assert str(canonical_layout(canonical)) == canonical
+    assert str(build(line).layout) == canonical
+
+
+@pytest.mark.parametrize("preset", presets.names())
+def test_a_preset_is_the_line_it_stands_for(preset):
+    line = str(canonical_layout(f"{preset} @ 8"))
+    assert same(build(f"{preset} @ 8"), build(line))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("2 x (lstm > attenton)", "no mixer or preset 'attenton'; did you mean 'attention'?"),
+        ("serail", "no mixer or preset 'serail'; did you mean 'serial'?"),
+        ("lstm(size=3)", "mixer lstm has no argument 'size'"),
+        ("serial(4)", "preset serial takes at most 0 arguments"),
+        ("lstm | attention(heads=3) @ 8", "heads=3: expected a divisor of the width, 8"),
+    ],
+)
+def test_what_cannot_be_built_is_named(line, says):
+    with pytest.raises(SpecError) as caught:
+        build(line)
+    assert says in str(caught.value)
+
+
+# ---- seeds -------------------------------------------------------------------------------------
+
+
+def test_a_seed_decides_the_weights_and_nothing_else_does():
+    line = "lstm > attention(learned) > mlp @ 8"
+    torch.manual_seed(1)
+    one = build(line, seed=3)
+    torch.manual_seed(2)
+    assert same(one, build(line, seed=3))
+    assert not same(one, build(line, seed=4))
+
+
+def test_a_seed_leaves_torchs_random_state_as_it_was():
+    before = torch.get_rng_state()
+    build("lstm(init=orthogonal) > attention(learned) > mlp @ 8", seed=3)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.gpu
+def test_a_seed_leaves_the_gpus_random_state_as_it_was():
+    before = torch.cuda.get_rng_state()
+    build("lstm > mlp @ 8", seed=3)
+    assert torch.equal(before, torch.cuda.get_rng_state())
+
+
+def test_without_a_seed_it_follows_torchs():
+    torch.manual_seed(5)
+    one, two = build("mlp @ 8", seed=None), build("mlp @ 8", seed=None)
+    torch.manual_seed(5)
+    assert same(one, build("mlp @ 8", seed=None))
+    assert not same(one, two)
+
+
+# ---- what a model says of itself ---------------------------------------------------------------
+
+
+def test_every_weight_belongs_to_a_pathway():
+    model = build("gru | attention(scalable) > mlp @ 8")
+    pathways = model.pathways()
+    assert set(pathways) == {name for name, _ in model.named_parameters()}
+    by_pathway = {p: {n for n in pathways if pathways[n] == p} for p in set(pathways.values())}
+    inside = {
+        s.pathway: {id(p) for p in s.parameters()} for s in model.sublayers()
+    }  # the norm goes with its mixer
+    parameters = dict(model.named_parameters())
+    for pathway in ("recurrent", "attention"):
+        assert {id(parameters[n]) for n in by_pathway[pathway]} == inside[pathway]
+    outside = {"embedding.weight", "norm.weight", "norm.bias", "head.weight", "head.bias"}
+    assert outside <= by_pathway["pointwise"]
+    assert len(by_pathway["pointwise"]) == len(outside) + len(inside["pointwise"])
+
+
+def test_the_lowest_ceiling_counts():
+    line = "attention(learned(ceiling=20)) > attention(learned(ceiling=9)) > lstm @ 8"
+    assert build(line).ceiling == 9
+    assert build("attention(rope) > lstm @ 8").ceiling is None
+
+
+def test_the_short_way_from_a_line_and_a_task():
+    task = outlast.task("modsum(modulus=3)")
+    for given in (task, "modsum(modulus=3)"):
+        model = outlast.model("lstm > mlp @ 8", given, seed=1)
+        assert model.embedding.num_embeddings == task.vocabulary
+        assert model.head.out_features == task.classes

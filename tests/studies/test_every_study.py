@@ -1,0 +1,234 @@
+"""Every registered study at every scale is well-formed, and `dat` has the arms it must have."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from outlast.api import task as make_task
+from outlast.errors import SpecError
+from outlast.methods import Setup
+from outlast.registry import methods, studies, tasks
+from outlast.specs import parse
+from outlast.studies import Claim, Study
+from outlast.studies.matching import matched, size_of
+from outlast.train.session import canonical
+from outlast.train.settings import RunSpec
+
+
+def scales(name: str) -> list[str]:
+    """What the study's own signature offers."""
+    (scale,) = [p for p in studies.entry(name).parameters() if p.name == "scale"]
+    return list(get_args(scale.annotation))
+
+
+@cache
+def make(name: str, scale: str) -> Study:
+    made: Study = studies.entry(name).factory(scale=scale)
+    return made
+
+
+@cache
+def size(model: str, task: str) -> int:
+    return size_of(model, make_task(task))
+
+
+ALL = [(name, scale) for name in studies.names() for scale in scales(name)]
+every_study = pytest.mark.parametrize(("name", "scale"), ALL, ids=[" ".join(s) for s in ALL])
+
+
+STATISTICS = get_args(get_type_hints(Claim)["statistic"])
+
+
+def test_there_is_something_for_a_laptop_and_something_for_a_gpu() -> None:
+    assert {"dat", "phase1"} <= set(studies.names())
+    for name in studies.names():
+        assert {"demo", "paper"} <= set(scales(name))
+
+
+@every_study
+def test_names_and_words(name: str, scale: str) -> None:
+    study = make(name, scale)
+    assert (study.name, study.scale) == (name, scale)
+    assert study.title
+    assert study.question.endswith("?")
+    names = [a.name for a in study.arms]
+    assert len({n.lower() for n in names}) == len(names)  # some disks do not know capitals
+    for arm in study.arms:
+        assert re.fullmatch(r"[a-z0-9][a-z0-9._-]*", arm.name), arm.name
+        assert arm.name not in ("report", "study.json")  # what else is in the study's folder
+        assert arm.label
+    labels = [(a.group, a.label) for a in study.arms]
+    assert len(set(labels)) == len(labels)
+
+
+@every_study
+def test_every_spec_can_be_built(name: str, scale: str) -> None:
+    for arm in make(name, scale).arms:
+        run = canonical(arm.run)
+        assert canonical(run) == run
+        assert RunSpec.read(json.loads(json.dumps(run.to_json()))) == run
+        task = tasks.build(run.task)
+        assert size(run.model, run.task) > 0
+        for spec in run.methods:
+            methods.build(spec).begin(Setup(run.settings.steps, task.parts, task.lengths))
+        assert len(run.seeds) >= 4
+        settings = run.settings
+        assert settings.steps >= settings.block
+
+
+@every_study
+def test_no_two_arms_are_the_same_run(name: str, scale: str) -> None:
+    known: dict[Any, str] = {}
+    for arm in make(name, scale).arms:
+        run = canonical(replace(arm.run, label=""))
+        assert run not in known, f"{arm.name} is the same run as {known[run]}"
+        known[run] = arm.name
+
+
+@every_study
+def test_claims_are_about_what_is_measured(name: str, scale: str) -> None:
+    study = make(name, scale)
+    arms = {a.name: a for a in study.arms}
+    assert study.claims
+    chosen = {a.name for a in study.choose()}
+    for claim in study.claims:
+        assert claim.arm in arms, claim
+        assert claim.multiple in study.ladder, claim
+        task = make_task(arms[claim.arm].run.task)
+        assert claim.part in ("joint", *task.parts), claim
+        length = task.lengths[1] * claim.multiple
+        assert task.ceiling is None or length <= task.ceiling, claim
+        assert claim.statistic in STATISTICS, claim
+        assert (claim.versus is not None) == (claim.statistic == "difference"), claim
+        assert claim.versus is None or claim.versus in arms, claim
+        assert claim.low is not None or claim.high is not None, claim
+        assert claim.low is None or claim.high is None or claim.low < claim.high, claim
+        assert claim.text
+        assert claim.source
+        assert {claim.arm, claim.versus or claim.arm} <= chosen, f"not run by default: {claim}"
+
+
+@every_study
+def test_the_ladder_can_be_climbed(name: str, scale: str) -> None:
+    study = make(name, scale)
+    assert study.ladder[0] == 1
+    assert list(study.ladder) == sorted(set(study.ladder))
+    assert study.sequences >= 2000
+    for arm in study.arms:
+        task = make_task(arm.run.task)
+        longest = task.lengths[1] * study.ladder[-1]
+        assert task.ceiling is None or longest <= task.ceiling, arm.name
+
+
+@every_study
+def test_what_study_json_holds(name: str, scale: str) -> None:
+    study = make(name, scale)
+    written = json.loads(json.dumps(study.to_json("outlast reproduce x", [a.name for a in study.arms]), allow_nan=False))
+    assert written["format"] == 1
+    assert (written["study"], written["scale"]) == (name, scale)
+    assert written["command"] == "outlast reproduce x"
+    assert [a["name"] for a in written["arms"]] == [a.name for a in study.arms]
+    assert len(written["claims"]) == len(study.claims)
+
+
+# ---- choosing arms -----------------------------------------------------------------------------
+
+
+def test_arms_are_chosen_by_name_and_pattern() -> None:
+    study = make("dat", "paper")
+    assert [a.name for a in study.choose(["lstm", "serial4-*"])][:2] == ["lstm", "serial4-joint"]
+    twice = study.choose(["lstm", "l*", "lstm"])
+    assert [a.name for a in twice] == ["lstm"]
+    assert all(a.run.seeds == (7, 9) for a in study.choose(["*"], (7, 9)))
+    assert [a.run.seeds for a in study.choose(["lstm"])] == [study.arms[-3].run.seeds]
+    with pytest.raises(SpecError, match=r"arms=ltsm: no such arm; did you mean 'lstm'"):
+        study.choose(["ltsm"])
+
+
+# ---- the study of delayed attention ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("design", "blocks"), list(product(("serial", "parallel", "interleaved"), (2, 4)))
+)
+def test_the_paper_scale_has_every_arm(design: str, blocks: int) -> None:
+    study = make("dat", "paper")
+    ours = {a.name: a for a in study.arms if a.name.startswith(f"{design}{blocks}-")}
+    found = {}
+    for name, arm in ours.items():
+        run = canonical(arm.run)
+        kinds = [parse(m) for m in run.methods]
+        assert len(kinds) <= 1
+        details = dict(kinds[0].kwargs) if kinds else {}
+        key = (kinds[0].name, details.get("phase1"), details.get("mode")) if kinds else "joint"
+        found[key] = name
+    wanted = {"joint", ("loss_order", "state", None)}
+    wanted |= {("dat", p, m) for p, m in product(("state", "full"), ("skip", "freeze", "ramp"))}
+    assert set(found) == wanted
+    assert len({a.run.model for a in ours.values()}) == 1
+    assert len({a.run.settings for a in ours.values()}) == 1
+
+
+def test_the_designs_are_what_they_are_called() -> None:
+    arms = {a.name: canonical(a.run).model for a in make("dat", "paper").arms}
+    for blocks in (2, 4):
+        assert "lstm > attention" in arms[f"serial{blocks}-joint"]
+        assert "lstm | attention" in arms[f"parallel{blocks}-joint"]
+        assert "lstm > mlp > lstm > mlp > attention" in arms[f"interleaved{blocks}-joint"]
+
+
+def test_the_pure_models_are_there() -> None:
+    arms = {a.name: canonical(a.run).model for a in make("dat", "paper").arms}
+    assert "attention" not in arms["lstm"]
+    assert "lstm" not in arms["transformer"] + arms["transformer-rope"]
+    assert "rope" in arms["transformer-rope"]
+    assert "rope" not in arms["transformer"]
+
+
+@pytest.mark.parametrize(
+    ("scale", "like", "others"),
+    [
+        ("demo", "joint", ["dat", "control", "lstm", "transformer"]),
+        (
+            "paper", "serial4-joint",
+            ["parallel4-joint", "interleaved4-joint", "lstm", "transformer", "transformer-rope"],
+        ),
+        ("paper", "serial2-joint", ["parallel2-joint", "interleaved2-joint"]),
+    ],
+)  # fmt: skip
+def test_arms_that_are_compared_are_of_one_size(scale: str, like: str, others: list[str]) -> None:
+    arms = {a.name: a.run for a in make("dat", scale).arms}
+    wanted = size(arms[like].model, arms[like].task)
+    for other in others:
+        assert arms[other].task == arms[like].task
+        assert size(arms[other].model, arms[other].task) == pytest.approx(wanted, rel=0.1), other
+
+
+def test_a_matched_width_is_the_closest_there_is() -> None:
+    spec = "composite(modulus=2, keys=32, queries=2, length=4)"
+    task, like = make_task(spec), "2 x (lstm > attention > mlp) @ 48"
+    target = size_of(like, task)
+    found = matched("2 x (lstm > mlp)", like, spec, step=4)
+    width = int(found.rpartition("@ ")[2])
+    gaps = {
+        w: abs(size_of(f"2 x (lstm > mlp) @ {w}", task) - target)
+        for w in (width - 4, width, width + 4)
+    }
+    assert min(gaps, key=gaps.__getitem__) == width
+
+
+def test_the_demo_has_joint_training_delay_control_and_pure_models() -> None:
+    arms = {a.name: canonical(a.run) for a in make("dat", "demo").arms}
+    assert arms["joint"].methods == ()
+    assert [parse(m).name for m in arms["dat"].methods] == ["dat"]
+    assert [parse(m).name for m in arms["control"].methods] == ["loss_order"]
+    assert len({arms[n].model for n in ("joint", "dat", "control")}) == 1
+    assert "attention" not in arms["lstm"].model
+    assert "lstm" not in arms["transformer"].model

@@ -1,0 +1,199 @@
+"""Running a study: given again it goes on, and one bad arm does not stop the others."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outlast.studies.runner as runner
+import outlast.train.loop as loop
+from outlast.errors import RunFolderError
+from outlast.runs import CHECKPOINT, RESULTS, read_metrics, read_run
+from outlast.studies import Arm, Claim, Study
+from outlast.studies.runner import News, run_study
+from outlast.train.session import begin, go_on
+from outlast.train.settings import RunSpec
+from tiny_runs import CPU, assert_same_run, checkpoint, tiny, trained
+
+
+def quick(*methods: str, **changed: Any) -> RunSpec:
+    run = tiny(*methods, **({"steps": 20, "probe": 0, "checkpoint": 10} | changed))
+    return replace(run, label=" ".join(methods) or "plain")
+
+
+def study(*arms: Arm) -> Study:
+    claims = [Claim("It is so", arms[0].name, 1, "us", low=0.0)]
+    return Study("mini", "demo", "A small one", "Is it so?", arms, claims, (1, 3), 32)
+
+
+ARMS = [Arm("plain", quick()), Arm("dat", quick("dat(switch=10)"))]
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that need not load torch first."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["outlast.studies.runner", "outlast.evaluate.run"])
+    monkeypatch.setattr(runner.multiprocessing, "get_context", lambda _: context)
+
+
+class Watcher:
+    """Remembers the news, and may act on them."""
+
+    def __init__(self, act: Callable[[News], None] = lambda news: None) -> None:
+        self.news: list[News] = []
+        self.act = act
+
+    def __call__(self, news: News) -> None:
+        self.news.append(news)
+        self.act(news)
+
+    def states(self, arm: str) -> list[str]:
+        seen = [n.state for n in self.news if n.arm == arm]
+        return [s for i, s in enumerate(seen) if i == 0 or seen[i - 1] != s]
+
+
+def run(arms: list[Arm], out: Path, watch: Callable[[News], None], **options: Any) -> list[str]:
+    options = {"device": "cpu", "workers": 2, "overwrite": False} | options
+    return run_study(study(*arms), arms, out, watch=watch, **options)
+
+
+def files(folder: Path) -> dict[str, tuple[int, bytes]]:
+    found = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in found}
+
+
+@pytest.mark.usefixtures("at_once")
+def test_every_arm_is_trained_and_tested_and_then_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, watch = tmp_path / "study", Watcher()
+    assert run(ARMS, out, watch) == []
+    for arm in ARMS:
+        assert watch.states(arm.name) == ["started", "training", "testing", "done"]
+        results = json.loads((out / arm.name / RESULTS).read_text())
+        assert results["sequences"] == 32
+        assert {r["multiple"] for r in results["rows"]} == {1, 3}
+        assert_same_run(trained(arm.run, tmp_path / arm.name), out / arm.name)
+    assert [n.progress.step for n in watch.news if n.progress and n.arm == "dat"] == [10, 20]
+
+    before, again = files(out), Watcher()
+    assert run(ARMS, out, again) == []
+    assert [(n.arm, n.state) for n in again.news] == [("plain", "done"), ("dat", "done")]
+    assert files(out) == before
+
+    (out / "dat" / RESULTS).unlink()  # trained, but not tested
+    third = Watcher()
+    assert run(ARMS, out, third) == []
+    assert third.states("plain") == ["done"]
+    assert third.states("dat") == ["started", "testing", "done"]
+    assert files(out)[str(out / "dat" / RESULTS)][1] == before[str(out / "dat" / RESULTS)][1]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_interrupted_arm_goes_on(tmp_path: Path) -> None:
+    arm, out = ARMS[1], tmp_path / "study"
+    begin(arm.run, out / arm.name, CPU)
+    with pytest.MonkeyPatch.context() as patch:
+        save = loop.save_checkpoint
+
+        def last(*args: Any) -> None:
+            save(*args)
+            raise Killed
+
+        patch.setattr(loop, "save_checkpoint", last)
+        with pytest.raises(Killed):
+            go_on(out / arm.name, CPU)
+    assert json.loads(checkpoint(out / arm.name)[1])["step"] == 10
+    watch = Watcher()
+    assert run([arm], out, watch) == []
+    assert [n.progress.step for n in watch.news if n.progress] == [20]
+    assert_same_run(trained(arm.run, tmp_path / "whole"), out / arm.name)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_failing_arm_is_reported_and_the_others_finish(tmp_path: Path) -> None:
+    bad = Arm("bad", quick(lr=1e38, warmup=0, model="mlp > lstm @ 16"))
+    watch = Watcher()
+    assert run([bad, *ARMS], tmp_path, watch) == ["bad"]
+    (failed,) = [n for n in watch.news if n.state == "failed"]
+    assert failed.arm == "bad"
+    assert "not finite" in failed.error
+    assert watch.states("plain")[-1] == watch.states("dat")[-1] == "done"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_arm_whose_process_dies_is_reported(tmp_path: Path) -> None:
+    """As one that the system ends for want of memory: it cannot say so itself."""
+
+    def kill(news: News) -> None:
+        if news.state == "training" and news.arm == "long":
+            pid = int((tmp_path / "long" / ".lock").read_text().removeprefix("process "))
+            os.kill(pid, signal.SIGKILL)
+
+    long, watch = Arm("long", quick(steps=100_000)), Watcher(kill)
+    assert run([long, ARMS[0]], tmp_path, watch) == ["long"]
+    (failed,) = [n for n in watch.news if n.state == "failed"]
+    assert failed.arm == "long"
+    assert "exit code -9" in failed.error
+    assert watch.states("plain")[-1] == "done"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_asked_to_stop_every_arm_saves_and_leaves(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # should nobody else listen
+    try:
+        long = [Arm(n, quick(steps=100_000, seeds=(s,))) for s, n in enumerate(("a", "b", "c"))]
+        seen: set[str] = set()
+
+        def ask(news: News) -> None:
+            if news.state == "training":
+                seen.add(news.arm)
+                if seen == {"a", "b"}:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        watch = Watcher(ask)
+        assert run(long, tmp_path, watch) == ["a", "b", "c"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert watch.states("a")[-1] == watch.states("b")[-1] == "stopped"
+    assert watch.states("c") == []  # its turn had not come
+    for name in ("a", "b"):
+        saved = json.loads(checkpoint(tmp_path / name)[1])["step"]
+        assert saved > 0
+        assert max(line["step"] for line in read_metrics(tmp_path / name)) == saved
+
+
+@pytest.mark.parametrize(
+    "other", [quick(seeds=(5,)), quick(steps=30), quick("ema(0.9)"), quick(model="gru @ 8")]
+)
+def test_a_folder_with_another_run_is_not_touched(tmp_path: Path, other: RunSpec) -> None:
+    begin(other, tmp_path / "plain", CPU)
+    before = files(tmp_path)
+    with pytest.raises(RunFolderError, match="holds a run with other seeds or settings"):
+        run([ARMS[0]], tmp_path, Watcher())
+    assert files(tmp_path) == before
+
+
+@pytest.mark.usefixtures("at_once")
+def test_told_to_it_starts_anew(tmp_path: Path) -> None:
+    begin(quick(seeds=(5,)), tmp_path / "plain", CPU)
+    assert run([ARMS[0]], tmp_path, Watcher(), overwrite=True) == []
+    assert read_run(tmp_path / "plain")["seeds"] == [0, 1]
+    assert (tmp_path / "plain" / CHECKPOINT).exists()
+
+
+def test_no_arms_at_all(tmp_path: Path) -> None:
+    assert run_study(study(*ARMS), [], tmp_path, "cpu", 2, False, Watcher()) == []
