@@ -297,7 +297,7 @@ def _rewrite(folder: Path, change: Callable[[dict[str, Any]], Any], *drop: str) 
         (lambda s: {k: v for k, v in s.items() if k != "format"}, "has format None"),
         (lambda s: [s], "is damaged or cut short: .*not a JSON object"),
         (lambda s: {k: v for k, v in s.items() if k != "step"}, "is damaged: it has no step"),
-        (lambda s: {"format": 1}, "is damaged: it has no run, step"),
+        (lambda s: {"format": 1}, "is damaged: it has no step, averaged"),
         (
             lambda s: s | {"run": s["run"] | {"seeds": [5]}},
             r"another run: its seeds is \[5\], this run's is \[0\]",
@@ -338,7 +338,7 @@ def test_a_checkpoint_of_other_methods(folder: Path, tmp_path: Path) -> None:
     changed = tiny("ema(0.9)", seeds=(0,), steps=10, block=10, probe=0, checkpoint=10)
     foreign = trained(changed, tmp_path / "other")
     (folder / CHECKPOINT).write_bytes((foreign / CHECKPOINT).read_bytes())
-    refused(folder, r"its methods is \['ema\(0.9\)'\], this run's is \[\]")
+    refused(folder, r"its methods is \['ema\(decay=0.9\)'\], this run's is \[\]")
 
 
 def test_no_checkpoint_yet(tmp_path: Path) -> None:

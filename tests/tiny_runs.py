@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors import safe_open
 
+import outlast.studies.runner as runner
 from outlast.runs import CHECKPOINT, METRICS
 from outlast.train.session import begin, go_on
 from outlast.train.settings import RunSpec, Settings
@@ -54,6 +57,13 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert [n for n in tensors if tensors[n] != tensors_too[n]] == []
     assert state == state_too
     assert (one / METRICS).read_bytes() == (other / METRICS).read_bytes()
+
+
+def start_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the processes of a study from one that has torch loaded already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["outlast.studies.runner", "outlast.evaluate.run"])
+    monkeypatch.setattr(runner.multiprocessing, "get_context", lambda _: context)
 
 
 def outlast(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,8 @@ the result as ``.spec``. A parameter that is a Python keyword is written with a 
 underscore (``from_``) and read without it (``from=8``).
 
 Another package adds items by an entry point in one of the groups ``outlast.tasks``,
-``outlast.mixers``, ``outlast.schemes``, ``outlast.methods``, ``outlast.presets``, ``outlast.studies``::
+``outlast.mixers``, ``outlast.schemes``, ``outlast.methods``, ``outlast.presets`` and
+``outlast.studies``::
 
     [project.entry-points."outlast.tasks"]
     dyck = "my_package.dyck:Dyck"
@@ -141,7 +142,9 @@ class Registry:
             # attention(scheme=...): an argument named after a kind holds an item of that kind
             if parameter.annotation is Spec and name in KINDS:
                 bound[parameter.python_name] = KINDS[name].canonical(bound[parameter.python_name])
-        missing = [p.name for p in parameters if p.default is REQUIRED and p.python_name not in bound]
+        missing = [
+            p.name for p in parameters if p.default is REQUIRED and p.python_name not in bound
+        ]
         if missing:
             raise SpecError(f"{self.kind} {spec.name} needs a value for {', '.join(missing)}")
         return bound
@@ -169,7 +172,9 @@ class Registry:
             made = entry.factory(**given, **bound)
         except SpecError as error:
             text = str(error)
-            raise SpecError(text if text.startswith(self.kind) else f"{self.kind} {spec.name}: {text}") from None
+            raise SpecError(
+                text if text.startswith(self.kind) else f"{self.kind} {spec.name}: {text}"
+            ) from None
         made.spec = self.canonical(spec)
         return made
 
@@ -232,7 +237,9 @@ def coerce(value: Any, annotation: Any, where: str) -> Any:
         if value in inside:
             return value
         if isinstance(value, str):
-            raise SpecError(f"{where}={value}: expected {describe(annotation)}{_did_you_mean(value, inside)}")
+            raise SpecError(
+                f"{where}={value}: expected {describe(annotation)}{_did_you_mean(value, inside)}"
+            )
     elif origin is tuple:
         items = value if isinstance(value, (list, tuple)) else [value]
         return tuple(coerce(v, inside[0], where) for v in items)
@@ -302,4 +309,6 @@ schemes = Registry("scheme", "outlast.mixers.attention.schemes", given=("self", 
 methods = Registry("method", "outlast.methods")
 presets = Registry("preset", "outlast.models")
 studies = Registry("study", "outlast.studies")
-KINDS: dict[str, Registry] = {r.kind: r for r in (tasks, mixers, schemes, methods, presets, studies)}
+KINDS: dict[str, Registry] = {
+    r.kind: r for r in (tasks, mixers, schemes, methods, presets, studies)
+}

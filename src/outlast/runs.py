@@ -25,7 +25,10 @@ from outlast.errors import RunFolderError
 
 FORMAT = 1
 RUN, METRICS, CHECKPOINT, RESULTS = (
-    "run.json", "metrics.jsonl", "checkpoint.safetensors", "results.json",
+    "run.json",
+    "metrics.jsonl",
+    "checkpoint.safetensors",
+    "results.json",
 )
 
 

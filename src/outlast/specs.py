@@ -51,7 +51,9 @@ class Spec:
     kwargs: tuple[tuple[str, Value], ...] = ()
 
     def __str__(self) -> str:
-        inside = [write_value(v) for v in self.args] + [f"{k}={write_value(v)}" for k, v in self.kwargs]
+        inside = [write_value(v) for v in self.args] + [
+            f"{k}={write_value(v)}" for k, v in self.kwargs
+        ]
         return f"{self.name}({', '.join(inside)})" if inside else self.name
 
 

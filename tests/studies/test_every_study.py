@@ -130,7 +130,11 @@ def test_the_ladder_can_be_climbed(name: str, scale: str) -> None:
 @every_study
 def test_what_study_json_holds(name: str, scale: str) -> None:
     study = make(name, scale)
-    written = json.loads(json.dumps(study.to_json("outlast reproduce x", [a.name for a in study.arms]), allow_nan=False))
+    written = json.loads(
+        json.dumps(
+            study.to_json("outlast reproduce x", [a.name for a in study.arms]), allow_nan=False
+        )
+    )
     assert written["format"] == 1
     assert (written["study"], written["scale"]) == (name, scale)
     assert written["command"] == "outlast reproduce x"

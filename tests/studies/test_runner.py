@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -21,7 +20,14 @@ from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import News, run_study
 from outlast.train.session import begin, go_on
 from outlast.train.settings import RunSpec
-from tiny_runs import CPU, assert_same_run, checkpoint, tiny, trained
+from tiny_runs import (
+    CPU,
+    assert_same_run,
+    checkpoint,
+    start_processes_at_once,
+    tiny,
+    trained,
+)
 
 
 def quick(*methods: str, **changed: Any) -> RunSpec:
@@ -40,9 +46,7 @@ ARMS = [Arm("plain", quick()), Arm("dat", quick("dat(switch=10)"))]
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that need not load torch first."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["outlast.studies.runner", "outlast.evaluate.run"])
-    monkeypatch.setattr(runner.multiprocessing, "get_context", lambda _: context)
+    start_processes_at_once(monkeypatch)
 
 
 class Watcher:
@@ -197,3 +201,19 @@ def test_told_to_it_starts_anew(tmp_path: Path) -> None:
 
 def test_no_arms_at_all(tmp_path: Path) -> None:
     assert run_study(study(*ARMS), [], tmp_path, "cpu", 2, False, Watcher()) == []
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_arm_that_nobody_listens_to_saves_and_leaves(tmp_path: Path) -> None:
+    """As when the process that runs the study is killed: no arm goes on unseen."""
+    context: Any = runner.multiprocessing.get_context("spawn")
+    ear, mouth = context.Pipe(duplex=False)
+    todo = (Arm("long", quick(steps=100_000)), tmp_path / "long", "cpu", 1, (1,), 8, False, mouth)
+    process = context.Process(target=runner._work, args=todo)
+    process.start()
+    mouth.close()
+    assert ear.recv().state == "training"
+    ear.close()
+    process.join(60)
+    assert process.exitcode is not None
+    assert json.loads(checkpoint(tmp_path / "long")[1])["step"] < 100_000

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return MISTAKE
     # only the verb that is asked for is imported, so that --help answers at once
     wanted = [v for v in VERBS if arguments and v == arguments[0]] or list(VERBS)
-    functions = {v: getattr(importlib.import_module(f"outlast.cli.{v}_"), "main") for v in wanted}
+    functions = {v: importlib.import_module(f"outlast.cli.{v}_").main for v in wanted}
     app = tyro.extras.SubcommandApp()
     for verb, function in functions.items():
         app.command(name=verb)(function)
@@ -40,8 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         code = app.cli(
-            args=arguments, prog="outlast",
-            description="Train short, test long: sequence models that outlast their training length.",
+            args=arguments,
+            prog="outlast",
+            description="Train short, test long: models that outlast their training length.",
             config=(tyro.conf.OmitSubcommandPrefixes,),
         )
     except OutlastError as error:

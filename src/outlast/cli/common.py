@@ -40,7 +40,9 @@ def accuracy_table(rows: Sequence[dict[str, Any]], parts: Sequence[str], title: 
         joint = [r["exact"]["joint"] for r in own]
         means = [sum(r["exact"][p] for r in own) / len(own) for p in parts]
         table.add_row(
-            *start, f"{sum(joint) / len(joint):.3f}", f"{min(joint):.3f}",
+            *start,
+            f"{sum(joint) / len(joint):.3f}",
+            f"{min(joint):.3f}",
             *(f"{m:.3f}" for m in means),
         )
     return table

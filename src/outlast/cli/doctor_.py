@@ -33,6 +33,10 @@ def main() -> None:
         table.add_row(f"cuda:{index}", f"{card.name}, {card.total_memory / 2**30:.0f} GiB")
     if not cuda:
         table.add_row("cuda", "no device: everything runs on the CPU")
-    table.add_row("lstm kernel", "time loop over stacked seeds" + (", in a CUDA graph" if cuda else ""))
-    table.add_row("attention kernel", "torch scaled_dot_product_attention, seeds folded into the batch")
+    table.add_row(
+        "lstm kernel", "time loop over stacked seeds" + (", in a CUDA graph" if cuda else "")
+    )
+    table.add_row(
+        "attention kernel", "torch scaled_dot_product_attention, seeds folded into the batch"
+    )
     console.print(table)

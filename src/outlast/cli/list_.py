@@ -17,6 +17,7 @@ def main(kind: Annotated[Kind | None, tyro.conf.Positional] = None) -> None:
     Args:
         kind: Show only this kind.
     """
+    from rich.markup import escape
     from rich.table import Table
 
     from outlast.cli.common import console
@@ -31,7 +32,7 @@ def main(kind: Annotated[Kind | None, tyro.conf.Positional] = None) -> None:
         for item in registry.names():
             entry = registry.entry(item)
             origin = "" if entry.source == "outlast" else f"  [from {entry.source}]"
-            table.add_row(f"  {item}", entry.summary + origin)
+            table.add_row(f"  {item}", escape(entry.summary + origin))
         plural = "studies" if name == "study" else f"{name}s"
         console.print(f"[bold]{plural}[/bold]")
         console.print(table)

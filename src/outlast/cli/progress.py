@@ -39,8 +39,11 @@ def progress(console: Console) -> Iterator[Callable[[str, Report | str], None]]:
 
 def _live(console: Console) -> Iterator[Callable[[str, Report | str], None]]:
     columns = (
-        TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[left]}"), TextColumn("{task.fields[words]}", style="dim"),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(24),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[left]}"),
+        TextColumn("{task.fields[words]}", style="dim", markup=False),
     )
     with Progress(*columns, console=console) as bars:
         known: dict[str, TaskID] = {}
@@ -53,7 +56,9 @@ def _live(console: Console) -> Iterator[Callable[[str, Report | str], None]]:
                 bars.update(known[name], completed=done, words=what, left="")
             else:
                 bars.update(
-                    known[name], completed=what.step / what.steps, words=sentence(what),
+                    known[name],
+                    completed=what.step / what.steps,
+                    words=sentence(what),
                     left=f"{clock(what.seconds_left)} left",
                 )
 
@@ -65,12 +70,14 @@ def _plain(console: Console) -> Iterator[Callable[[str, Report | str], None]]:
 
     def show(name: str, what: Report | str) -> None:
         if isinstance(what, str):
-            console.print(f"{name}: {what}", soft_wrap=True)
+            console.print(f"{name}: {what}", soft_wrap=True, markup=False)
         elif time.monotonic() - last.get(name, -QUIET) >= QUIET or what.step == what.steps:
             last[name] = time.monotonic()
             console.print(
                 f"{name}: step {what.step}/{what.steps}, {clock(what.seconds_left)} left, "
-                f"{sentence(what)}", soft_wrap=True,
+                f"{sentence(what)}",
+                soft_wrap=True,
+                markup=False,
             )
 
     yield show

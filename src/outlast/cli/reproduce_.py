@@ -68,12 +68,19 @@ def main(
     write_json(folder / "study.json", made.to_json(command, there))
     with progress(console) as show:
         unfinished = run_study(
-            made, chosen, folder, str(where), count, overwrite,
+            made,
+            chosen,
+            folder,
+            str(where),
+            count,
+            overwrite,
             lambda news: show(names[news.arm], news.progress or news.error or news.state),
         )
     page = report([folder], folder / "report")
     if unfinished:
-        console.print(f"\nnot finished: {', '.join(unfinished)}; the same command goes on with them")
+        console.print(
+            f"\nnot finished: {', '.join(unfinished)}; the same command goes on with them"
+        )
     console.print(f"\nthe page: {page.resolve().as_uri()}", soft_wrap=True)
     return STOPPED if unfinished else 0
 
@@ -90,6 +97,8 @@ def _show_arms(chosen: list) -> None:  # type: ignore[type-arg]
     for arm in chosen:
         run = arm.run
         size = model(run.model, run.task).size
-        table.add_row(arm.name, run.model, " + ".join(run.methods), f"{size:,}", str(len(run.seeds)))
+        table.add_row(
+            arm.name, run.model, " + ".join(run.methods), f"{size:,}", str(len(run.seeds))
+        )
     console.print(table)
     console.print()

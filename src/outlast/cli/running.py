@@ -19,12 +19,14 @@ def train_and_test(folder: Path, device: torch.device) -> int:
     record = read_run(folder)
     console.print(
         f"{record['model']}  ({record['parameters']:,} parameters)\non {record['task']}, "
-        f"seeds {', '.join(map(str, record['seeds']))}, {device}", markup=False, soft_wrap=True,
+        f"seeds {', '.join(map(str, record['seeds']))}, {device}",
+        markup=False,
+        soft_wrap=True,
     )
     with progress(console) as show:
         ended = go_on(folder, device, lambda report: show(folder.name, report))
     if not ended:
-        console.print(f"saved; go on with: outlast resume {folder}", soft_wrap=True)
+        console.print(f"saved; go on with: outlast resume {folder}", markup=False, soft_wrap=True)
         return STOPPED
     show_results(folder, evaluate_run(folder, device=device))
     return 0
@@ -35,5 +37,8 @@ def show_results(folder: Path, rows: list[dict[str, object]]) -> None:
     parts = read_run(folder)["parts"]
     console.print()
     console.print(accuracy_table(rows, parts, "share of sequences with every answer right"))
-    console.print(f"\n{folder / 'results.json'} has every seed; "
-                  f"a page of pictures: outlast report {folder}", soft_wrap=True)
+    console.print(
+        f"\n{folder / 'results.json'} has every seed; a page of pictures: outlast report {folder}",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -33,6 +33,7 @@ def main(spec: Annotated[str, tyro.conf.Positional]) -> None:
 
 
 def _show_entry(kind: str, spec: Any) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from outlast.cli.common import console
@@ -41,7 +42,7 @@ def _show_entry(kind: str, spec: Any) -> None:
 
     registry = KINDS[kind]
     entry, bound = registry.entry(spec.name), registry.bind(spec)
-    console.print(f"[bold]{registry.canonical(spec)}[/bold]  ({kind})")
+    console.print(f"[bold]{escape(str(registry.canonical(spec)))}[/bold]  ({kind})")
     home = inspect.getmodule(entry.factory)
     console.print(f"\n{inspect.getdoc(home) if home else entry.summary}\n", markup=False)
     table = Table(box=None, pad_edge=False)
@@ -50,7 +51,7 @@ def _show_entry(kind: str, spec: Any) -> None:
     for p in entry.parameters(registry.given):
         default = "(needed)" if p.default is REQUIRED else write_value(to_value(p.default))
         value = write_value(to_value(bound[p.python_name])) if p.python_name in bound else default
-        table.add_row(p.name, value, describe(p.annotation))
+        table.add_row(p.name, escape(value), describe(p.annotation))
     if table.row_count:
         console.print(table)
     if kind == "task":
@@ -71,7 +72,9 @@ def _show_task(task: Any) -> None:
     )
     short = max(task.shortest, min(4 * task.multiple, high))
     batch = task.sample(short, 1, torch.Generator().manual_seed(0))
-    console.print(f"\nan example of length {short}:\n{draw(task, batch)}", markup=False, soft_wrap=True)
+    console.print(
+        f"\nan example of length {short}:\n{draw(task, batch)}", markup=False, soft_wrap=True
+    )
 
 
 def _show_model(line: str) -> None:
@@ -86,14 +89,21 @@ def _show_model(line: str) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("sublayer", "pathway", "parameters"):
         table.add_column(column, justify="right" if column == "parameters" else "left")
-    table.add_row(f"embedding of {example.vocabulary} tokens", "", f"{made.embedding.weight.numel():,}")
+    table.add_row(
+        f"embedding of {example.vocabulary} tokens", "", f"{made.embedding.weight.numel():,}"
+    )
     for sublayer in made.sublayers():
         count = sum(p.numel() for p in sublayer.parameters())
         table.add_row(str(sublayer.mixer.spec), sublayer.pathway, f"{count:,}")
-    table.add_row(f"output of {example.classes} classes", "",
-                  f"{sum(p.numel() for p in made.head.parameters()):,}")
+    table.add_row(
+        f"output of {example.classes} classes",
+        "",
+        f"{sum(p.numel() for p in made.head.parameters()):,}",
+    )
     table.add_row("in all", "", f"{made.size:,}")
     console.print(table)
     limit = "no limit" if made.ceiling is None else f"{made.ceiling} tokens"
-    console.print(f"\n(batch, tokens) -> (batch, tokens, {example.classes}) on {example.spec}; "
-                  f"length: {limit}")
+    console.print(
+        f"\n(batch, tokens) -> (batch, tokens, {example.classes}) on {example.spec}; "
+        f"length: {limit}"
+    )

@@ -23,7 +23,7 @@ def main(
 ) -> int:
     """Train a model on a task over several seeds, then measure it by length.
 
-    Example: outlast train --task "parity(length=8)" --model "lstm > mlp @ 16" --method "ema(0.99)" --steps 100 --batch 16 --seeds 0-1 --out runs/parity
+    Example: outlast train --task parity --model "lstm > mlp @ 16" --steps 100 --out runs/parity
 
     Args:
         task: What to learn, such as "composite(modulus=10)".

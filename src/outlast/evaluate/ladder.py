@@ -97,13 +97,20 @@ def evaluate_stack(
                 [{"exact": None, "answers": None, "reason": reason}] * seeds
                 if reason
                 else _rung(
-                    model, seeds, version, version.sample(
+                    model,
+                    seeds,
+                    version,
+                    version.sample(
                         length, sequences, stream(torch.device(device), stream_name, length)
-                    )
+                    ),
                 )
             )
-            where = {"variant": variant, "length": length, "multiple": multiple,
-                     "tokens": version.tokens(length)}
+            where = {
+                "variant": variant,
+                "length": length,
+                "multiple": multiple,
+                "tokens": version.tokens(length),
+            }
             for own, accuracy in zip(rows, found, strict=True):
                 own.append(where | accuracy)
     return rows

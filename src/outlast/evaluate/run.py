@@ -13,7 +13,9 @@ from outlast.train.session import open_run, precision
 
 
 def evaluate_run(
-    folder: Path, ladder: Sequence[float] = LADDER, sequences: int = SEQUENCES,
+    folder: Path,
+    ladder: Sequence[float] = LADDER,
+    sequences: int = SEQUENCES,
     device: torch.device | str = "cpu",
 ) -> list[Row]:
     """Measure a run and write `results.json`; returns its rows."""
@@ -22,7 +24,12 @@ def evaluate_run(
         trainer = open_run(folder, device)
         seeds = trainer.run.seeds
         found = evaluate_stack(
-            trainer.tester(), len(seeds), trainer.task, ladder, sequences, device,
+            trainer.tester(),
+            len(seeds),
+            trainer.task,
+            ladder,
+            sequences,
+            device,
             trainer.stack.model.ceiling,
         )
     rows = [{"seed": s, **row} for s, own in zip(seeds, found, strict=True) for row in own]

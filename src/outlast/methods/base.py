@@ -69,7 +69,7 @@ class Event:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-class Method(ABC):  # noqa: B024  every part is optional
+class Method(ABC):
     """Base of every method; each part does nothing unless overridden."""
 
     spec: Spec

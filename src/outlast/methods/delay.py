@@ -54,12 +54,18 @@ def delay(
     value = parse_value(switch) if isinstance(switch, str) else switch
     if not isinstance(value, int | float):
         value = coerce(value, Spec, "switch")
-    spec = Spec("dat", (), (
-        ("mode", mode),
-        ("switch", value if isinstance(value, Spec) else _step(value, steps, "switch")),
-        ("phase1", "full"), ("rewarm", 0), ("ramp", ramp),
-        ("latest", FOREVER if latest is None else _step(latest, steps, "latest")),
-    ))
+    spec = Spec(
+        "dat",
+        (),
+        (
+            ("mode", mode),
+            ("switch", value if isinstance(value, Spec) else _step(value, steps, "switch")),
+            ("phase1", "full"),
+            ("rewarm", 0),
+            ("ramp", ramp),
+            ("latest", FOREVER if latest is None else _step(latest, steps, "latest")),
+        ),
+    )
     method = methods.build(spec)  # a bad argument is an error before the model is touched
     return Delay([_Held(m) for _, m in chosen], method)
 
@@ -106,7 +112,9 @@ class Delay:
         control = Control.plain(self._setup)
         self._method.control(self._steps, self._state, control)
         for held in self._held:
-            held.set(control.gate["attention"], control.leak["attention"], control.rate["attention"])
+            held.set(
+                control.gate["attention"], control.leak["attention"], control.rate["attention"]
+            )
 
 
 class _Held:
@@ -147,7 +155,7 @@ class _Held:
         return out if self.gate == 1 else _scaled(out, self.gate)
 
     def _closed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Zeros. A sublayer that maps one tensor to its like is not run at all once that is known."""
+        """Zeros; once it is known to map one tensor to its like, the sublayer is not even run."""
         given = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
         if self.shape_known and given:
             return torch.zeros_like(given[0])
@@ -187,5 +195,10 @@ def _scaled(out: Any, gate: float) -> Any:
     if isinstance(out, Tensor):
         return torch.zeros_like(out) if gate == 0 else out * gate
     if isinstance(out, tuple) and out and isinstance(out[0], Tensor):
-        return type(out)((_scaled(out[0], gate), *out[1:])) if type(out) is tuple else out._replace(**{out._fields[0]: _scaled(out[0], gate)})  # type: ignore[attr-defined]
-    raise SpecError(f"a held-back sublayer must return a tensor or a tuple that begins with one, got {type(out).__name__}")
+        items = (_scaled(out[0], gate), *out[1:])
+        make: Any = getattr(type(out), "_make", type(out))  # named tuples are made another way
+        return make(items)
+    raise SpecError(
+        "a held-back sublayer must return a tensor or a tuple that begins with one, "
+        f"got {type(out).__name__}"
+    )

@@ -29,7 +29,11 @@ class Phased(Method):
     """A method with a first phase, a trigger, and a second phase."""
 
     def __init__(
-        self, switch: Switch, phase1: FirstPhase, watch: str | None, latest: int | float,
+        self,
+        switch: Switch,
+        phase1: FirstPhase,
+        watch: str | None,
+        latest: int | float,
         otherwise: Otherwise,
     ) -> None:
         self.switch, self.phase1, self.watch = switch, phase1, watch

@@ -93,7 +93,9 @@ def make_trigger(switch: int | float | Spec, steps: int) -> Trigger:
     """Read what stands behind ``switch=``."""
     if isinstance(switch, Spec):
         if switch.name not in _NAMED:
-            raise SpecError(f"switch: there is no trigger {switch.name!r}{suggest(switch.name, _NAMED)}")
+            raise SpecError(
+                f"switch: there is no trigger {switch.name!r}{suggest(switch.name, _NAMED)}"
+            )
         factory, fields = _NAMED[switch.name]
         given = [*zip(fields, switch.args, strict=False), *switch.kwargs]
         names = [k for k, _ in given]

@@ -42,13 +42,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 class Linear(nn.Linear):
     """`nn.Linear` through `linear`."""
 
-    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+    def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
 
 
 class Norm(nn.LayerNorm):
     """`nn.LayerNorm` whose scale and shift are one pass under vmap instead of two."""
 
-    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
+    def forward(self, x: Tensor) -> Tensor:
         plain = F.layer_norm(x, self.normalized_shape, eps=self.eps)
         return torch.addcmul(self.bias, plain, self.weight)

@@ -29,7 +29,9 @@ class LSTM(Mixer):
     pathway = "recurrent"
 
     def __init__(
-        self, width: int, init: Literal["default", "orthogonal"] = "default",
+        self,
+        width: int,
+        init: Literal["default", "orthogonal"] = "default",
         forget_bias: float | None = None,
     ) -> None:
         super().__init__()

@@ -22,7 +22,9 @@ def canonical_layout(text: str | Layout) -> Layout:
     return replace(layout, node=node, width=layout.width or DEFAULT_WIDTH)
 
 
-def build_model(text: str | Layout, vocabulary: int, classes: int, seed: int | None = None) -> Model:
+def build_model(
+    text: str | Layout, vocabulary: int, classes: int, seed: int | None = None
+) -> Model:
     """Make the model that a line describes.
 
     With a seed its weights are drawn from that seed alone, and torch's global random state is

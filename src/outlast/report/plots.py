@@ -189,7 +189,7 @@ def _notes(ax: Axes, group: Group, part: str) -> None:
     )
     for chance in _chances(group, part)[:1]:
         ax.annotate(
-            f"chance {percent(chance)} %",
+            f"chance {'< 0.1' if 0 < chance < 0.001 else percent(chance)} %",
             (0, chance),
             (3, 3),
             xycoords=ax.get_yaxis_transform(),

@@ -58,13 +58,17 @@ class Study:
     #: names or patterns of the arms that are run when none are chosen
     default: Sequence[str] = field(default=("*",))
 
-    def choose(self, patterns: Sequence[str] = (), seeds: tuple[int, ...] | None = None) -> list[Arm]:
+    def choose(
+        self, patterns: Sequence[str] = (), seeds: tuple[int, ...] | None = None
+    ) -> list[Arm]:
         """The arms whose names match, with other seeds if given."""
         chosen = []
         for pattern in patterns or self.default:
             found = [a for a in self.arms if fnmatch.fnmatchcase(a.name, pattern)]
             if not found:
-                raise SpecError(f"arms={pattern}: no such arm{suggest(pattern, [a.name for a in self.arms])}")
+                raise SpecError(
+                    f"arms={pattern}: no such arm{suggest(pattern, [a.name for a in self.arms])}"
+                )
             chosen += [a for a in found if a not in chosen]
         if seeds is None:
             return chosen
@@ -73,8 +77,16 @@ class Study:
     def to_json(self, command: str, arms: Sequence[str]) -> dict[str, Any]:
         """What `study.json` holds; the report needs nothing else but the folders of `arms`."""
         return {
-            "format": FORMAT, "study": self.name, "scale": self.scale, "title": self.title,
-            "question": self.question, "command": command,
-            "arms": [{"name": a.name, "label": a.label, "group": a.group} for a in self.arms if a.name in arms],
+            "format": FORMAT,
+            "study": self.name,
+            "scale": self.scale,
+            "title": self.title,
+            "question": self.question,
+            "command": command,
+            "arms": [
+                {"name": a.name, "label": a.label, "group": a.group}
+                for a in self.arms
+                if a.name in arms
+            ],
             "claims": [asdict(c) for c in self.claims],
         }

@@ -37,13 +37,13 @@ def dat(scale: Literal["demo", "paper"] = "demo") -> Study:
 
 DEMO_TASK = "composite(modulus=2, keys=128, queries=4, length=10)"
 DEMO_LSTM = "lstm(init=orthogonal, forget_bias=1)"
-DEMO_HYBRID = f"1 x ({DEMO_LSTM} > attention(heads=2) > mlp(expand=2)) @ 64"
+DEMO_HYBRID = f"1 x ({DEMO_LSTM} > attention(heads=2) > mlp) @ 64"
 
 
 def _demo() -> Study:
-    settings = Settings(steps=2500, batch=32, lr=2e-3)
-    lstm = matched(f"1 x ({DEMO_LSTM} > mlp(expand=2))", DEMO_HYBRID, DEMO_TASK)
-    transformer = matched("2 x (attention(heads=2) > mlp(expand=2))", DEMO_HYBRID, DEMO_TASK)
+    settings = Settings(steps=2000, batch=32, lr=2e-3)
+    lstm = matched(f"1 x ({DEMO_LSTM} > mlp)", DEMO_HYBRID, DEMO_TASK)
+    transformer = matched("2 x (attention(heads=2) > mlp)", DEMO_HYBRID, DEMO_TASK)
 
     def arm(name: str, label: str, model: str, *methods: str) -> Arm:
         run = RunSpec(DEMO_TASK, model, methods, tuple(range(4)), settings, label)
@@ -57,18 +57,48 @@ def _demo() -> Study:
         arm("transformer", "Transformer alone", transformer),
     ]
     claims = [
-        Claim("Trained jointly, the hybrid has learned the task at the length it was trained on",
-              "joint", 1, "the set-up's own condition", low=0.9),
-        Claim("With delayed attention it holds at 3 x that length", "dat", 3,
-              f"{PAPER}: > 90 % at 3 x", low=0.9),
-        Claim("That is well above joint training", "dat", 3, "expected here",
-              statistic="difference", versus="joint", low=0.3),
-        Claim("The LSTM alone keeps the state at 3 x", "lstm", 3, f"{PAPER} (hint)",
-              part="state", low=0.9),
-        Claim("The LSTM alone fails at recall", "lstm", 3, f"{PAPER} (hint)",
-              part="recall", high=0.5),
-        Claim("The Transformer alone loses the state at 3 x", "transformer", 3,
-              f"{PAPER} (hint)", part="state", high=0.75),
+        Claim(
+            "Trained jointly, the hybrid has learned the task at the length it was trained on",
+            "joint",
+            1,
+            "the set-up's own condition",
+            low=0.9,
+        ),
+        Claim(
+            "With delayed attention it holds at 3 x that length",
+            "dat",
+            3,
+            f"{PAPER}: > 90 % at 3 x",
+            low=0.9,
+        ),
+        Claim(
+            "That is well above joint training",
+            "dat",
+            3,
+            "expected here",
+            statistic="difference",
+            versus="joint",
+            low=0.3,
+        ),
+        Claim(
+            "The LSTM alone keeps the state at 3 x",
+            "lstm",
+            3,
+            f"{PAPER} (hint)",
+            part="state",
+            low=0.9,
+        ),
+        Claim(
+            "The LSTM alone fails at recall", "lstm", 3, f"{PAPER} (hint)", part="recall", high=0.5
+        ),
+        Claim(
+            "The Transformer alone loses the state at 3 x",
+            "transformer",
+            3,
+            f"{PAPER} (hint)",
+            part="state",
+            high=0.75,
+        ),
     ]
     return Study("dat", "demo", TITLE, QUESTION, arms, claims)
 
@@ -103,7 +133,9 @@ def _paper() -> Study:
     arms = []
     for (design, blocks), line in DESIGNS.items():
         for name, (words, methods) in TRAININGS.items():
-            run = RunSpec(PAPER_TASK, line, methods, seeds, settings, f"{design} x{blocks}, {words}")
+            run = RunSpec(
+                PAPER_TASK, line, methods, seeds, settings, f"{design} x{blocks}, {words}"
+            )
             arms.append(Arm(f"{design}{blocks}-{name}", run, f"{design}, {blocks} blocks"))
     like = DESIGNS["serial", 4]
     for name, label, line in (
@@ -115,29 +147,76 @@ def _paper() -> Study:
         arms.append(Arm(name, run, "pure models"))
     default = [f"{d}4-{t}" for d in ("parallel", "serial") for t in HEADLINE]
     return Study(
-        "dat", "paper", TITLE, QUESTION, arms, _paper_claims(),
+        "dat",
+        "paper",
+        TITLE,
+        QUESTION,
+        arms,
+        _paper_claims(),
         default=(*default, "lstm", "transformer", "transformer-rope"),
     )
 
 
 def _paper_claims() -> list[Claim]:
     return [
-        Claim("With DAT the parallel hybrid holds at 3 x the training length on every seed",
-              "parallel4-dat", 3, f"{PAPER}: > 90 % at 3 x", statistic="min", low=0.9),
-        Claim("Trained jointly, the parallel hybrid does not", "parallel4-joint", 3,
-              f"{PAPER}: a cliff past the training length", high=0.5),
-        Claim("With DAT the parallel hybrid holds at 10 x", "parallel4-dat", 10,
-              "our trials", low=0.9),
-        Claim("With literal DAT (full task in phase 1) the serial hybrid holds at 3 x",
-              "serial4-full", 3, f"{PAPER}: > 90 % at 3 x", low=0.9),
-        Claim("Trained jointly, the serial hybrid does not", "serial4-joint", 3,
-              f"{PAPER}: a cliff past the training length", high=0.5),
-        Claim("DAT does more than order the losses (parallel)", "parallel4-dat", 10,
-              "our question", statistic="difference", versus="parallel4-control", low=0.1),
-        Claim("The LSTM alone keeps the state at 3 x", "lstm", 3, f"{PAPER} (hint)",
-              part="state", low=0.9),
-        Claim("The LSTM alone fails at recall", "lstm", 1, f"{PAPER} (hint)",
-              part="recall", high=0.5),
-        Claim("The Transformer alone loses the state at 2 x", "transformer", 2, f"{PAPER} (hint)",
-              part="state", high=0.3),
+        Claim(
+            "With DAT the parallel hybrid holds at 3 x the training length on every seed",
+            "parallel4-dat",
+            3,
+            f"{PAPER}: > 90 % at 3 x",
+            statistic="min",
+            low=0.9,
+        ),
+        Claim(
+            "Trained jointly, the parallel hybrid does not",
+            "parallel4-joint",
+            3,
+            f"{PAPER}: a cliff past the training length",
+            high=0.5,
+        ),
+        Claim(
+            "With DAT the parallel hybrid holds at 10 x", "parallel4-dat", 10, "our trials", low=0.9
+        ),
+        Claim(
+            "With literal DAT (full task in phase 1) the serial hybrid holds at 3 x",
+            "serial4-full",
+            3,
+            f"{PAPER}: > 90 % at 3 x",
+            low=0.9,
+        ),
+        Claim(
+            "Trained jointly, the serial hybrid does not",
+            "serial4-joint",
+            3,
+            f"{PAPER}: a cliff past the training length",
+            high=0.5,
+        ),
+        Claim(
+            "DAT does more than order the losses (parallel)",
+            "parallel4-dat",
+            10,
+            "our question",
+            statistic="difference",
+            versus="parallel4-control",
+            low=0.1,
+        ),
+        Claim(
+            "The LSTM alone keeps the state at 3 x",
+            "lstm",
+            3,
+            f"{PAPER} (hint)",
+            part="state",
+            low=0.9,
+        ),
+        Claim(
+            "The LSTM alone fails at recall", "lstm", 1, f"{PAPER} (hint)", part="recall", high=0.5
+        ),
+        Claim(
+            "The Transformer alone loses the state at 2 x",
+            "transformer",
+            2,
+            f"{PAPER} (hint)",
+            part="state",
+            high=0.3,
+        ),
     ]

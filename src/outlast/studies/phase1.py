@@ -54,9 +54,14 @@ def phase1(scale: Literal["demo", "paper"] = "demo") -> Study:
         run = RunSpec(TASKS[scale], line.format(width=width), method, seeds, settings, name)
         arms.append(Arm(name, run, "phase 1"))
     claims = [
-        Claim("With torch's own initialisation the state is learned on every seed", "default", 3,
-              "our default", statistic="min", part="state", low=0.9)
+        Claim(
+            "With torch's own initialisation the state is learned on every seed",
+            "default",
+            3,
+            "our default",
+            statistic="min",
+            part="state",
+            low=0.9,
+        )
     ]
-    return Study(
-        "phase1", scale, "What makes phase 1 converge", QUESTION, arms, claims, (1, 3, 10)
-    )
+    return Study("phase1", scale, "What makes phase 1 converge", QUESTION, arms, claims, (1, 3, 10))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import queue
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,23 @@ class News:
     error: str = ""
 
 
+@dataclass
+class _Worker:
+    """The process of an arm, where its news come from, and what it said last."""
+
+    process: BaseProcess
+    ear: Connection
+    said: str = "started"
+    asked: bool = False
+
+
 def run_study(
-    study: Study, arms: list[Arm], out: Path, device: str, workers: int, overwrite: bool,
+    study: Study,
+    arms: list[Arm],
+    out: Path,
+    device: str,
+    workers: int,
+    overwrite: bool,
     watch: Callable[[News], None],
 ) -> list[str]:
     """Run arms, `workers` at a time; returns the names of those that did not get to the end."""
@@ -44,30 +59,27 @@ def run_study(
         if arm not in waiting:
             watch(News(arm.name, "done"))
     context = multiprocessing.get_context("spawn")
-    news: Any = context.Queue()
-    running: dict[str, BaseProcess] = {}
+    running: dict[str, _Worker] = {}
     unfinished = {a.name for a in waiting}
-    told: set[str] = set()  # arms that said themselves how they ended
     threads = max(1, (os.cpu_count() or 1) // max(1, min(workers, len(waiting) or 1)))
     with signals() as asked:
         while (waiting and not asked) or running:
             while waiting and len(running) < workers and not asked:
                 arm = waiting.pop(0)
+                # a pipe for each: one that dies while it writes does not hold up the others
+                ear, mouth = context.Pipe(duplex=False)
                 todo = (arm, out / arm.name, device, threads, study.ladder, study.sequences)
-                process = context.Process(target=_work, args=(*todo, overwrite, news))
+                process = context.Process(target=_work, args=(*todo, overwrite, mouth))
                 process.start()
-                running[arm.name] = process
+                mouth.close()
+                running[arm.name] = _Worker(process, ear)
                 watch(News(arm.name, "started"))
             if asked:
                 _pass_on(running)
-            ended = [n for n, p in running.items() if not p.is_alive()]
-            _drain(news, watch, unfinished, told, wait=0.2)
-            for name in ended:
-                code = running.pop(name).exitcode
-                if name not in told and asked:  # asked before it could listen
-                    watch(News(name, "stopped"))
-                elif name not in told:  # killed, perhaps for want of memory
-                    watch(News(name, "failed", error=f"its process ended with exit code {code}"))
+            for news in _listen(running, bool(asked)):
+                if news.state == "done":
+                    unfinished.discard(news.arm)
+                watch(news)
     return sorted(unfinished)
 
 
@@ -83,33 +95,47 @@ def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
     return finished(folder) and (folder / RESULTS).exists()
 
 
-def _drain(
-    news: Any, watch: Callable[[News], None], unfinished: set[str], told: set[str], wait: float
-) -> None:
-    try:
-        while True:
-            item: News = news.get(timeout=wait)
-            if item.state == "done":
-                unfinished.discard(item.arm)
-            if item.state in ("done", "failed", "stopped"):
-                told.add(item.arm)
-            watch(item)
-            wait = 0.01
-    except queue.Empty:
-        return
+def _listen(running: dict[str, _Worker], asked: bool) -> list[News]:
+    """The news of a moment; an arm whose process has ended is taken off `running`."""
+    names = {worker.ear: name for name, worker in running.items()}
+    heard = []
+    for ear in wait(list(names), timeout=0.2):
+        name = names[ear]  # type: ignore[index]
+        worker = running[name]
+        try:
+            news: News = worker.ear.recv()
+            worker.said = news.state
+            heard.append(news)
+        except (EOFError, OSError):
+            del running[name]
+            worker.process.join()
+            if worker.said in ("done", "failed", "stopped"):
+                continue
+            if asked:  # before it could listen
+                heard.append(News(name, "stopped"))
+            else:  # killed, perhaps for want of memory
+                code = worker.process.exitcode
+                heard.append(News(name, "failed", error=f"its process ended, exit code {code}"))
+    return heard
 
 
-def _pass_on(running: dict[str, BaseProcess]) -> None:
-    """Ask each process once to save and leave (Ctrl-C reaches them by itself)."""
-    for process in running.values():
-        if process.pid is not None and not getattr(process, "asked", False):
-            process.asked = True  # type: ignore[attr-defined]
-            os.kill(process.pid, signal.SIGTERM)
+def _pass_on(running: dict[str, _Worker]) -> None:
+    """Ask each process once to save and leave."""
+    for worker in running.values():
+        if not worker.asked:
+            worker.asked = True
+            worker.process.terminate()
 
 
 def _work(
-    arm: Arm, folder: Path, device_name: str, threads: int, ladder: Any, sequences: int,
-    overwrite: bool, news: Any,
+    arm: Arm,
+    folder: Path,
+    device_name: str,
+    threads: int,
+    ladder: Any,
+    sequences: int,
+    overwrite: bool,
+    mouth: Connection,
 ) -> None:
     """The life of one process: begin or go on, then evaluate."""
     import torch
@@ -118,18 +144,25 @@ def _work(
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on as SIGTERM
     torch.set_num_threads(threads)
+
+    def tell(state: str, progress: Progress | None = None, error: str = "") -> None:
+        try:
+            mouth.send(News(arm.name, state, progress, error))
+        except OSError:  # nobody listens any more: save and leave
+            os.kill(os.getpid(), signal.SIGTERM)
+
     try:
         device = pick_device(device_name)
         if overwrite or not (folder / RUN).exists():
             begin(arm.run, folder, device, overwrite=overwrite)
-        if not go_on(folder, device, lambda p: news.put(News(arm.name, "training", p))):
-            news.put(News(arm.name, "stopped"))
+        if not go_on(folder, device, lambda p: tell("training", p)):
+            tell("stopped")
             return
-        news.put(News(arm.name, "testing"))
+        tell("testing")
         evaluate_run(folder, ladder, sequences, device)
-        news.put(News(arm.name, "done"))
+        tell("done")
     except OutlastError as error:
-        news.put(News(arm.name, "failed", error=str(error)))
+        tell("failed", error=str(error))
     except Exception as error:  # the other arms go on; the parent reports it
-        news.put(News(arm.name, "failed", error=f"{type(error).__name__}: {error}"))
+        tell("failed", error=f"{type(error).__name__}: {error}")
         raise

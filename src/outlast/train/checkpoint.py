@@ -18,7 +18,7 @@ from outlast.errors import RunFolderError
 from outlast.runs import CHECKPOINT, FORMAT, write_atomically
 
 #: what the plain state of every checkpoint holds
-STATE = ("run", "step", "averaged", "methods", "probe")
+STATE = ("step", "averaged", "methods", "probe")
 
 
 def save_checkpoint(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -44,7 +44,9 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get("outlast")
             if header is None:
-                raise RunFolderError(f"{path} is a safetensors file, but not a checkpoint of outlast")
+                raise RunFolderError(
+                    f"{path} is a safetensors file, but not a checkpoint of outlast"
+                )
             state = json.loads(header)
             if not isinstance(state, dict):
                 raise ValueError("its header is not a JSON object")
@@ -52,7 +54,9 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (SafetensorError, OSError, ValueError) as error:
         raise RunFolderError(f"{path} is damaged or cut short: {error}") from None
     if state.get("format") != FORMAT:
-        raise RunFolderError(f"{path} has format {state.get('format')!r}; this version reads {FORMAT}")
+        raise RunFolderError(
+            f"{path} has format {state.get('format')!r}; this version reads {FORMAT}"
+        )
     missing = [name for name in STATE if name not in state]
     if missing:
         raise RunFolderError(f"{path} is damaged: it has no {', '.join(missing)}")

@@ -31,6 +31,7 @@ from outlast.methods.base import PATHWAYS, Losses, Setup
 from outlast.registry import methods as method_registry
 from outlast.registry import tasks as task_registry
 from outlast.runs import CHECKPOINT, append_metrics, cut_metrics
+from outlast.streams import stream
 from outlast.tasks import IGNORE, Batch
 from outlast.train.checkpoint import load_checkpoint, restore, save_checkpoint
 from outlast.train.optimiser import AdamW
@@ -38,7 +39,6 @@ from outlast.train.plan import Conductor, Plan
 from outlast.train.settings import RunSpec
 from outlast.train.stack import Stack
 from outlast.train.step import Block, Stepper
-from outlast.streams import stream
 
 log = logging.getLogger(__name__)
 PROBE_SEQUENCES = 128
@@ -96,8 +96,11 @@ class Trainer:
 
     def save(self) -> None:
         state = {
-            "run": self._identity(), "step": self.step, "averaged": self.averaged,
-            "methods": self.conductor.states, "probe": self.probe,
+            "run": self._identity(),
+            "step": self.step,
+            "averaged": self.averaged,
+            "methods": self.conductor.states,
+            "probe": self.probe,
         }
         save_checkpoint(self.folder, self.tensors(), state)
 
@@ -106,12 +109,11 @@ class Trainer:
         if (self.folder / CHECKPOINT).exists():
             path = self.folder / CHECKPOINT
             saved, state = load_checkpoint(self.folder)
-            for field, here in self._identity().items():
-                there = state["run"].get(field)
-                if there != here:
-                    raise RunFolderError(
-                        f"{path} is of another run: its {field} is {there}, this run's is {here}"
-                    )
+            here = self._identity()
+            for field, there in state.get("run", {}).items():
+                if there != here.get(field):
+                    both = f"its {field} is {there}, this run's is {here.get(field)}"
+                    raise RunFolderError(f"{path} is of another run: {both}")
             for name, target in self.tensors().items():
                 restore(target, saved, name, path)
             self.step, self.averaged = state["step"], state["averaged"]
@@ -120,8 +122,12 @@ class Trainer:
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must agree on with its run."""
         run = self.run
-        return {"task": run.task, "model": run.model, "methods": list(run.methods),
-                "seeds": list(run.seeds)}
+        return {
+            "task": run.task,
+            "model": run.model,
+            "methods": list(run.methods),
+            "seeds": list(run.seeds),
+        }
 
     def test_weights(self) -> dict[str, Tensor]:
         """The weights to test with: the corrected average where one is kept."""
@@ -134,7 +140,8 @@ class Trainer:
     # ---- the loop ------------------------------------------------------------------------
 
     def train(
-        self, watch: Callable[[Progress], None] | None = None,
+        self,
+        watch: Callable[[Progress], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Train to the end, or until `stop` asks to leave; True when the end was reached."""
@@ -194,21 +201,30 @@ class Trainer:
             losses, accuracies = metrics[:, row, 0], metrics[:, row, 1]
             if not (sound[row] and bool(torch.isfinite(losses).all())):
                 raise TrainingError(
-                    f"seed {seed}: the loss or a weight is not finite between steps {self.step - len(losses)} "
-                    f"and {self.step}; the last good checkpoint is kept in {self.folder}. "
+                    f"seed {seed}: the loss or a weight is not finite between steps "
+                    f"{self.step - len(losses)} and {self.step}; the last good checkpoint is kept "
+                    f"in {self.folder}. "
                     f"Try a smaller lr (it is {self.settings.lr:g}) or a longer warmup."
                 )
-            lines.append({
-                "step": self.step, "seed": seed,
-                "loss": _rounded(parts, losses.mean(0)),
-                "accuracy": _rounded(parts, accuracies.mean(0)),
-            })
+            lines.append(
+                {
+                    "step": self.step,
+                    "seed": seed,
+                    "loss": _rounded(parts, losses.mean(0)),
+                    "accuracy": _rounded(parts, accuracies.mean(0)),
+                }
+            )
             shown: Losses = {parts[i]: losses[:, i].tolist() for i in plan.trained(row, parts)}
             for method, event in self.conductor.observe(self.step, row, shown):
-                lines.append({
-                    "step": self.step, "seed": seed, "event": event.name,
-                    "method": method.spec.name, **event.details,
-                })
+                lines.append(
+                    {
+                        "step": self.step,
+                        "seed": seed,
+                        "event": event.name,
+                        "method": method.spec.name,
+                        **event.details,
+                    }
+                )
                 if event.name == "restart":
                     self._restart(row, event.details["attempt"])
         return lines
@@ -221,7 +237,7 @@ class Trainer:
             self.averaged[row] = 0
 
     def tester(self) -> Callable[[Tensor], Tensor]:
-        """Tokens (batch, tokens) to the logits of every seed, as the methods leave the gates now."""
+        """Tokens (batch, tokens) to every seed's logits, as the methods leave the gates now."""
         rows = range(len(self.run.seeds))
         gates = torch.tensor(
             [[self.conductor.control(self.step, row).gate[p] for p in PATHWAYS] for row in rows]
@@ -237,8 +253,15 @@ class Trainer:
     def _probe(self) -> list[dict[str, Any]]:
         """A quick look at joint accuracy at and beyond the training length."""
         rows = evaluate_stack(
-            self.tester(), len(self.run.seeds), self.task, PROBE_MULTIPLES, PROBE_SEQUENCES,
-            self.device, self.stack.model.ceiling, variants=False, stream_name=f"probe {self.step}",
+            self.tester(),
+            len(self.run.seeds),
+            self.task,
+            PROBE_MULTIPLES,
+            PROBE_SEQUENCES,
+            self.device,
+            self.stack.model.ceiling,
+            variants=False,
+            stream_name=f"probe {self.step}",
         )
         found = [
             {f"{r['multiple']:g}": round(r["exact"]["joint"], 4) for r in own if r["exact"]}
@@ -255,8 +278,13 @@ class Trainer:
             any(s.get("switched", 0) is None for s in states) for states in self.conductor.states
         )
         return Progress(
-            self.step, self.settings.steps, left, _rounded(self.task.parts, losses.mean(0)),
-            self.probe, waiting, len(self.run.seeds),
+            self.step,
+            self.settings.steps,
+            left,
+            _rounded(self.task.parts, losses.mean(0)),
+            self.probe,
+            waiting,
+            len(self.run.seeds),
         )
 
 
@@ -269,5 +297,8 @@ def _pad(batch: Batch, width: int) -> Batch:
     extra = (0, width - batch.inputs.shape[1])
     if not extra[1]:
         return batch
-    return Batch(F.pad(batch.inputs, extra), F.pad(batch.targets, extra, value=IGNORE),
-                 F.pad(batch.part, extra, value=-1))
+    return Batch(
+        F.pad(batch.inputs, extra),
+        F.pad(batch.targets, extra, value=IGNORE),
+        F.pad(batch.part, extra, value=-1),
+    )

@@ -42,8 +42,11 @@ class AdamW:
         for index, pathway in enumerate(PATHWAYS):
             if pathway in self.stack.columns:
                 self._update(
-                    self.stack.columns[pathway], gradient, rates[:, index, None],
-                    active[:, index, None], self.counts[:, index, None].clamp_min(1),
+                    self.stack.columns[pathway],
+                    gradient,
+                    rates[:, index, None],
+                    active[:, index, None],
+                    self.counts[:, index, None].clamp_min(1),
                 )
 
     def _update(

@@ -20,6 +20,7 @@ import torch
 from outlast import __version__
 from outlast.errors import OutlastError, RunFolderError
 from outlast.evaluate.accuracy import chance_levels
+from outlast.methods.base import Setup
 from outlast.models import Model, build_model
 from outlast.models.build import canonical_layout
 from outlast.registry import methods, tasks
@@ -60,6 +61,8 @@ def describe(run: RunSpec) -> dict[str, Any]:
     """What `run.json` holds: the record and what a reader wants to know beside it."""
     task = tasks.build(run.task)
     model = build_model(run.model, task.vocabulary, task.classes)
+    for spec in run.methods:  # one that does not go with the task is an error now
+        methods.build(spec).begin(Setup(run.settings.steps, task.parts, task.lengths))
     return {
         "format": FORMAT,
         "outlast": __version__,

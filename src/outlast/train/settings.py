@@ -100,8 +100,13 @@ class RunSpec:
         missing = known - values.keys()
         if missing:
             raise SpecError(f"run.json has no {', '.join(sorted(missing))}")
-        kinds = {"task": str, "model": str, "methods": tuple[str, ...], "seeds": tuple[int, ...],
-                 "label": str}
+        kinds = {
+            "task": str,
+            "model": str,
+            "methods": tuple[str, ...],
+            "seeds": tuple[int, ...],
+            "label": str,
+        }
         for name in ("methods", "seeds"):
             if not isinstance(values[name], (list, tuple)):
                 raise bad_value(f"run.json: {name}", values[name], "a list")

@@ -17,8 +17,8 @@ from outlast.methods.base import PATHWAYS
 from outlast.mixers.base import Pathway
 from outlast.models import Model, build_model
 from outlast.models.model import setting
-from outlast.tasks import Task
 from outlast.streams import stream_seed
+from outlast.tasks import Task
 
 
 class Stack:
@@ -54,7 +54,9 @@ class Stack:
 
     def _fresh(self, seed: int, attempt: int) -> Model:
         return build_model(
-            self.layout, self.task.vocabulary, self.task.classes,
+            self.layout,
+            self.task.vocabulary,
+            self.task.classes,
             seed=stream_seed("init", seed, attempt),
         )
 
@@ -88,8 +90,11 @@ class Stack:
             sublayer.leaking = setting(list(leaks[sublayer.pathway]))
 
     def run(
-        self, inputs: Tensor, weights: dict[str, Tensor] | None = None,
-        gates: Tensor | None = None, leaks: Tensor | None = None,
+        self,
+        inputs: Tensor,
+        weights: dict[str, Tensor] | None = None,
+        gates: Tensor | None = None,
+        leaks: Tensor | None = None,
     ) -> Tensor:
         """Logits (S, batch, tokens, classes) of inputs (S or 1, batch, tokens).
 

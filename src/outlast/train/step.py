@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outlast.mixers.base import Pathway
 from outlast.methods.base import PATHWAYS
+from outlast.mixers.base import Pathway
 from outlast.tasks import IGNORE
 from outlast.train.optimiser import AdamW
 from outlast.train.plan import Plan
@@ -65,7 +65,11 @@ class Stepper:
     """Runs blocks of steps; on a GPU through CUDA graphs, one for each shape of the work."""
 
     def __init__(
-        self, stack: Stack, optimiser: AdamW, parts: tuple[str, ...], bf16: bool,
+        self,
+        stack: Stack,
+        optimiser: AdamW,
+        parts: tuple[str, ...],
+        bf16: bool,
         average: tuple[float, Tensor] | None,
     ) -> None:
         self.stack, self.optimiser, self.parts = stack, optimiser, parts
@@ -116,7 +120,12 @@ class Stepper:
 
     def _capture(self, block: Block, metrics: Tensor) -> tuple[torch.cuda.CUDAGraph, Block, Tensor]:
         """Warm up on a side stream, record one step, and put every number back as it was."""
-        state = [self.stack.table, self.optimiser.first, self.optimiser.second, self.optimiser.counts]
+        state = [
+            self.stack.table,
+            self.optimiser.first,
+            self.optimiser.second,
+            self.optimiser.counts,
+        ]
         state += [self.average[1]] if self.average is not None else []
         saved = [t.clone() for t in state]
         side = torch.cuda.Stream()

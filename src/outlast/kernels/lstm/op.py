@@ -50,7 +50,9 @@ def lstm(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Ten
     return hidden.squeeze(0), cell.squeeze(0)
 
 
-def _lstm(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _lstm(
+    projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     found: tuple[Tensor, Tensor, Tensor] = back_end(projected, weight).forward(
         projected, weight, h0, c0
     )
@@ -58,8 +60,14 @@ def _lstm(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Te
 
 
 def _lstm_backward(
-    d_hidden: Tensor, d_cell: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
-    hidden: Tensor, cell: Tensor, gates: Tensor,
+    d_hidden: Tensor,
+    d_cell: Tensor,
+    weight: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    gates: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     found: tuple[Tensor, Tensor, Tensor, Tensor] = back_end(gates, weight).backward(
         d_hidden, d_cell, weight, h0, c0, hidden, cell, gates
@@ -75,11 +83,21 @@ def _(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor
 
 @torch.library.register_fake("outlast::lstm_backward", lib=_library)
 def _(
-    d_hidden: Tensor, d_cell: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
-    hidden: Tensor, cell: Tensor, gates: Tensor,
+    d_hidden: Tensor,
+    d_cell: Tensor,
+    weight: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    gates: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return (gates.new_empty(gates.shape), weight.new_empty(weight.shape),
-            h0.new_empty(h0.shape), c0.new_empty(c0.shape))
+    return (
+        gates.new_empty(gates.shape),
+        weight.new_empty(weight.shape),
+        h0.new_empty(h0.shape),
+        c0.new_empty(c0.shape),
+    )
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -106,9 +124,7 @@ def _batched(op: Any) -> Any:
 
 _library.impl("lstm", _lstm, "CompositeExplicitAutograd")
 _library.impl("lstm_backward", _lstm_backward, "CompositeExplicitAutograd")
-torch.library.register_autograd(
-    "outlast::lstm", _differentiate, setup_context=_save, lib=_library
-)
+torch.library.register_autograd("outlast::lstm", _differentiate, setup_context=_save, lib=_library)
 torch.library.register_autograd("outlast::lstm_backward", _refuse, lib=_library)
 for _name in ("lstm", "lstm_backward"):
     torch.library.register_vmap(

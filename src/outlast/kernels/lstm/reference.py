@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 
-def forward(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def forward(
+    projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """All hidden and cell states, and the activated gates (what the backward pass needs)."""
     d = weight.shape[-1]
     gates = torch.empty_like(projected, memory_format=torch.contiguous_format)
@@ -38,8 +40,14 @@ def forward(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[
 
 
 def backward(
-    d_hidden: Tensor, d_cell: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
-    hidden: Tensor, cell: Tensor, gates: Tensor,
+    d_hidden: Tensor,
+    d_cell: Tensor,
+    weight: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    gates: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of projected, weight, h0 and c0.
 
@@ -50,9 +58,7 @@ def backward(
     squashed = cell.tanh()
     c_before = torch.cat([c0.unsqueeze(1), cell[:, :-1]], 1)
     # per step: d(i, f, g) = dc * through_cell, do = dh * through_output, dc += dh * into_cell
-    through_cell = torch.stack(
-        [g * i * (1 - i), c_before * f * (1 - f), i * (1 - g * g)], dim=-2
-    )
+    through_cell = torch.stack([g * i * (1 - i), c_before * f * (1 - f), i * (1 - g * g)], dim=-2)
     through_output = squashed * o * (1 - o)
     into_cell = o * (1 - squashed * squashed)
 

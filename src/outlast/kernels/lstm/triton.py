@@ -31,9 +31,20 @@ def _tanh(x):
 
 @triton.jit
 def _forward(
-    projected, weight, h0, c0, hidden, cell, gates,
-    steps, batch, weight_stride,
-    D: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    projected,
+    weight,
+    h0,
+    c0,
+    hidden,
+    cell,
+    gates,
+    steps,
+    batch,
+    weight_stride,
+    D: tl.constexpr,
+    UNITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     seed = tl.program_id(0).to(tl.int64)
@@ -58,9 +69,21 @@ def _forward(
             across = (ks < D)[:, None] & (units < D)[None, :]
             column = w + units[None, :] * D + ks[:, None]
             zi = tl.dot(h, tl.load(column, mask=across, other=0.0), zi, input_precision=PRECISION)
-            zf = tl.dot(h, tl.load(column + D * D, mask=across, other=0.0), zf, input_precision=PRECISION)
-            zg = tl.dot(h, tl.load(column + 2 * D * D, mask=across, other=0.0), zg, input_precision=PRECISION)
-            zo = tl.dot(h, tl.load(column + 3 * D * D, mask=across, other=0.0), zo, input_precision=PRECISION)
+            zf = tl.dot(
+                h, tl.load(column + D * D, mask=across, other=0.0), zf, input_precision=PRECISION
+            )
+            zg = tl.dot(
+                h,
+                tl.load(column + 2 * D * D, mask=across, other=0.0),
+                zg,
+                input_precision=PRECISION,
+            )
+            zo = tl.dot(
+                h,
+                tl.load(column + 3 * D * D, mask=across, other=0.0),
+                zo,
+                input_precision=PRECISION,
+            )
         i, f, g, o = _sigmoid(zi), _sigmoid(zf), _tanh(zg), _sigmoid(zo)
         c = f * c + i * g
         save = gates + at * batch * 4 * D + rows[:, None] * 4 * D + units[None, :]
@@ -76,9 +99,22 @@ def _forward(
 
 @triton.jit
 def _backward(
-    d_hidden, d_cell, weight, c0, cell, gates, d_gates, d_h0, d_c0,
-    steps, batch, weight_stride,
-    D: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    d_hidden,
+    d_cell,
+    weight,
+    c0,
+    cell,
+    gates,
+    d_gates,
+    d_h0,
+    d_c0,
+    steps,
+    batch,
+    weight_stride,
+    D: tl.constexpr,
+    UNITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     seed = tl.program_id(0).to(tl.int64)
@@ -133,9 +169,13 @@ def _options(weight: Tensor) -> dict[str, object]:
     exact = torch.get_float32_matmul_precision() == "highest"
     units = max(16, triton.next_power_of_2(d))
     return {
-        "D": d, "UNITS": units, "ROWS": ROWS, "CHUNK": min(32, units),
+        "D": d,
+        "UNITS": units,
+        "ROWS": ROWS,
+        "CHUNK": min(32, units),
         "PRECISION": "ieee" if exact else "tf32",
-        "num_warps": 4 if units <= 128 else 8, "num_stages": 3,
+        "num_warps": 4 if units <= 128 else 8,
+        "num_stages": 3,
     }
 
 
@@ -144,30 +184,58 @@ def _dense(weight: Tensor) -> Tensor:
     return weight if weight.stride()[1:] == (weight.shape[-1], 1) else weight.contiguous()
 
 
-def forward(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def forward(
+    projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """As `reference.forward`."""
     seeds, steps, batch, _ = projected.shape
     weight, projected = _dense(weight), projected.contiguous()
     hidden = projected.new_empty(seeds, steps, batch, weight.shape[-1])
     cell, gates = torch.empty_like(hidden), torch.empty_like(projected)
     _forward[(seeds, triton.cdiv(batch, ROWS))](
-        projected, weight, h0.contiguous(), c0.contiguous(), hidden, cell, gates,
-        steps, batch, weight.stride(0), **_options(weight),
+        projected,
+        weight,
+        h0.contiguous(),
+        c0.contiguous(),
+        hidden,
+        cell,
+        gates,
+        steps,
+        batch,
+        weight.stride(0),
+        **_options(weight),
     )
     return hidden, cell, gates
 
 
 def backward(
-    d_hidden: Tensor, d_cell: Tensor, weight: Tensor, h0: Tensor, c0: Tensor,
-    hidden: Tensor, cell: Tensor, gates: Tensor,
+    d_hidden: Tensor,
+    d_cell: Tensor,
+    weight: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    gates: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `reference.backward`."""
     seeds, steps, batch, _ = gates.shape
     weight = _dense(weight)
     d_gates, d_h0, d_c0 = torch.empty_like(gates), torch.empty_like(h0), torch.empty_like(c0)
     _backward[(seeds, triton.cdiv(batch, ROWS))](
-        d_hidden.contiguous(), d_cell.contiguous(), weight, c0.contiguous(), cell, gates, d_gates,
-        d_h0, d_c0, steps, batch, weight.stride(0), **_options(weight),
+        d_hidden.contiguous(),
+        d_cell.contiguous(),
+        weight,
+        c0.contiguous(),
+        cell,
+        gates,
+        d_gates,
+        d_h0,
+        d_c0,
+        steps,
+        batch,
+        weight.stride(0),
+        **_options(weight),
     )
     h_before = torch.cat([h0.unsqueeze(1), hidden[:, :-1]], 1)
     d_weight = torch.bmm(d_gates.flatten(1, 2).mT, h_before.flatten(1, 2))

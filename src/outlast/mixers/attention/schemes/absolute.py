@@ -16,7 +16,7 @@ from outlast.registry import schemes
 
 @schemes.register("learned")
 class Learned(Scheme):
-    """A learned vector for each position (Gehring et al., 1705.03122); the only one with a ceiling."""
+    """A learned vector for each position (Gehring et al., 1705.03122); it has a ceiling."""
 
     def __init__(self, width: int, heads: int, ceiling: int = 512) -> None:
         super().__init__(width, heads)

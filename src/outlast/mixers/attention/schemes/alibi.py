@@ -1,4 +1,4 @@
-"""`alibi`: scores fall linearly with distance, each head at its own slope (Press et al., 2108.12409).
+"""`alibi`: scores fall linearly with distance (Press et al., 2108.12409).
 
 Head h of H has the slope 2^(-8 h / H), h = 1..H.
 """

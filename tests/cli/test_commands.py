@@ -1,0 +1,371 @@
+"""The command line: help with an example that works, and mistakes that are explained in a line."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from outlast.cli import MISTAKE, VERBS, main
+from outlast.cli.common import read_seeds
+from outlast.errors import SpecError
+from outlast.registry import KINDS
+from outlast.runs import CHECKPOINT, METRICS, RESULTS, RUN
+from tiny_runs import outlast, tiny, trained
+
+#: the order in which one example can use what another left
+ORDER = ("list", "show", "train", "resume", "eval", "report", "reproduce", "doctor")
+
+
+def example(verb: str) -> list[str]:
+    """The words after ``outlast`` in the verb's own example."""
+    function = importlib.import_module(f"outlast.cli.{verb}_").main
+    found = re.findall(r"^\s*Example: outlast (.+)$", function.__doc__, re.MULTILINE)
+    assert len(found) == 1, f"{verb} has {len(found)} examples"
+    return shlex.split(found[0])
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was printed, on one line: tables and boxes break lines where it suits them."""
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+
+
+# ---- help and examples -------------------------------------------------------------------------
+
+
+def test_every_verb_has_its_place_in_the_order() -> None:
+    assert sorted(ORDER) == sorted(VERBS)
+    files = Path(importlib.import_module("outlast.cli").__file__ or "").parent.glob("*_.py")
+    assert {f.stem.rstrip("_") for f in files if f.stem != "__init__"} == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([verb, "--help"])
+    assert left.value.code == 0
+    text = said(capsys)
+    assert f"usage: outlast {verb}" in text
+    assert f"Example: outlast {verb}" in text
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    text = said(capsys)
+    assert all(re.search(rf"\b{verb}\b", text) for verb in VERBS)
+
+
+def test_the_examples_run_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for verb in ORDER:
+        words = example(verb)
+        assert words[0] == verb
+        assert main(words) == 0, capsys.readouterr().err
+        assert capsys.readouterr().out.strip(), f"{verb} says nothing"
+    folder = tmp_path / "runs" / "parity"
+    assert {RUN, METRICS, CHECKPOINT, RESULTS} <= {p.name for p in folder.iterdir()}
+    assert json.loads((folder / RESULTS).read_text())["sequences"] == 500
+    assert (folder / "report" / "index.html").stat().st_size > 1000
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"]
+
+
+# ---- mistakes ----------------------------------------------------------------------------------
+
+TRAIN = ("train", "--task", "parity", "--model", "lstm @ 8", "--out", "new")
+MISTAKES: list[tuple[Sequence[str], str]] = [
+    (("trian",), r"there is no command 'trian'; did you mean 'train'\?"),
+    ((*TRAIN, "--task", "party"), r"there is no task 'party'; did you mean 'parity'\?"),
+    ((*TRAIN, "--task", "parity(lenght=4)"), r"has no argument 'lenght'; did you mean 'length'\?"),
+    ((*TRAIN, "--task", "parity(length=four)"), r"length=four: expected a whole number"),
+    ((*TRAIN, "--task", "parity(length=4"), r"cannot read"),
+    ((*TRAIN, "--model", "lsmt"), r"there is no mixer or preset 'lsmt'; did you mean 'lstm'\?"),
+    ((*TRAIN, "--model", "attention(heads=3) @ 8"), r"heads=3: expected a divisor of the width, 8"),
+    ((*TRAIN, "--method", "dat(mode=later)"), r"mode=later: expected skip \| freeze"),
+    ((*TRAIN, "--method", "curriculum(from=900)"), r"from=900: expected a length from"),
+    ((*TRAIN, "--seeds", "4-0"), r"seeds=4-0: expected numbers and ranges"),
+    ((*TRAIN, "--seeds", "0,0"), r"seeds=\[0, 0\]: expected different whole numbers"),
+    ((*TRAIN, "--lr", "0"), r"lr=0.0: expected a number > 0"),
+    ((*TRAIN, "--steps", "0"), r"steps=0: expected a whole number >= 1"),
+    ((*TRAIN, "--device", "tpu"), r"device=tpu: expected auto \| cpu \| cuda"),
+    ((*TRAIN, "--out", "file"), r"cannot use file as a run folder"),
+    ((*TRAIN, "--out", "run"), r"run holds a run already: .*--overwrite"),
+    (("resume", "missing"), r"missing has no run.json: it is not a run folder"),
+    (("eval", "missing"), r"missing has no run.json: it is not a run folder"),
+    (("eval", "run", "--lengths", "0"), r"lengths=0.0: expected multiples"),
+    (("eval", "run", "--lengths", "inf"), r"lengths=inf: expected multiples"),
+    (("eval", "run", "--sequences", "0"), r"sequences=0: expected a whole number >= 1"),
+    (("report", "missing"), r"missing: neither a run folder .* nor a study"),
+    (("report",), r"folders=: expected at least one"),
+    (("reproduce", "dta"), r"there is no study 'dta'; did you mean 'dat'\?"),
+    (("reproduce", "dat", "--arms", "jiont"), r"arms=jiont: no such arm; did you mean 'joint'\?"),
+    (("reproduce", "dat", "--seeds", "x"), r"seeds=x: expected numbers and ranges"),
+    (("reproduce", "dat", "--workers", "0"), r"workers=0: expected a whole number >= 1"),
+    (("show", "compsite"), r"there is nothing called 'compsite'; did you mean 'composite'\?"),
+    (("show", "lstm > mpl"), r"there is no mixer or preset 'mpl'"),
+    (("show", "composite(modulus=1)"), r"modulus=1: expected a whole number >= 2"),
+]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small run and a file in it."""
+    base = tmp_path_factory.mktemp("home")
+    trained(tiny(steps=10, probe=0, checkpoint=10), base / "run")
+    (base / "file").write_text("in the way")
+    return base
+
+
+@pytest.mark.parametrize(
+    ("words", "message"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES]
+)
+def test_a_mistake_is_explained(
+    words: Sequence[str],
+    message: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(home)
+    before = sorted(str(p) for p in home.rglob("*"))
+    assert main(list(words)) == MISTAKE
+    text = capsys.readouterr().err
+    assert text.startswith("error: ")
+    assert re.search(message, text), text
+    if "cannot read" not in text:  # which shows the place under the line
+        assert text.count("\n") == 1
+    assert "Traceback" not in text
+    after = {p for p in map(str, home.rglob("*")) if not p.endswith(".lock")}
+    assert after <= set(before), "a mistake leaves something behind"
+
+
+@pytest.mark.parametrize(
+    ("words", "about"),
+    [
+        ((*TRAIN, "--steps", "many"), "--steps"),
+        ((*TRAIN, "--precision", "fp8"), "--precision"),
+        ((*TRAIN, "--setps", "3"), "--setps"),
+        (("train", "--task", "parity"), "--model"),
+        (("list", "tasks"), "tasks"),
+        (("reproduce", "dat", "--scale", "large"), "large"),
+        (("resume",), "outlast resume"),
+        ((), "subcommand"),
+    ],
+)
+def test_what_cannot_be_parsed_is_named(
+    words: Sequence[str], about: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(list(words))
+    assert left.value.code == MISTAKE
+    caught = capsys.readouterr()
+    assert about in caught.out + caught.err
+    assert "Traceback" not in caught.out + caught.err
+
+
+def test_a_mistake_in_a_process_of_its_own(tmp_path: Path) -> None:
+    done = outlast("resume", "missing", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "error: missing has no run.json: it is not a run folder\n"
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [("0", (0,)), ("0-4", (0, 1, 2, 3, 4)), ("7,0-2", (7, 0, 1, 2)), (" 3 , 5 ", (3, 5))],
+)
+def test_seeds(text: str, seeds: tuple[int, ...]) -> None:
+    assert read_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "3-1", "1,,2", "1.5", "1 2"])
+def test_what_are_no_seeds(text: str) -> None:
+    with pytest.raises(SpecError, match="seeds="):
+        read_seeds(text)
+
+
+# ---- train, eval, overwrite --------------------------------------------------------------------
+
+SMALL = (
+    "train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--steps", "4", "--batch", "4",
+    "--block", "2", "--probe", "2", "--checkpoint", "2", "--out", "run",
+)  # fmt: skip
+
+
+def test_a_run_is_replaced_when_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*SMALL, "--seeds", "0-1", "--method", "ema(0.9)", "--method", "dat"]) == 0
+    record = json.loads((tmp_path / "run" / RUN).read_text())
+    assert record["seeds"] == [0, 1]
+    assert [m.partition("(")[0] for m in record["methods"]] == ["ema", "dat"]
+    assert record["label"] == "run"
+    before = (tmp_path / "run" / CHECKPOINT).read_bytes()
+    capsys.readouterr()
+    assert main([*SMALL, "--seeds", "5"]) == MISTAKE
+    assert "--overwrite" in capsys.readouterr().err
+    assert (tmp_path / "run" / CHECKPOINT).read_bytes() == before
+    assert main([*SMALL, "--seeds", "5", "--overwrite", "--label", "the fifth"]) == 0
+    record = json.loads((tmp_path / "run" / RUN).read_text())
+    assert (record["seeds"], record["label"]) == ([5], "the fifth")
+
+
+def test_the_table_of_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tiny(model="attention(learned(ceiling=16), heads=2) @ 8", steps=10, probe=0)
+    trained(run, tmp_path / "run")
+    assert main(["eval", "run", "--lengths", "1", "3", "--sequences", "16"]) == 0
+    out = capsys.readouterr().out
+    first, second = [line.split() for line in out.splitlines() if " x" in line]
+    assert first[:3] == ["4", "1", "x"]
+    assert second[:4] == ["12", "3", "x", "n/a"]
+    rows = json.loads((tmp_path / "run" / RESULTS).read_text())["rows"]
+    joint = [r["exact"]["joint"] for r in rows if r["multiple"] == 1]
+    assert first[3] == f"{sum(joint) / 2:.3f}"
+    assert first[4] == f"{min(joint):.3f}"
+
+
+# ---- list and show -----------------------------------------------------------------------------
+
+
+def test_list_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for registry in KINDS.values():
+        for name in registry.names():
+            (line,) = [x for x in lines if x.split()[:1] == [name]][:1] or [""]
+            summary = registry.entry(name).summary
+            assert summary
+            assert summary.split()[0] in line, name
+
+
+def test_list_says_where_an_item_of_another_package_is_from(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    KINDS["study"].register("borrowed", "another-package")(lambda: None)
+    try:
+        assert main(["list", "study"]) == 0
+        assert "[from another-package]" in said(capsys)
+    finally:
+        del KINDS["study"]._entries["borrowed"]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_list_one_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", kind]) == 0
+    shown = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:2] == "  "}
+    assert set(KINDS[kind].names()) <= shown
+    others = {n for k, r in KINDS.items() if k != kind for n in r.names()}
+    assert not (others - set(KINDS[kind].names())) & shown
+
+
+ITEMS = [(kind, name) for kind, registry in KINDS.items() for name in registry.names()]
+
+
+@pytest.mark.parametrize(("kind", "name"), ITEMS)
+def test_show_every_item(kind: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", name]) == 0
+    text = said(capsys)
+    assert len(text) > 60
+    if kind == "preset":
+        assert "(model)" in text
+    elif name not in [n for k, n in ITEMS[: ITEMS.index((kind, name))] if k != kind]:
+        assert f"({kind})" in text
+        for parameter in KINDS[kind].entry(name).parameters(KINDS[kind].given):
+            assert parameter.name in text
+
+
+@pytest.mark.parametrize(
+    "line", ["4 x (lstm > attention > mlp) @ 64", "lstm | gru @ 8", "serial @ 32", "lstm @ 8"]
+)
+def test_show_a_model_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", line]) == 0
+    text = said(capsys)
+    assert "(model)" in text
+    assert "in all" in text
+    assert "recurrent" in text
+
+
+def test_show_a_task_draws_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "composite(modulus=3, layout=chained)"]) == 0
+    text = said(capsys)
+    assert "layout chained" in text
+    assert "modulus 3" in text
+    assert "asks: state, recall, helped by running" in text
+    assert "an example of length 4" in text
+
+
+# ---- nothing heavy until it is used ------------------------------------------------------------
+
+
+def modules_after(code: str) -> set[str]:
+    """What is loaded after some lines of Python in a fresh process."""
+    ending = "\nimport sys; sys.stderr.write('|'.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code + ending], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.split("|"))
+
+
+def test_importing_outlast_loads_nothing_heavy() -> None:
+    loaded = modules_after("import outlast; dir(outlast); outlast.OutlastError")
+    assert "outlast" in loaded
+    assert not {"torch", "numpy", "matplotlib", "rich", "tyro", "jinja2"} & loaded
+
+
+def test_list_and_train_do_not_load_matplotlib() -> None:
+    loaded = modules_after("from outlast.cli import main; main(['list'])")
+    assert "torch" in loaded
+    assert not {"matplotlib", "jinja2", "torch._dynamo", "sympy"} & loaded
+
+
+def test_every_name_of_the_package_can_be_used_more_than_once() -> None:
+    """`outlast.evaluate` and `outlast.report` are packages as well; both ways they are called."""
+    code = (
+        "import outlast, inspect\n"
+        "for name in outlast.__all__ * 2:\n"
+        "    thing = getattr(outlast, name)\n"
+        "    assert name == '__version__' or callable(thing), name\n"
+        "import outlast.evaluate.run, outlast.report.page, outlast.train.session\n"
+        "for name in outlast.__all__:\n"
+        "    assert name == '__version__' or callable(getattr(outlast, name)), name\n"
+        "assert 'sequences' in inspect.signature(outlast.evaluate).parameters\n"
+        "from outlast.evaluate import evaluate, LADDER\n"
+    )
+    assert "outlast.evaluate.ladder" in modules_after(code)
+
+
+def test_an_unknown_name_of_the_package() -> None:
+    import outlast as package
+
+    with pytest.raises(AttributeError, match="no attribute 'evalute'"):
+        _ = package.evalute
+
+
+@pytest.mark.parametrize("words", [("--help",), ("doctor",)])
+def test_python_dash_m(words: tuple[str, ...]) -> None:
+    done = outlast(*words)
+    assert done.returncode == 0, done.stderr
+    assert "outlast" in done.stdout
+
+
+def test_the_script_is_this_function() -> None:
+    (script,) = entry_points(group="console_scripts", name="outlast")
+    loaded: Callable[..., int] = script.load()
+    assert loaded is main

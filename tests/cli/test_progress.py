@@ -1,0 +1,77 @@
+"""What an onlooker sees: plain lines where there is no terminal, a bar where there is one."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+import outlast.cli.progress as progress_module
+from outlast.cli.progress import clock, progress, sentence
+from outlast.train.loop import Progress
+
+
+def report(step: int, **other: object) -> Progress:
+    values = {
+        "step": step, "steps": 100, "seconds_left": 61.0, "loss": {"state": 0.5, "recall": 0.25},
+        "probe": {}, "waiting": 0, "seeds": 4,
+    }  # fmt: skip
+    return Progress(**(values | other))  # type: ignore[arg-type]
+
+
+def test_a_sentence() -> None:
+    assert sentence(report(10)) == "loss state 0.500  recall 0.250"
+    full = report(10, probe={"1": 0.98, "3": 0.31}, waiting=2)
+    assert sentence(full) == (
+        "loss state 0.500  recall 0.250  | right 1x 0.98  3x 0.31  | phase 1: 2 of 4 seeds"
+    )
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (61.9, "1:01"), (3600, "60:00")])
+def test_a_clock(seconds: float, shown: str) -> None:
+    assert clock(seconds) == shown
+
+
+def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    out = io.StringIO()
+    with progress(Console(file=out, force_terminal=False)) as show:
+        show("a", "started")
+        show("a", report(10))
+        show("b", report(10))
+        now[0] += 5
+        show("a", report(20))  # too soon
+        now[0] += 11
+        show("a", report(30))
+        show("a", report(100))  # the end is always told
+        show("a", "done")
+    lines = out.getvalue().splitlines()
+    assert [line.split(",")[0] for line in lines] == [
+        "a: started", "a: step 10/100", "b: step 10/100", "a: step 30/100", "a: step 100/100",
+        "a: done",
+    ]  # fmt: skip
+    assert "1:01 left" in lines[1]
+
+
+def test_a_bar_on_a_terminal() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=120, color_system=None)
+    with progress(console) as show:
+        show("my run", report(50))
+        show("my run", "done")
+    assert "my run" in out.getvalue()
+    assert "100%" in out.getvalue()
+
+
+def test_names_and_errors_are_only_text() -> None:
+    """Square brackets in a label or a message are not taken for markup."""
+    for terminal in (False, True):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=terminal, width=120, color_system=None)
+        with progress(console) as show:
+            show("dat [bold]x[/bold]", report(10))
+            show("dat [bold]x[/bold]", "cannot read [/tmp/a]")
+        assert "dat [bold]x[/bold]" in out.getvalue()
+        assert "cannot read [/tmp/a]" in out.getvalue()

@@ -1,0 +1,119 @@
+"""A whole study through the command line, from nothing to the page; and its mistakes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from outlast.cli import MISTAKE, STOPPED, main
+from outlast.registry import studies
+from outlast.runs import RESULTS, read_run
+from outlast.studies import Arm, Claim, Study
+from outlast.train.settings import RunSpec
+from tiny_runs import start_processes_at_once, tiny
+
+
+def arm(name: str, label: str, *methods: str, **changed: Any) -> Arm:
+    run: RunSpec = tiny(*methods, **({"steps": 20, "probe": 10, "checkpoint": 10} | changed))
+    return Arm(name, replace(run, label=label))
+
+
+def mini(scale: Literal["demo", "paper"] = "demo") -> Study:
+    """Two arms in seconds."""
+    arms = [
+        arm("joint", "trained jointly"),
+        arm("dat", "delayed attention", "dat(switch=10)"),
+        arm("broken", "far too fast", lr=1e38, warmup=0, model="mlp > lstm @ 16"),
+    ]
+    claims = [
+        Claim("It scores something", "dat", 3, "us", low=0.0),
+        Claim("It is perfect", "dat", 3, "us", low=1.0),
+        Claim("They differ", "dat", 1, "us", statistic="difference", versus="joint", high=1.0),
+    ]
+    return Study(
+        "mini", scale, "A study in small", "Does it run?", arms, claims, (1, 3), 64,
+        default=("joint", "dat"),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    studies.register("mini", "a test")(mini)
+    yield
+    del studies._entries["mini"]
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_study_from_nothing_to_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["reproduce", "mini", "--device", "cpu", "--workers", "2"]
+
+    assert main([*command, "--dry"]) == 0
+    text = capsys.readouterr().out
+    assert "Does it run?" in text
+    assert re.search(r"^joint .*2$", text, re.MULTILINE)
+    assert "broken" not in text
+    assert list(tmp_path.iterdir()) == []
+
+    assert main(command) == 0
+    folder = tmp_path / "runs" / "mini-demo"
+    text = capsys.readouterr().out
+    assert "trained jointly: done" in text
+    page = folder / "report" / "index.html"
+    assert page.resolve().as_uri() in text
+    html = page.read_text()
+    for words in ("A study in small", "delayed attention", "trained jointly", "It is perfect"):
+        assert words in html
+    assert json.loads((folder / "study.json").read_text())["study"] == "mini"
+    assert {r["seed"] for r in json.loads((folder / "dat" / RESULTS).read_text())["rows"]} == {0, 1}
+    assert read_run(folder / "dat")["label"] == "delayed attention"
+
+    # given again, nothing is trained anew
+    before = {p: p.stat().st_mtime_ns for p in folder.glob("*/*") if "report" not in str(p)}
+    assert main(command) == 0
+    assert "delayed attention: done" in capsys.readouterr().out
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+
+    # other seeds in the same folder are a mistake
+    assert main([*command, "--seeds", "7"]) == MISTAKE
+    assert "other seeds or settings" in capsys.readouterr().err
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+@pytest.mark.usefixtures("registered")
+def test_an_arm_that_fails_is_named_and_the_page_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start_processes_at_once(monkeypatch)
+    folder = tmp_path / "study"
+    code = main(["reproduce", "mini", "--arms", "broken", "joint", "--out", str(folder)])
+    assert code == STOPPED
+    text = capsys.readouterr().out
+    assert "far too fast: seed 0: the loss or a weight is not finite" in text
+    assert "trained jointly: done" in text
+    assert "not finished: broken" in text
+    assert (folder / "report" / "index.html").exists()
+    assert not (folder / "broken" / RESULTS).exists()
+
+
+@pytest.mark.usefixtures("registered")
+def test_the_report_of_a_study_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start_processes_at_once(monkeypatch)
+    folder = tmp_path / "study"
+    assert main(["reproduce", "mini", "--arms", "joint", "--seeds", "3", "--out", str(folder)]) == 0
+    page = folder / "report" / "index.html"
+    first = page.read_bytes()
+    page.unlink()
+    assert main(["report", str(folder)]) == 0
+    assert page.read_bytes() == first
+    assert page.resolve().as_uri() in capsys.readouterr().out
