@@ -7,7 +7,7 @@ Everything is usable alone::
     task = outlast.task("composite(modulus=10)")        # an iterator: task.stream(batch=64)
     model = outlast.model("4 x (lstm > attention > mlp)", task)
     rows = outlast.evaluate(model, task)                # any callable, by length
-    delayed = outlast.delay(model, "*.attn")            # DAT in a loop of one's own
+    delayed = outlast.delay(mine, "*.attn")             # DAT in a loop of one's own
     model = outlast.load("runs/dat", seed=0)            # a trained model
 
 Nothing heavy is imported until it is used.

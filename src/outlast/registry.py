@@ -279,7 +279,8 @@ def describe(annotation: Any) -> str:
     """What an annotation accepts, in words."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        return " or ".join(describe(option) for option in inside)
+        options = [o for o in inside if not (o is int and float in inside)]
+        return " or ".join(describe(option) for option in options)
     if origin is Literal:
         return " | ".join(str(option) for option in inside)
     if origin is tuple:

@@ -6,8 +6,9 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from outlast import __version__
 from outlast.errors import OutlastError
 
 VERBS = ("list", "show", "train", "resume", "eval", "report", "reproduce", "doctor")
@@ -29,22 +30,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = suggest(arguments[0], VERBS)
         sys.stderr.write(f"error: there is no command {arguments[0]!r}{hint}\n")
         return MISTAKE
-    # only the verb that is asked for is imported, so that --help answers at once
-    wanted = [v for v in VERBS if arguments and v == arguments[0]] or list(VERBS)
-    functions = {v: importlib.import_module(f"outlast.cli.{v}_").main for v in wanted}
-    app = tyro.extras.SubcommandApp()
-    for verb, function in functions.items():
-        app.command(name=verb)(function)
-    if len(functions) == 1:  # tyro drops the verb where there is only one
-        app.command(name="version")(_version)
+    if arguments == ["--version"]:
+        sys.stdout.write(f"outlast {__version__}\n")
+        return 0
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        code = app.cli(
-            args=arguments,
-            prog="outlast",
-            description="Train short, test long: models that outlast their training length.",
-            config=(tyro.conf.OmitSubcommandPrefixes,),
-        )
+        if arguments and arguments[0] in VERBS:  # only that one is imported
+            verb, *rest = arguments
+            code = tyro.cli(_function(verb), args=rest, prog=f"outlast {verb}")
+        else:
+            code = tyro.extras.subcommand_cli_from_dict(
+                {verb: _function(verb) for verb in VERBS},
+                args=arguments,
+                prog="outlast",
+                description="Train short, test long: models that outlast their training length.",
+            )
     except OutlastError as error:
         sys.stderr.write(f"error: {error}\n")
         return MISTAKE
@@ -54,9 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(code or 0)
 
 
-def _version() -> int:
-    """Print the version."""
-    from outlast import __version__
-
-    sys.stdout.write(f"outlast {__version__}\n")
-    return 0
+def _function(verb: str) -> Callable[..., int | None]:
+    main: Callable[..., int | None] = importlib.import_module(f"outlast.cli.{verb}_").main
+    return main

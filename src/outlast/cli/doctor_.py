@@ -11,6 +11,7 @@ def main() -> None:
     import os
     import platform
     from importlib.metadata import PackageNotFoundError, version
+    from importlib.util import find_spec
 
     import torch
     from rich.table import Table
@@ -33,10 +34,8 @@ def main() -> None:
         table.add_row(f"cuda:{index}", f"{card.name}, {card.total_memory / 2**30:.0f} GiB")
     if not cuda:
         table.add_row("cuda", "no device: everything runs on the CPU")
-    table.add_row(
-        "lstm kernel", "time loop over stacked seeds" + (", in a CUDA graph" if cuda else "")
-    )
-    table.add_row(
-        "attention kernel", "torch scaled_dot_product_attention, seeds folded into the batch"
-    )
+    fused = cuda and find_spec("triton") is not None
+    table.add_row("lstm", "fused over time (Triton), up to width 256" if fused else "a time loop")
+    table.add_row("attention", "torch's scaled_dot_product_attention")
+    table.add_row("a step", "captured as a CUDA graph" if cuda else "run as it is")
     console.print(table)

@@ -47,7 +47,7 @@ def main(
     from outlast.report import report
     from outlast.runs import write_json
     from outlast.specs import Spec
-    from outlast.studies.runner import run_study
+    from outlast.studies.runner import run_study, unfinished_arms
     from outlast.train.session import pick_device
 
     spec = Spec(study, (), (("scale", scale),))
@@ -65,6 +65,7 @@ def main(
     command = "outlast " + shlex.join(sys.argv[1:])
     names = {a.name: a.label for a in chosen}
     there = [a.name for a in made.arms if a.name in names or (folder / a.name).is_dir()]
+    unfinished_arms(chosen, folder, overwrite)  # what is in the way is an error now
     write_json(folder / "study.json", made.to_json(command, there))
     with progress(console) as show:
         unfinished = run_study(

@@ -25,11 +25,13 @@ def main(spec: Annotated[str, tyro.conf.Positional]) -> None:
     if not isinstance(node, Spec) or node.name in presets or layout.width is not None:
         _show_model(spec)
         return
-    kind = next((k for k, r in KINDS.items() if node.name in r), None)
-    if kind is None:
-        known = [n for r in KINDS.values() for n in r.names()]
+    kinds = [kind for kind, registry in KINDS.items() if node.name in registry]
+    if not kinds:
+        known = {n for r in KINDS.values() for n in r.names()}
         raise SpecError(f"there is nothing called {node.name!r}{suggest(node.name, known)}")
-    _show_entry(kind, node)
+    _show_entry(kinds[0], node)
+    for kind in kinds[1:]:  # dat is a method and a study
+        _show_entry(kind, Spec(node.name))
 
 
 def _show_entry(kind: str, spec: Any) -> None:
@@ -44,7 +46,11 @@ def _show_entry(kind: str, spec: Any) -> None:
     entry, bound = registry.entry(spec.name), registry.bind(spec)
     console.print(f"[bold]{escape(str(registry.canonical(spec)))}[/bold]  ({kind})")
     home = inspect.getmodule(entry.factory)
-    console.print(f"\n{inspect.getdoc(home) if home else entry.summary}\n", markup=False)
+    text = inspect.getdoc(home) if home else entry.summary
+    console.print(f"\n{text}\n", markup=False, soft_wrap=True)
+    paper = getattr(entry.factory, "paper", "")
+    if paper:
+        console.print(f"paper: {escape(paper)}\n")
     table = Table(box=None, pad_edge=False)
     for column in ("argument", "value", "accepts"):
         table.add_column(column, overflow="fold")

@@ -16,6 +16,13 @@ detach    attention is active and learns, but sends no gradient upstream in phas
 ``phase1=state`` (state-first: the recall loss is off too) is our default, because literal DAT
 (``phase1=full``) converges on few seeds; ``phase1=weights(recall=0.1)`` sets any weights.
 See docs/reproduce-dat.md for what each does.
+
+The other arguments: `switch` is when attention joins (a step, a share of training, ``below(level)``
+or ``plateau(patience, tolerance)`` on the smoothed loss of the part `watch`; looked at once a block
+of steps). A seed not there by the step `latest` does what `otherwise` says: ``switch`` all the same
+and be reported, ``wait`` on, or ``retry`` from fresh weights. `rewarm` is over how many steps
+attention's learning rate rises at the switch, `recurrent` the factor on the recurrent pathway's
+learning rate from then on (0 freezes it).
 """
 
 from __future__ import annotations

@@ -46,6 +46,9 @@ class Phased(Method):
         self.steps = setup.steps
         self.watched = self.watch or _default_watch(setup.parts)
         self.first_weights = self._first_weights(setup.parts)
+        if self.otherwise == "retry" and 2 * self.deadline >= setup.steps:
+            accepted = "less than half of training where otherwise=retry is to leave time for it"
+            raise bad_value("latest", self.latest, accepted)
         if self.watched not in setup.parts:
             raise bad_value("watch", self.watched, f"a part of the task: {' | '.join(setup.parts)}")
         if self.first_weights[self.watched] == 0:
@@ -73,12 +76,13 @@ class Phased(Method):
                 control.rate[pathway] *= warmth
 
     def observe(self, step: int, losses: Losses, state: MethodState) -> list[Event]:
-        if state["switched"] is not None:
-            return []
+        if state["switched"] is not None or self.watched not in losses:
+            return []  # done, or another method keeps the watched part from being trained
         loss = state["loss"] = smooth(state["loss"], losses[self.watched])
         fires = self.trigger.fires(step, loss, state["trigger"])
         if step >= self.steps:  # too late to switch: there is no second phase to train
-            return [Event("not converged", {"loss": loss})]
+            name = "switch" if fires else "not converged"
+            return [Event(name, {"converged": fires, "loss": loss})]
         if fires:
             state["switched"] = step
             return [Event("switch", {"converged": True, "loss": loss})]

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import nn
 
 from outlast.errors import SpecError
-from outlast.models.model import Branches, Chain, Model, Sublayer
+from outlast.models.model import EMBEDDING_SCALE, Branches, Chain, Model, Sublayer
 from outlast.registry import mixers, presets, suggest
 from outlast.specs import Layout, Node, Parallel, Repeat, Serial, Spec, parse_layout
 
 DEFAULT_WIDTH = 128
 
 
-def canonical_layout(text: str | Layout) -> Layout:
-    """The line with presets written out, arguments in order and the width in place."""
+def canonical_layout(text: str | Layout, full: bool = False) -> Layout:
+    """The line with presets written out, arguments in order and the width in place.
+
+    `full` also writes out every default, so that the line means the same for ever.
+    """
     layout = parse_layout(text)
-    node = _resolve(layout.node)
-    return replace(layout, node=node, width=layout.width or DEFAULT_WIDTH)
+    node = _resolve(layout.node, full)
+    scale = layout.embedding or EMBEDDING_SCALE
+    written = scale if full or scale != EMBEDDING_SCALE else None
+    return Layout(node, layout.width or DEFAULT_WIDTH, written)
 
 
 def build_model(
@@ -38,21 +41,25 @@ def build_model(
         return Model(layout, Chain(nodes), vocabulary, classes)
 
 
-def _resolve(node: Node) -> Node:
+def _resolve(node: Node, full: bool) -> Node:
     match node:
         case Serial(nodes):
-            return Serial(tuple(_resolve(n) for n in nodes))
+            return Serial(tuple(_resolve(n, full) for n in nodes))
         case Parallel(nodes):
-            return Parallel(tuple(_resolve(n) for n in nodes))
+            return Parallel(tuple(_resolve(n, full) for n in nodes))
         case Repeat(times, inner):
-            return Repeat(times, _resolve(inner))
+            return Repeat(times, _resolve(inner, full))
         case Spec(name) if name not in mixers and name in presets:
             made: Layout = presets.entry(name).factory(**presets.bind(node))
-            return _resolve(made.node)
+            if made.width is not None:
+                raise SpecError(
+                    f"preset {name!r}: a preset sets no width; take '@ ...' off its line"
+                )
+            return _resolve(made.node, full)
         case Spec(name) if name not in mixers:
             known = [*mixers.names(), *presets.names()]
             raise SpecError(f"there is no mixer or preset {name!r}{suggest(name, known)}")
-    return mixers.canonical(node)
+    return mixers.canonical(node, full)
 
 
 def _make(node: Node, width: int) -> list[nn.Module]:

@@ -54,7 +54,7 @@ def run_study(
     watch: Callable[[News], None],
 ) -> list[str]:
     """Run arms, `workers` at a time; returns the names of those that did not get to the end."""
-    waiting = [a for a in arms if not _done(a, out / a.name, overwrite)]
+    waiting = unfinished_arms(arms, out, overwrite)
     for arm in arms:
         if arm not in waiting:
             watch(News(arm.name, "done"))
@@ -81,6 +81,11 @@ def run_study(
                     unfinished.discard(news.arm)
                 watch(news)
     return sorted(unfinished)
+
+
+def unfinished_arms(arms: list[Arm], out: Path, overwrite: bool) -> list[Arm]:
+    """The arms there is work to do for; a folder that holds another run is an error."""
+    return [a for a in arms if not _done(a, out / a.name, overwrite)]
 
 
 def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:

@@ -52,7 +52,7 @@ def canonical(run: RunSpec) -> RunSpec:
     return replace(
         run,
         task=str(tasks.canonical(run.task, full=True)),
-        model=str(canonical_layout(run.model)),
+        model=str(canonical_layout(run.model, full=True)),
         methods=tuple(str(methods.canonical(m, full=True)) for m in run.methods),
     )
 
@@ -60,7 +60,7 @@ def canonical(run: RunSpec) -> RunSpec:
 def describe(run: RunSpec) -> dict[str, Any]:
     """What `run.json` holds: the record and what a reader wants to know beside it."""
     task = tasks.build(run.task)
-    model = build_model(run.model, task.vocabulary, task.classes)
+    model = build_model(run.model, task.vocabulary, task.classes, seed=0)
     for spec in run.methods:  # one that does not go with the task is an error now
         methods.build(spec).begin(Setup(run.settings.steps, task.parts, task.lengths))
     return {
@@ -69,7 +69,7 @@ def describe(run: RunSpec) -> dict[str, Any]:
         **run.to_json(),
         "shown": {
             "task": str(tasks.canonical(run.task)),
-            "model": run.model,
+            "model": str(canonical_layout(run.model)),
             "methods": [str(methods.canonical(m)) for m in run.methods],
         },
         "parts": task.parts,
