@@ -11,6 +11,7 @@ a reproduction of its numbers.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from outlast.registry import studies
@@ -43,21 +44,22 @@ DEMO_HYBRID = f"1 x ({DEMO_LSTM} > attention(heads=2) > mlp) @ 64"
 
 def _demo() -> Study:
     # a seed whose first phase has not converged by step 750 starts again from fresh weights
-    settings = Settings(steps=2600, batch=32, lr=3e-3, decay_from=0.85)
+    settings = Settings(batch=32, lr=3e-3, decay_from=0.85)
     patience = "latest=750, otherwise=retry"
     lstm = matched(f"1 x ({DEMO_LSTM} > mlp)", DEMO_HYBRID, DEMO_TASK)
     transformer = matched("2 x (attention(heads=2) > mlp)", DEMO_HYBRID, DEMO_TASK)
 
-    def arm(name: str, label: str, model: str, *methods: str) -> Arm:
-        run = RunSpec(DEMO_TASK, model, methods, tuple(range(4)), settings, label)
-        return Arm(name, run)
+    def arm(name: str, label: str, model: str, *methods: str, steps: int = 2600) -> Arm:
+        own = replace(settings, steps=steps)
+        return Arm(name, RunSpec(DEMO_TASK, model, methods, tuple(range(4)), own, label))
 
     arms = [
         arm("joint", "hybrid, trained jointly", DEMO_HYBRID),
         arm("dat", "hybrid, delayed attention", DEMO_HYBRID, f"dat({patience})"),
         arm("control", "hybrid, only the losses ordered", DEMO_HYBRID, f"loss_order({patience})"),
-        arm("lstm", "LSTM alone", lstm),
-        arm("transformer", "Transformer alone", transformer),
+        # shorter, for the laptop's sake: what these two lack, more steps do not give them
+        arm("lstm", "LSTM alone", lstm, steps=1600),
+        arm("transformer", "Transformer alone", transformer, steps=1600),
     ]
     claims = [
         Claim(
@@ -82,6 +84,15 @@ def _demo() -> Study:
             statistic="difference",
             versus="joint",
             low=0.3,
+        ),
+        Claim(
+            "Delaying attention does more than ordering the losses does",
+            "dat",
+            3,
+            "our question",
+            statistic="difference",
+            versus="control",
+            low=0.1,
         ),
         Claim(
             "The LSTM alone keeps the state at 3 x",
@@ -178,7 +189,11 @@ def _paper_claims() -> list[Claim]:
             high=0.5,
         ),
         Claim(
-            "With DAT the parallel hybrid holds at 10 x", "parallel4-dat", 10, "our trials", low=0.9
+            "With DAT the parallel hybrid holds at 10 x",
+            "parallel4-dat",
+            10,
+            "our question",
+            low=0.9,
         ),
         Claim(
             "With literal DAT (full task in phase 1) the serial hybrid holds at 3 x",
@@ -193,6 +208,13 @@ def _paper_claims() -> list[Claim]:
             3,
             f"{PAPER}: a cliff past the training length",
             high=0.5,
+        ),
+        Claim(
+            "The control (parallel) has learned the task at its training length",
+            "parallel4-control",
+            1,
+            "the condition for the next claim to mean anything",
+            low=0.9,
         ),
         Claim(
             "DAT does more than order the losses (parallel)",

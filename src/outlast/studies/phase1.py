@@ -58,7 +58,7 @@ def phase1(scale: Literal["demo", "paper"] = "demo") -> Study:
             "With torch's own initialisation the state is learned on every seed",
             "default",
             3,
-            "our default",
+            "the question",
             statistic="min",
             part="state",
             low=0.9,
