@@ -181,7 +181,7 @@ def test_the_paper_scale_has_every_arm(design: str, blocks: int) -> None:
 
 
 def test_the_designs_are_what_they_are_called() -> None:
-    arms = {a.name: canonical(a.run).model for a in make("dat", "paper").arms}
+    arms = {a.name: a.run.model for a in make("dat", "paper").arms}
     for blocks in (2, 4):
         assert "lstm > attention" in arms[f"serial{blocks}-joint"]
         assert "lstm | attention" in arms[f"parallel{blocks}-joint"]
@@ -189,7 +189,7 @@ def test_the_designs_are_what_they_are_called() -> None:
 
 
 def test_the_pure_models_are_there() -> None:
-    arms = {a.name: canonical(a.run).model for a in make("dat", "paper").arms}
+    arms = {a.name: a.run.model for a in make("dat", "paper").arms}
     assert "attention" not in arms["lstm"]
     assert "lstm" not in arms["transformer"] + arms["transformer-rope"]
     assert "rope" in arms["transformer-rope"]
