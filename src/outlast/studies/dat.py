@@ -44,12 +44,12 @@ DEMO_HYBRID = f"1 x ({DEMO_LSTM} > attention(heads=2) > mlp) @ 64"
 
 def _demo() -> Study:
     # a seed whose first phase has not converged by step 750 starts again from fresh weights
-    settings = Settings(batch=32, lr=3e-3, decay_from=0.85)
+    settings = Settings(batch=32, lr=3e-3, decay_from=0.9)
     patience = "latest=750, otherwise=retry"
     lstm = matched(f"1 x ({DEMO_LSTM} > mlp)", DEMO_HYBRID, DEMO_TASK)
     transformer = matched("2 x (attention(heads=2) > mlp)", DEMO_HYBRID, DEMO_TASK)
 
-    def arm(name: str, label: str, model: str, *methods: str, steps: int = 2600) -> Arm:
+    def arm(name: str, label: str, model: str, *methods: str, steps: int = 2200) -> Arm:
         own = replace(settings, steps=steps)
         return Arm(name, RunSpec(DEMO_TASK, model, methods, tuple(range(4)), own, label))
 
@@ -58,8 +58,8 @@ def _demo() -> Study:
         arm("dat", "hybrid, delayed attention", DEMO_HYBRID, f"dat({patience})"),
         arm("control", "hybrid, only the losses ordered", DEMO_HYBRID, f"loss_order({patience})"),
         # shorter, for the laptop's sake: what these two lack, more steps do not give them
-        arm("lstm", "LSTM alone", lstm, steps=1600),
-        arm("transformer", "Transformer alone", transformer, steps=1600),
+        arm("lstm", "LSTM alone", lstm, steps=1400),
+        arm("transformer", "Transformer alone", transformer, steps=1400),
     ]
     claims = [
         Claim(
