@@ -139,7 +139,7 @@ def test_a_share_of_training_is_not_mistaken_for_a_step(latest):
             "dat(phase1=wights(recall=0.1))",
             "phase1=wights(recall=0.1): expected state | full or weights(name=number, ...)",
         ),
-        (methods, "dat(switch=none)", "switch=none: expected a whole number or a number or a spec"),
+        (methods, "dat(switch=none)", "switch=none: expected a number or a spec"),
         (mixers, "attention(3)", "mixer attention: scheme=3: expected a spec such as name("),
     ],
 )

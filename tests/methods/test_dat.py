@@ -233,7 +233,7 @@ def test_latest_may_be_a_step():
 
 def test_a_seed_that_waits_never_switches_late_and_says_so_at_the_end():
     found = history("dat(latest=0.6, otherwise=wait)", NEVER)
-    assert found == {1000: ("not converged", {"loss": 2.0})}
+    assert found == {1000: ("not converged", {"converged": False, "loss": 2.0})}
     late = NEVER | {900: 0.0}
     waited = Run("dat(latest=0.6, otherwise=wait, switch=900)")
     assert [name for step, loss in late.items() for name, _ in waited.look(step, loss)] == [
@@ -242,12 +242,23 @@ def test_a_seed_that_waits_never_switches_late_and_says_so_at_the_end():
     assert waited.state["switched"] == 900
 
 
-@pytest.mark.parametrize("otherwise", ["switch", "wait", "retry"])
+def test_a_seed_that_converges_at_the_last_look_is_said_to_but_stays_closed():
+    run = Run("dat(switch=1000)")
+    assert run.look(1000, 0.5) == [("switch", {"converged": True, "loss": 0.5})]
+    assert run.at(1000).gate["attention"] == 0
+
+
+def test_a_retry_needs_time_for_a_second_try():
+    with pytest.raises(SpecError, match="latest=0.6: expected less than half of training"):
+        Run("dat(otherwise=retry)")
+
+
+@pytest.mark.parametrize("otherwise", ["switch", "wait"])
 def test_there_is_no_switch_after_the_last_step(otherwise):
     """Attention that never trained must not be let into the tests."""
     run = Run(f"dat(latest=1.0, otherwise={otherwise})")
     events = [event for step, loss in NEVER.items() for event in run.look(step, loss)]
-    assert events == [("not converged", {"loss": 2.0})]
+    assert events == [("not converged", {"converged": False, "loss": 2.0})]
     assert run.at(1000).gate["attention"] == 0
 
 

@@ -84,7 +84,8 @@ def test_the_embedding_begins_at_the_scale_of_the_line(line, scale):
         ("attention(scheme=rope)", "attention(rope) @ 128"),
         ("recurrent @ 8", "4 x (lstm > mlp) @ 8"),
         ("2 x (recurrent | mlp)", "2 x (4 x (lstm > mlp) | mlp) @ 128"),
-        ("lstm @ 8, embedding=1", "lstm @ 8, embedding=1.0"),
+        ("lstm @ 8, embedding=0.5", "lstm @ 8, embedding=0.5"),
+        ("lstm @ 8, embedding=1", "lstm @ 8"),
     ],
 )
 def test_the_canonical_line(line, canonical):

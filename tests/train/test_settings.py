@@ -131,7 +131,7 @@ def test_a_run_survives_a_file() -> None:
 def test_what_is_left_out_is_written_out() -> None:
     run = canonical(RunSpec("parity", "lstm", ("dat",)))
     assert "length=" in run.task
-    assert run.model.endswith("@ 128")
+    assert run.model == "lstm(init=default, forget_bias=none) @ 128, embedding=1.0"
     assert "mode=skip" in run.methods[0]
     assert "latest=" in run.methods[0]
 
