@@ -461,5 +461,6 @@ def test_everything_in_a_folder_is_plain(done: Path) -> None:
     assert {p.name for p in done.iterdir()} == {".lock", RUN, METRICS, CHECKPOINT}
     record = json.loads((done / RUN).read_text())
     assert record["settings"]["steps"] == 20 != SETTINGS.steps
-    assert record["model"] == "lstm > attention(heads=2) > mlp @ 16"
+    assert record["shown"]["model"] == "lstm > attention(heads=2) > mlp @ 16"
+    assert record["model"].endswith("mlp(expand=4.0) @ 16, embedding=1.0")
     assert all(json.loads(line)["seed"] == 0 for line in (done / METRICS).read_text().splitlines())
