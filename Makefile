@@ -29,8 +29,8 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e .
 	@touch $@
 
-$(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[dev]'
+$(VENV)/installed-dev: pyproject.toml constraints.txt constraints-dev.txt | $(BIN)/python
+	$(PIP) -c constraints-dev.txt -e '.[dev]'
 	@touch $@ $(VENV)/installed
 
 clean:
