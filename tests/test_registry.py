@@ -91,7 +91,7 @@ def test_every_kind_has_items():
             "loss_order(phase1=weights(recall=0.1), watch=none)",
             "loss_order(phase1=weights(recall=0.1))",
             "loss_order(switch=below(0.01), phase1=weights(recall=0.1), watch=none, "
-            "latest=0.6, otherwise=switch)",
+            "latest=none, otherwise=switch)",
         ),
     ],
 )

@@ -250,7 +250,7 @@ def test_a_seed_that_converges_at_the_last_look_is_said_to_but_stays_closed():
 
 def test_a_retry_needs_time_for_a_second_try():
     with pytest.raises(SpecError, match=r"latest=0\.6: expected less than half of training"):
-        Run("dat(otherwise=retry)")
+        Run("dat(latest=0.6, otherwise=retry)")
 
 
 @pytest.mark.parametrize("otherwise", ["switch", "wait"])

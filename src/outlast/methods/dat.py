@@ -19,10 +19,10 @@ See docs/reproduce-dat.md for what each does.
 
 The other arguments: `switch` is when attention joins (a step, a share of training, ``below(level)``
 or ``plateau(patience, tolerance)`` on the smoothed loss of the part `watch`; looked at once a block
-of steps). A seed not there by the step `latest` does what `otherwise` says: ``switch`` all the same
-and be reported, ``wait`` on, or ``retry`` from fresh weights. `rewarm` is over how many steps
-attention's learning rate rises at the switch, `recurrent` the factor on the recurrent pathway's
-learning rate from then on (0 freezes it).
+of steps). A seed not there by the step `latest` (0.6 of training, 0.3 with ``retry``) does what
+`otherwise` says: ``switch`` all the same and be reported, ``wait`` on, or ``retry`` from fresh
+weights. `rewarm` is over how many steps attention's learning rate rises at the switch, `recurrent`
+the factor on the recurrent pathway's learning rate from then on (0 freezes it).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DelayedAttention(Phased):
         switch: Switch = Spec("below", (0.01,)),
         phase1: FirstPhase = "state",
         watch: str | None = None,
-        latest: int | float = 0.6,
+        latest: int | float | None = None,
         otherwise: Otherwise = "switch",
         rewarm: int = 200,
         ramp: int = 500,

@@ -21,7 +21,7 @@ class LossOrder(Phased):
         switch: Switch = Spec("below", (0.01,)),
         phase1: FirstPhase = "state",
         watch: str | None = None,
-        latest: int | float = 0.6,
+        latest: int | float | None = None,
         otherwise: Otherwise = "switch",
     ) -> None:
         super().__init__(switch, phase1, watch, latest, otherwise)

@@ -21,6 +21,8 @@ FirstPhase = Literal["state", "full"] | dict[str, float]
 Otherwise = Literal["switch", "wait", "retry"]
 #: parts that a state-first phase trains on, where the task has them
 STATE_PARTS = ("state", "running")
+#: the latest switch where none is given, as a share of training
+LATEST, RETRY_LATEST = 0.6, 0.3
 #: steps over which learning rates are warmed up again after a restart
 RESTART_WARMUP = 200
 
@@ -33,7 +35,7 @@ class Phased(Method):
         switch: Switch,
         phase1: FirstPhase,
         watch: str | None,
-        latest: int | float,
+        latest: int | float | None,
         otherwise: Otherwise,
     ) -> None:
         self.switch, self.phase1, self.watch = switch, phase1, watch
@@ -42,7 +44,10 @@ class Phased(Method):
 
     def begin(self, setup: Setup) -> MethodState:
         self.trigger = make_trigger(self.switch, setup.steps)
-        self.deadline = as_step(self.latest, setup.steps, "latest")
+        latest = self.latest
+        if latest is None:
+            latest = RETRY_LATEST if self.otherwise == "retry" else LATEST
+        self.deadline = as_step(latest, setup.steps, "latest")
         self.steps = setup.steps
         self.watched = self.watch or _default_watch(setup.parts)
         self.first_weights = self._first_weights(setup.parts)
