@@ -71,13 +71,18 @@ def test_every_kind_has_items():
         (methods, "ema", "ema", "ema(decay=0.999)"),
         (methods, "ema(decay=0.9)", "ema(decay=0.9)", "ema(decay=0.9)"),
         (methods, "ema(0.999)", "ema", "ema(decay=0.999)"),
-        (mixers, "attention(nope, 4)", "attention", "attention(nope, heads=4)"),
-        (mixers, "attention(heads=2)", "attention(heads=2)", "attention(nope, heads=2)"),
+        (mixers, "attention(nope, 4)", "attention", "attention(nope, heads=4, weights=softmax)"),
+        (
+            mixers,
+            "attention(heads=2)",
+            "attention(heads=2)",
+            "attention(nope, heads=2, weights=softmax)",
+        ),
         (
             mixers,
             "attention(scheme=rope(base=5.0))",
             "attention(rope(base=5.0))",
-            "attention(rope(base=5.0), heads=4)",
+            "attention(rope(base=5.0), heads=4, weights=softmax)",
         ),
         (mixers, "mlp(expand=2)", "mlp(expand=2.0)", "mlp(expand=2.0)"),
         (
@@ -295,11 +300,23 @@ def test_another_package_adds_an_item(gadgets, shelf):
 
 @pytest.mark.parametrize(
     ("kind", "group"),
-    [(kind, f"outlast.{kind}s") for kind in registry.KINDS if kind != "study"]
-    + [("study", "outlast.studies")],
+    [
+        ("task", "outlast.tasks"),
+        ("mixer", "outlast.mixers"),
+        ("scheme", "outlast.schemes"),
+        ("weights", "outlast.weights"),
+        ("method", "outlast.methods"),
+        ("preset", "outlast.presets"),
+        ("study", "outlast.studies"),
+    ],
 )
 def test_every_kind_has_a_group_of_entry_points(kind, group):
     assert registry.KINDS[kind].group == group
+
+
+def test_a_name_of_another_kind_is_pointed_out():
+    with pytest.raises(SpecError, match="no scheme 'scalable'; there is one among the weights"):
+        mixers.build("attention(scalable)", width=8)
 
 
 def test_a_name_taken_twice_names_both_owners_every_time(gadgets, shelf):

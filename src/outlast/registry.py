@@ -7,8 +7,8 @@ the result as ``.spec``. A parameter that is a Python keyword is written with a 
 underscore (``from_``) and read without it (``from=8``).
 
 Another package adds items by an entry point in one of the groups ``outlast.tasks``,
-``outlast.mixers``, ``outlast.schemes``, ``outlast.methods``, ``outlast.presets`` and
-``outlast.studies``::
+``outlast.mixers``, ``outlast.schemes``, ``outlast.weights``, ``outlast.methods``,
+``outlast.presets`` and ``outlast.studies``::
 
     [project.entry-points."outlast.tasks"]
     dyck = "my_package.dyck:Dyck"
@@ -79,9 +79,10 @@ class Registry:
 
     def __init__(self, kind: str, package: str, given: tuple[str, ...] = ()) -> None:
         self.kind, self.package, self.given = kind, package, given
-        plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+        #: how several of them are called
+        self.plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind.removesuffix('s')}s"
         #: the entry points in which other packages name items of this kind
-        self.group = f"outlast.{plural}"
+        self.group = f"outlast.{self.plural}"
         self._entries: dict[str, Entry] = {}
         #: plug-ins that could not be imported: name -> what to tell whoever asks for it
         self._broken: dict[str, str] = {}
@@ -114,7 +115,11 @@ class Registry:
         if name in self._broken:
             raise OutlastError(self._broken[name])
         if name not in self._entries:
-            raise SpecError(f"there is no {self.kind} {name!r}{suggest(name, self.names())}")
+            others = [r.plural for r in KINDS.values() if r is not self and name in r]
+            found = f"; there is one among the {' and '.join(others)}" if others else ""
+            raise SpecError(
+                f"there is no {self.kind} {name!r}{found or suggest(name, self.names())}"
+            )
         return self._entries[name]
 
     def bind(self, spec: str | Spec) -> dict[str, Any]:
@@ -307,9 +312,12 @@ def _did_you_mean(value: str, options: Iterable[object]) -> str:
 tasks = Registry("task", "outlast.tasks")
 mixers = Registry("mixer", "outlast.mixers", given=("self", "width"))
 schemes = Registry("scheme", "outlast.mixers.attention.schemes", given=("self", "width", "heads"))
+weightings = Registry(
+    "weights", "outlast.mixers.attention.weights", given=("self", "width", "heads")
+)
 methods = Registry("method", "outlast.methods")
 presets = Registry("preset", "outlast.models")
 studies = Registry("study", "outlast.studies")
 KINDS: dict[str, Registry] = {
-    r.kind: r for r in (tasks, mixers, schemes, methods, presets, studies)
+    r.kind: r for r in (tasks, mixers, schemes, weightings, methods, presets, studies)
 }

@@ -1,7 +1,7 @@
 """Everything that is registered, a plug-in's items included, as small things to test.
 
 A mixer is taken as it is by default and once for each other option it spells out (a `Literal`),
-one that takes a scheme once for each scheme, and every preset as a model.
+one that takes a scheme or weights once for each of them, and every preset as a model.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from outlast.errors import SpecError
 from outlast.models import build_model
-from outlast.registry import REQUIRED, Parameter, Registry, methods, mixers, presets, schemes
-from outlast.specs import Spec
+from outlast.registry import KINDS, REQUIRED, Parameter, Registry, methods, mixers, presets
+from outlast.specs import Spec, write_value
 
 #: tried in turn; most mixers will do with the first
 WIDTHS = (16, 32, 64, 128)
 VOCABULARY, CLASSES = 7, 5
 ROWS, TOKENS = 3, 7
+#: what stands for an item that cannot be made without an argument
+NEEDED = {"temperature": "temperature(length=3)"}
 
 
 @dataclass(frozen=True)
@@ -57,22 +59,35 @@ class Subject:
 
 def _options(parameter: Parameter) -> list[str]:
     """What else may stand for an argument, beside its default."""
-    if parameter.name == "scheme" and parameter.annotation is Spec:
-        return [name for name in schemes.names() if Spec(name) != parameter.default]
-    if get_origin(parameter.annotation) is Literal:
-        return [o for o in get_args(parameter.annotation) if o != parameter.default]
-    return []
+    if parameter.name in KINDS and parameter.annotation is Spec:
+        return [spec for spec in plain_specs(KINDS[parameter.name]) if spec != parameter.default]
+    inside = get_args(parameter.annotation) or ()
+    options = [a for a in (parameter.annotation, *inside) if get_origin(a) is Literal]
+    found = [o for option in options for o in get_args(option)]
+    found += ["none"] if type(None) in inside and parameter.default is not None else []
+    found += [not parameter.default] if parameter.annotation is bool else []
+    return [write_value(o) if isinstance(o, bool) else o for o in found if o != parameter.default]
+
+
+def plain_specs(registry: Registry) -> list[str]:
+    """Every item of a kind in its default, or as `NEEDED` says where it has none."""
+    found = []
+    for name in registry.names():
+        needs = [
+            p for p in registry.entry(name).parameters(registry.given) if p.default is REQUIRED
+        ]
+        if not needs or name in NEEDED:
+            found.append(NEEDED.get(name, name))
+    return found
 
 
 def specs_of(registry: Registry) -> Iterator[str]:
     """Every item of a kind, by default and in its other options."""
-    for name in registry.names():
-        parameters = registry.entry(name).parameters(registry.given)
-        if any(p.default is REQUIRED for p in parameters):
-            continue
-        yield name
-        for parameter in parameters:
-            yield from (f"{name}({parameter.name}={o})" for o in _options(parameter))
+    for spec in plain_specs(registry):
+        yield spec
+        if "(" not in spec:
+            for parameter in registry.entry(spec).parameters(registry.given):
+                yield from (f"{spec}({parameter.name}={o})" for o in _options(parameter))
 
 
 def _width(spec: str) -> int:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from outlast.errors import SpecError
-from outlast.registry import mixers, schemes
+from outlast.registry import mixers, schemes, weightings
 
 ROWS, TOKENS, WIDTH, HEADS = 2, 6, 8, 2
 POSITIONS = torch.arange(TOKENS)
@@ -105,23 +105,21 @@ def test_learned_adds_a_row_of_its_table():
 
 
 def test_scalable_multiplies_scores_by_s_log_n():
-    layer, x = attention("attention(scalable, heads=2)"), draw(ROWS, TOKENS, WIDTH)
+    layer, x = attention("attention(heads=2, weights=scalable)"), draw(ROWS, TOKENS, WIDTH)
     with torch.no_grad():
-        layer.scheme.scale.fill_(1.7)
+        layer.weights.scale.fill_(1.7)
     logs = torch.tensor([max(0.7, math.log(t + 1)) for t in range(TOKENS)]).double()
     close(layer(x)[0], explicit(layer, x, turn=lambda q, k: (q * 1.7 * logs[:, None], k)))
 
 
 def test_scalable_learns_one_scale_a_head_that_is_not_decayed():
-    scheme = schemes.build("scalable", width=WIDTH, heads=HEADS)
-    assert scheme.scale.shape == (HEADS,), "only matrices are decayed by the optimiser"
-    q, k = draw(1, HEADS, TOKENS, 4), draw(1, HEADS, TOKENS, 4)
+    weights = weightings.build("scalable", width=WIDTH, heads=HEADS)
+    assert weights.scale.shape == (HEADS,), "only matrices are decayed by the optimiser"
     with torch.no_grad():
-        scheme.scale.copy_(torch.tensor([0.0, 1.0]))
-    turned, same = scheme.rotate(q, k, POSITIONS)
-    assert not turned[:, 0].any()
-    assert turned[:, 1].all()
-    assert same is k
+        weights.scale.copy_(torch.tensor([0.0, 1.0]))
+    sharp = weights.sharpen(draw(1, HEADS, TOKENS, 4), draw(1, TOKENS, WIDTH), POSITIONS)
+    assert not sharp[:, 0].any()
+    assert sharp[:, 1].all()
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_without_a_seed_it_follows_torchs():
 
 
 def test_every_weight_belongs_to_a_pathway():
-    model = build("gru | attention(scalable) > mlp @ 8")
+    model = build("gru | attention(weights=scalable) > mlp @ 8")
     pathways = model.pathways()
     assert set(pathways) == {name for name, _ in model.named_parameters()}
     by_pathway = {p: {n for n in pathways if pathways[n] == p} for p in set(pathways.values())}

@@ -9,7 +9,7 @@ from outlast.registry import tasks
 from outlast.train.optimiser import AdamW
 from outlast.train.stack import Stack
 
-LINE = "gru > attention(scalable, heads=2) > mlp @ 8, embedding=1"
+LINE = "gru > attention(heads=2, weights=scalable) > mlp @ 8, embedding=1"
 SEEDS, STEPS, DECAY = (0, 3), 6, 0.1
 TASK = tasks.build("modsum(modulus=5)")
 ATTENTION = PATHWAYS.index("attention")

@@ -36,7 +36,7 @@ METHODS += [(name,) for name in methods.names() if name not in _COVERED]
 MODELS = [
     "2 x (lstm | attention(heads=2) > mlp) @ 16",
     "gru > mlp > attention(rope, heads=2) > mlp @ 16",
-    "attention(alibi, heads=2) > mlp > attention(scalable, heads=2) @ 16",
+    "attention(alibi, heads=2) > mlp > attention(heads=2, weights=scalable) @ 16",
     "lstm(init=orthogonal, forget_bias=1) > mlp > attention(learned(ceiling=64), heads=2) @ 24",
 ]
 

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-Kind = Literal["task", "mixer", "scheme", "method", "preset", "study"]
+Kind = Literal["task", "mixer", "scheme", "weights", "method", "preset", "study"]
 
 
 def main(kind: Annotated[Kind | None, tyro.conf.Positional] = None) -> None:
-    """Show every task, mixer, scheme, method, preset and study, plug-ins included.
+    """Show every task, mixer, scheme, weights, method, preset and study, plug-ins included.
 
     Example: outlast list task
 
@@ -33,7 +33,6 @@ def main(kind: Annotated[Kind | None, tyro.conf.Positional] = None) -> None:
             entry = registry.entry(item)
             origin = "" if entry.source == "outlast" else f"  [from {entry.source}]"
             table.add_row(f"  {item}", escape(entry.summary + origin))
-        plural = "studies" if name == "study" else f"{name}s"
-        console.print(f"[bold]{plural}[/bold]")
+        console.print(f"[bold]{registry.plural}[/bold]")
         console.print(table)
     console.print("\noutlast show NAME tells more: outlast show composite", style="dim")

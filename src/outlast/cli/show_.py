@@ -9,7 +9,7 @@ import tyro
 
 
 def main(spec: Annotated[str, tyro.conf.Positional]) -> None:
-    """Explain a task, model, mixer, scheme, method or study: parameters, paper, an example.
+    """Explain a task, model, mixer, scheme, weights, method or study: parameters, paper, example.
 
     Example: outlast show "composite(modulus=10, layout=chained)"
 
@@ -43,8 +43,10 @@ def _show_entry(kind: str, spec: Any) -> None:
     from outlast.specs import write_value
 
     registry = KINDS[kind]
-    entry, bound = registry.entry(spec.name), registry.bind(spec)
-    console.print(f"[bold]{escape(str(registry.canonical(spec)))}[/bold]  ({kind})")
+    entry, plain = registry.entry(spec.name), not spec.args and not spec.kwargs
+    bound = {} if plain else registry.bind(spec)  # a bare name may lack what is needed
+    title = spec.name if plain else str(registry.canonical(spec))
+    console.print(f"[bold]{escape(title)}[/bold]  ({kind})")
     home = inspect.getmodule(entry.factory)
     text = inspect.getdoc(home) if home else entry.summary
     console.print(f"\n{text}\n", markup=False, soft_wrap=True)

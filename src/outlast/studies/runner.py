@@ -92,7 +92,8 @@ def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
     """Whether an arm needs nothing more; one that holds another run is an error."""
     if overwrite or not (folder / RUN).exists():
         return False
-    if RunSpec.read(read_run(folder)) != canonical(arm.run):
+    # the record is spelt out anew: an argument may have come since, with a default
+    if canonical(RunSpec.read(read_run(folder))) != canonical(arm.run):
         raise RunFolderError(
             f"{folder} holds a run with other seeds or settings: "
             f"choose another --out, or start anew with --overwrite"

@@ -1,7 +1,12 @@
-"""`attention(scheme, heads=4)`: causal multi-head attention under a position scheme.
+"""`attention(scheme, heads=4, weights=softmax)`: causal multi-head attention.
 
-Linear maps for q, k, v without bias, the output map with one. Where position enters, and how
-sharp the softmax is, is the scheme's business: `attention(rope)`, `attention(alibi)`, ...
+Linear maps for q, k, v without bias, the output map with one. Where position enters is the
+scheme's business, how scores become weights that of the weights: `attention(rope)`,
+`attention(alibi, weights=entmax)`, ... They combine freely, save that a scheme which makes
+weights of its own (`tra`, `stick_breaking`) takes no others.
+
+A softmax without bias, or with one that depends on positions alone, is torch's fused attention;
+everything else, and every bias too large to hold, goes a block of queries at a time.
 """
 
 from __future__ import annotations
@@ -13,33 +18,55 @@ from torch import Tensor
 
 from outlast.errors import OutlastError, bad_value
 from outlast.kernels.attention import attend
+from outlast.mixers.attention.blocks import Fused, Look, in_blocks
+from outlast.mixers.attention.schemes.base import Scheme
+from outlast.mixers.attention.weights.base import Weights
 from outlast.mixers.base import Linear, Mixer
-from outlast.registry import mixers, schemes
+from outlast.registry import mixers, schemes, weightings
 from outlast.specs import Spec
 
 
 class Cache(NamedTuple):
-    """Keys and values of the tokens so far, each (batch, heads, tokens, head width)."""
+    """What is known of the tokens so far.
+
+    `keys` and `values` (batch, heads, tokens, head width); `marks` (batch, heads, tokens, any
+    number) what the scheme noted of each; `carry` (batch, heads, tokens) what the weights keep.
+    """
 
     keys: Tensor
     values: Tensor
+    marks: Tensor | None = None
+    carry: Tensor | None = None
 
 
 @mixers.register("attention")
 class Attention(Mixer):
-    """Causal multi-head softmax attention; the scheme decides how position enters."""
+    """Causal multi-head attention; the scheme decides how position enters."""
 
     pathway = "attention"
 
-    def __init__(self, width: int, scheme: Spec = Spec("nope"), heads: int = 4) -> None:
+    def __init__(
+        self,
+        width: int,
+        scheme: Spec = Spec("nope"),
+        heads: int = 4,
+        weights: Spec = Spec("softmax"),
+    ) -> None:
         super().__init__()
         if heads < 1 or width % heads:
             raise bad_value("heads", heads, f"a divisor of the width, {width}")
         self.heads = heads
         self.qkv = Linear(width, 3 * width, bias=False)
         self.out = Linear(width, width)
-        self.scheme = schemes.build(scheme, width=width, heads=heads)
+        self.scheme: Scheme = schemes.build(scheme, width=width, heads=heads)
+        self.weights: Weights = weightings.build(weights, width=width, heads=heads)
         self.ceiling = self.scheme.ceiling
+        if self.scheme.weighs and self.weights.spec != Spec("softmax"):
+            raise bad_value(
+                "weights",
+                self.weights.spec,
+                f"none beside {self.scheme.spec.name}, which makes weights of its own",
+            )
 
     def forward(self, x: Tensor, state: Cache | None = None) -> tuple[Tensor, Cache]:
         before = 0 if state is None else state.keys.shape[-2]
@@ -53,7 +80,41 @@ class Attention(Mixer):
         projected = self.qkv(self.scheme.embed(x, positions))
         q, k, v = projected.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = self.scheme.rotate(q, k, positions)
+        q = self.weights.sharpen(q, x, positions)
+        v = self.weights.spread(self.scheme.values(x, v))
+        marks, carry = self.scheme.marks(x), None
         if state is not None:
             k, v = torch.cat([state.keys, k], -2), torch.cat([state.values, v], -2)
-        y = attend(q, k, v, self.scheme.bias(positions, k.shape[-2]))
-        return self.out(y.transpose(1, 2).flatten(2)), Cache(k, v)
+            if marks is not None and state.marks is not None:
+                marks = torch.cat([state.marks, marks], -2)
+            carry = state.carry
+        y, carry = self._look(q, k, v, positions, marks, carry)
+        y = self.weights.gather(y, x)
+        return self.out(y.transpose(1, 2).flatten(2)), Cache(k, v, marks, carry)
+
+    def _look(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: Tensor,
+        marks: Tensor | None,
+        carry: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        made = self.scheme.fused(q, k, v, marks, positions)
+        if made is not None:
+            return made, carry
+        scores = self.heads * k.shape[-2] * self.scheme.heavy  # of one query
+        if self.scheme.pointwise and self.weights.fused:
+            if type(self.scheme).bias is Scheme.bias:
+                return attend(q, k, v), carry
+            # the bias is the same for the whole batch
+            return in_blocks(Fused(self.scheme), q, k, v, positions, marks, carry, scores)
+        kept = q.dtype
+        wide = torch.promote_types(kept, torch.float32)
+        with torch.autocast(q.device.type, enabled=False):
+            q, k, v = q.to(wide), k.to(wide), v.to(wide)
+            look = Look(self.scheme, self.weights)
+            rows = scores * q.shape[0]
+            y, carry = in_blocks(look, q, k, v, positions, marks, carry, rows)
+        return y.to(kept), carry

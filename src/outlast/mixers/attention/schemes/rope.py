@@ -1,9 +1,23 @@
 """`rope`: queries and keys are rotated by their position (Su et al., 2104.09864).
 
 Pair i of a head of width d turns by position * base^(-2i/d), so scores depend on the distance.
+To go past the training length `original`, by `factor`, on trained weights:
+
+    rope(scaling=linear, factor=4)                every position / factor (2306.15595)
+    rope(scaling=ntk, factor=4)                   base * factor^(d/(d-2)) ("NTK-aware")
+    rope(scaling=yarn, factor=4, original=512)    slow pairs / factor, fast ones as they are, a
+                                                  ramp between (2309.00071)
+
+YaRN's ramp runs from pairs that turn once within `original` to those that turn 32 times, and its
+scores are multiplied by (0.1 ln factor + 1)^2, half of it on q and half on k.
+
+Path: torch's fused attention.
 """
 
 from __future__ import annotations
+
+import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,27 +26,66 @@ from outlast.errors import bad_value
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.registry import schemes
 
+#: turns within the training length at which YaRN's ramp begins and ends
+_SLOW, _FAST = 1, 32
+
 
 @schemes.register("rope")
 class Rope(Scheme):
-    """Rotary position embedding."""
+    """Rotary position embedding, with the scalings that stretch it."""
 
-    def __init__(self, width: int, heads: int, base: float = 10_000.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        base: float = 10_000.0,
+        scaling: Literal["linear", "ntk", "yarn"] | None = None,
+        factor: float = 1.0,
+        original: int | None = None,
+    ) -> None:
         super().__init__(width, heads)
-        if (width // heads) % 2:
+        head = width // heads
+        if head % 2:
             raise bad_value("heads", heads, "a number that leaves an even head width for rope")
         if base <= 1:
             raise bad_value("base", base, "a number > 1")
-        self.base = base
+        if factor < 1:
+            raise bad_value("factor", factor, "a number >= 1")
+        if scaling is None and (factor != 1 or original is not None):
+            raise bad_value("scaling", "none", "linear | ntk | yarn where there is a factor")
+        if (scaling == "yarn") != (original is not None):
+            raise bad_value(
+                "original", original or "none", "the training length in tokens, for yarn alone"
+            )
+        if original is not None and original < 1:
+            raise bad_value("original", original, "a whole number >= 1")
+        if scaling == "ntk" and head > 2:
+            base *= factor ** (head / (head - 2))
+        self.base, self.scaling, self.factor, self.original = base, scaling, factor, original
 
     def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = self.turns(q, positions)
+        return turn(q, cos, sin), turn(k, cos, sin)
+
+    def turns(self, q: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of each pair's angle, (tokens, head width / 2)."""
         d = q.shape[-1]
         speed = self.base ** (-torch.arange(0, d, 2, device=q.device) / d)
+        if self.scaling == "linear":
+            speed = speed / self.factor
+        if self.scaling == "yarn" and self.original is not None:
+            turned = self.original * speed / (2 * math.pi)
+            kept = ((turned - _SLOW) / (_FAST - _SLOW)).clamp(0, 1)
+            speed = speed * (kept + (1 - kept) / self.factor)
         angle = positions[:, None] * speed
-        cos, sin = angle.cos().to(q.dtype), angle.sin().to(q.dtype)
-        return _turn(q, cos, sin), _turn(k, cos, sin)
+        cos, sin = angle.cos(), angle.sin()
+        if self.scaling == "yarn":
+            louder = 0.1 * math.log(self.factor) + 1
+            cos, sin = cos * louder, sin * louder
+        return cos.to(q.dtype), sin.to(q.dtype)
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (i, i + half) of x (batch, heads, tokens, head width)."""
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)

@@ -1,0 +1,50 @@
+"""`cope`: contextual position, counted over the keys that matter (Golovneva et al., 2405.18719).
+
+g_ij = σ(q_i·k_j / √d) says whether key j counts for query i; p_ij = sum_{l=j..i} g_il, at most
+`positions` - 1, is how far back it lies; and the score is
+
+    (q_i·k_j + q_i·e[p_ij]) / √d,
+
+with e[p] interpolated between the learned vectors e[floor p] and e[ceil p], 0 at the start and
+shared by the heads. Checked against the authors' code (facebookresearch/RAM), from which are the
+√d under both terms, the sharing and the start; the paper writes the gate without √d.
+
+Path: a block of queries at a time.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from outlast.errors import bad_value
+from outlast.mixers.attention.schemes.base import Scheme, distances, products
+from outlast.registry import schemes
+
+
+@schemes.register("cope")
+class Cope(Scheme):
+    """Contextual position encoding: each query counts the keys that matter to it."""
+
+    heavy: ClassVar[int] = 4
+
+    def __init__(self, width: int, heads: int, positions: int = 64) -> None:
+        super().__init__(width, heads)
+        if positions < 2:
+            raise bad_value("positions", positions, "a whole number >= 2")
+        self.last = positions - 1
+        self.table = nn.Parameter(torch.zeros(width // heads, positions))
+
+    def scores(self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor) -> Tensor:
+        scores = products(q, k)
+        later = distances(positions, k.shape[-2]) < 0
+        gates = scores.sigmoid().masked_fill(later, 0)
+        back = gates.flip(-1).cumsum(-1).flip(-1).clamp_max(self.last)
+        below = back.detach().floor()
+        part = back - below
+        each = q @ self.table.to(q.dtype) / q.shape[-1] ** 0.5  # one number a whole position
+        low = each.gather(-1, below.long())
+        high = each.gather(-1, (below.long() + 1).clamp_max(self.last))
+        return scores + low + part * (high - low)

@@ -1,0 +1,57 @@
+"""`dape(bias)`: scores and bias go through a small convolution together (DAPE V2, 2410.04798).
+
+With A the products q·k / √d and B the bias of another scheme (`alibi`, `kerple`, `fire`, `t5`),
+
+    scores = A + B + Conv(LeakyReLU(Conv([A; B]))),
+
+convolutions of width 3 along the keys with heads as channels, 2H -> 32 -> H. Checked against the
+authors' code, where later keys are set to 0 before the first convolution; here also before the
+second, so that a row does not depend on how many later keys there are (ours).
+
+Path: a block of queries at a time, of small blocks: 32 numbers are held for each score.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from outlast.errors import bad_value
+from outlast.mixers.attention.schemes.base import Scheme, distances, products
+from outlast.registry import schemes
+from outlast.specs import Spec
+
+_HIDDEN = 32
+
+
+@schemes.register("dape")
+class Dape(Scheme):
+    """Data-adaptive positions, version 2: attention scores as a feature map."""
+
+    heavy: ClassVar[int] = _HIDDEN
+
+    def __init__(self, width: int, heads: int, scheme: Spec = Spec("kerple")) -> None:
+        super().__init__(width, heads)
+        self.inner: Scheme = schemes.build(scheme, width=width, heads=heads)
+        if type(self.inner).bias is Scheme.bias:
+            biased = [n for n in schemes.names() if _has_bias(n)]
+            raise bad_value("scheme", scheme, f"one with a bias: {' | '.join(biased)}")
+        self.first = nn.Conv2d(2 * heads, _HIDDEN, (1, 3), padding=(0, 1))
+        self.second = nn.Conv2d(_HIDDEN, heads, (1, 3), padding=(0, 1))
+
+    def scores(self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor) -> Tensor:
+        later = distances(positions, k.shape[-2]) < 0
+        a = products(q, k).masked_fill(later, 0)
+        bias = self.inner.bias(positions, k.shape[-2])
+        assert bias is not None  # for the type checker: the constructor saw to it
+        b = bias.to(a.dtype).masked_fill(later, 0).expand_as(a)
+        hidden = F.leaky_relu(self.first(torch.cat([a, b], 1))).masked_fill(later, 0)
+        return a + b + self.second(hidden)
+
+
+def _has_bias(name: str) -> bool:
+    factory = schemes.entry(name).factory
+    return isinstance(factory, type) and getattr(factory, "bias", Scheme.bias) is not Scheme.bias

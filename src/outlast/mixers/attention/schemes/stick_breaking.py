@@ -1,0 +1,44 @@
+"""`stick_breaking`: the nearest keys take first, the rest share what is left (2410.17980).
+
+β_ij = σ(q_i·k_j / √d) is the part that key j breaks off what the keys between it and the query
+have left over,
+
+    w_ij = β_ij prod_{j<l<i} (1 - β_il),    j < i,
+
+so recency is built in and the weights may add up to less than 1; the rest goes nowhere. A query
+does not see itself (checked against the authors' code, where this is the default);
+`stick_breaking(current=true)` lets it. It makes weights of its own and takes no others.
+
+Path: a block of queries at a time.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from outlast.mixers.attention.schemes.base import Scheme, distances, products
+from outlast.registry import schemes
+
+
+@schemes.register("stick_breaking")
+class StickBreaking(Scheme):
+    """Stick-breaking attention: nearest first, instead of a softmax."""
+
+    heavy: ClassVar[int] = 2
+
+    def __init__(self, width: int, heads: int, current: bool = False) -> None:
+        super().__init__(width, heads)
+        self.current = current
+
+    def weigh(
+        self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor, allowed: Tensor
+    ) -> Tensor:
+        scores = products(q, k)
+        seen = distances(positions, k.shape[-2]) >= (0 if self.current else 1)
+        left = F.logsigmoid(-scores).masked_fill(~seen, 0)
+        # of the keys after this one: the sum from here to the end, less this one
+        after = left.flip(-1).cumsum(-1).flip(-1) - left
+        return (F.logsigmoid(scores) + after).exp().masked_fill(~seen, 0)

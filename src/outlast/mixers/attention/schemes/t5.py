@@ -1,0 +1,47 @@
+"""`t5`: a learned bias for each of a few ranges of distance (Raffel et al., 1910.10683).
+
+One for each head. The causal form: half of the buckets hold one distance each, the others ranges
+that grow in equal steps of the log up to `distance`; everything farther shares the last. T5
+leaves out the 1/sqrt(d) on the scores; here it stays, as in all schemes. The biases start as
+N(0, 0.02) (ours).
+
+Path: a bias of positions alone, so torch's fused attention.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from outlast.errors import bad_value
+from outlast.mixers.attention.schemes.base import Scheme, distances
+from outlast.registry import schemes
+
+
+def bucket(distance: Tensor, buckets: int, farthest: int) -> Tensor:
+    """The range that each distance falls into, as whole numbers below `buckets`."""
+    exact = buckets // 2
+    near = distance.clamp(0, exact - 1)
+    logs = (distance.clamp_min(exact).float() / exact).log() / math.log(farthest / exact)
+    far = exact + (logs * (buckets - exact)).long()
+    return torch.where(distance < exact, near, far.clamp_max(buckets - 1))
+
+
+@schemes.register("t5")
+class T5(Scheme):
+    """A learned bias for each range of distance."""
+
+    def __init__(self, width: int, heads: int, buckets: int = 32, distance: int = 128) -> None:
+        super().__init__(width, heads)
+        if buckets < 2:
+            raise bad_value("buckets", buckets, "a whole number >= 2")
+        if distance <= buckets // 2:
+            raise bad_value("distance", distance, f"a whole number > buckets/2, {buckets // 2}")
+        self.buckets, self.distance = buckets, distance
+        self.table = nn.Parameter(torch.randn(heads, buckets) * 0.02)
+
+    def bias(self, positions: Tensor, keys: int) -> Tensor:
+        which = bucket(distances(positions, keys), self.buckets, self.distance)
+        return self.table[:, which].unsqueeze(0)

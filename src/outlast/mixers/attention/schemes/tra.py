@@ -1,0 +1,120 @@
+"""`tra`: threshold relative attention (2503.23174): distance counted over relevant keys alone.
+
+For each head of width d, with q and k RMS-normalised (no scale, eps 1e-6) and s_ij = q_i·k_j/√d:
+
+1. key j is kept for query i where s_ij > threshold (0), without gradient through the decision;
+2. c_ij, the contextual distance, counts the kept keys from j to i, both included;
+3. δ_i = log σ(w·x_i + b), a gate of the query's token;
+4. weights are the softmax over the kept keys of s_ij + δ_i c_ij; no key kept: the output is 0.
+
+Scores [2, -1, 3, -2, 1] of the fifth query keep keys 1, 3 and 5 at distances 3, 2 and 1, and the
+logits are 2+3δ, 3+2δ and 1+δ. No other position anywhere.
+
+Ablations and variants, all but the first four ours (1-4 are questions about the published form):
+
+    tra(gate=none)                          the threshold alone
+    tra(threshold=none, distance=plain)     the gate with plain distance, i-j+1
+    tra(distance=plain)                     the threshold with plain distance
+    tra(norm=false)                         without QK-norm
+    tra(gate=key)                           δ_j of the key's token in place of δ_i
+    tra(threshold=learned)                  a threshold θ for each head, 0 at the start: kept where
+                                            s > θ, with weight exp(s - θ) - 1 in place of exp(s),
+                                            which has a gradient in θ and no jump at it
+    tra(sharpen=true)                       s_ij (1 + a log N_i), N_i the number kept, a learned for
+                                            each head and 0.43 at the start (as in `scalable`)
+
+It makes weights of its own and takes no others. Not here: the authors' dropout of 0.01 on the
+logits [deviation]: models have no source of chance that is a seed's own and can be resumed.
+
+Path: a block of queries at a time; the gate is kept in the cache for `gate=key` alone.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from outlast.mixers.attention.schemes.base import Scheme, distances, products
+from outlast.mixers.attention.schemes.forget import log_gates
+from outlast.mixers.base import Linear
+from outlast.registry import schemes
+
+
+@schemes.register("tra")
+class Tra(Scheme):
+    """Threshold relative attention: distance counted over the keys that pass a threshold."""
+
+    heavy: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        threshold: float | Literal["learned"] | None = 0.0,
+        gate: Literal["query", "key"] | None = "query",
+        distance: Literal["contextual", "plain"] = "contextual",
+        norm: bool = True,
+        sharpen: bool = False,
+    ) -> None:
+        super().__init__(width, heads)
+        self.fixed = None if threshold == "learned" else threshold
+        self.learned = threshold == "learned"
+        self.side, self.distance, self.norm = gate, distance, norm
+        if gate is not None:
+            self.gate = Linear(width, heads)
+        if self.learned:
+            self.threshold = nn.Parameter(torch.zeros(heads))  # vectors: not decayed
+        self.gain = nn.Parameter(torch.full((heads,), 0.43)) if sharpen else None
+
+    def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return (_rms(q), _rms(k)) if self.norm else (q, k)
+
+    def marks(self, x: Tensor) -> Tensor | None:
+        return None if self.side is None else log_gates(self.gate, x)
+
+    def weigh(
+        self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor, allowed: Tensor
+    ) -> Tensor:
+        scores = products(q, k)
+        kept = self._kept(scores, allowed)
+        logits = scores
+        if self.gain is not None:
+            count = kept.sum(-1, keepdim=True).clamp_min(1).to(scores.dtype)
+            logits = logits * (1 + self.gain.to(scores.dtype)[:, None, None] * count.log())
+        if self.learned:
+            above = (scores - self._theta(scores)).masked_fill(~kept, 1)
+            logits = logits - scores + above.expm1().log()
+        if marks is not None:
+            delta = marks[..., 0].to(scores.dtype)
+            own = delta[..., None, :] if self.side == "key" else delta[..., -q.shape[-2] :, None]
+            logits = logits + own * self._distance(kept, positions).to(scores.dtype)
+        return softmax_over(logits, kept)
+
+    def _theta(self, scores: Tensor) -> Tensor:
+        return self.threshold.to(scores.dtype)[:, None, None]
+
+    def _kept(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        if self.learned:
+            return (scores.detach() > self._theta(scores).detach()) & allowed
+        return allowed.expand_as(scores) if self.fixed is None else (scores > self.fixed) & allowed
+
+    def _distance(self, kept: Tensor, positions: Tensor) -> Tensor:
+        if self.distance == "plain":
+            return distances(positions, kept.shape[-1]) + 1
+        return kept.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1)
+
+
+def softmax_over(logits: Tensor, kept: Tensor) -> Tensor:
+    """The softmax over the kept keys; 0 everywhere in a row that keeps none."""
+    masked = logits.masked_fill(~kept, float("-inf"))
+    most = masked.detach().amax(-1, keepdim=True)
+    parts = (masked - most.masked_fill(most.isneginf(), 0)).exp()
+    total = parts.sum(-1, keepdim=True)
+    return parts / total.masked_fill(total == 0, 1)
+
+
+def _rms(x: Tensor) -> Tensor:
+    wide = x if x.dtype.itemsize >= 4 else x.float()
+    return (wide * (wide**2).mean(-1, keepdim=True).add(1e-6).rsqrt()).to(x.dtype)
