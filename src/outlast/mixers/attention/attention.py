@@ -18,7 +18,7 @@ from torch import Tensor
 
 from outlast.errors import OutlastError, bad_value
 from outlast.kernels.attention import attend
-from outlast.mixers.attention.blocks import Fused, Look, in_blocks
+from outlast.mixers.attention import blocks
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.mixers.attention.weights.base import Weights
 from outlast.mixers.base import Linear, Mixer
@@ -108,13 +108,16 @@ class Attention(Mixer):
         if self.scheme.pointwise and self.weights.fused:
             if type(self.scheme).bias is Scheme.bias:
                 return attend(q, k, v), carry
-            # the bias is the same for the whole batch
-            return in_blocks(Fused(self.scheme), q, k, v, positions, marks, carry, scores)
+            # the bias is the same for the whole batch. To train in several blocks of it under
+            # vmap, torch's fused attention would run seed by seed
+            if not torch.is_grad_enabled() or q.shape[-2] * scores <= blocks.BUDGET:
+                fused = blocks.Fused(self.scheme)
+                return blocks.in_blocks(fused, q, k, v, positions, marks, carry, scores)
         kept = q.dtype
         wide = torch.promote_types(kept, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
             q, k, v = q.to(wide), k.to(wide), v.to(wide)
-            look = Look(self.scheme, self.weights)
+            look = blocks.Look(self.scheme, self.weights)
             rows = scores * q.shape[0]
-            y, carry = in_blocks(look, q, k, v, positions, marks, carry, rows)
+            y, carry = blocks.in_blocks(look, q, k, v, positions, marks, carry, rows)
         return y.to(kept), carry

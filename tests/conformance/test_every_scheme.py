@@ -1,0 +1,199 @@
+"""What every scheme and all weights of attention must hold to, in their options and together."""
+
+import pytest
+import torch
+from subjects import plain_specs, specs_of
+from torch.func import functional_call, vmap
+
+from outlast.errors import OutlastError, SpecError
+from outlast.mixers.attention import Attention, blocks
+from outlast.registry import mixers, schemes, weightings
+
+#: worth a test beyond the default and the options that are spelt out
+MORE = [
+    "attention(rope(scaling=linear, factor=4), heads=2)",
+    "attention(rope(scaling=ntk, factor=4), heads=2)",
+    "attention(rope(scaling=yarn, factor=4, original=4), heads=2)",
+    "attention(cope(positions=3), heads=2)",
+    "attention(t5(buckets=4, distance=5), heads=2)",
+    "attention(tra(threshold=none, distance=plain), heads=2)",
+    "attention(tra(threshold=0.7, gate=none), heads=2)",
+    "attention(tra(threshold=learned, sharpen=true, gate=key), heads=2)",
+    "attention(heads=2, weights=topk(k=2))",
+    "attention(heads=2, weights=entmax(alpha=1.3))",
+    "attention(heads=2, weights=entmax(alpha=2))",
+    "attention(rope, heads=2, weights=scalable)",
+    "attention(alibi, heads=2, weights=doubly_normalised)",
+    "attention(fire, heads=2, weights=asentmax)",
+    "attention(forget, heads=2, weights=sink)",
+    "attention(kerple, heads=2, weights=compositional)",
+    "attention(learned(ceiling=40), heads=2, weights=entmax(alpha=learned))",
+]
+WIDTH, ROWS, TOKENS = 8, 3, 7
+
+
+def buildable(spec: str) -> bool:
+    try:
+        mixers.build(spec, width=WIDTH)
+    except SpecError:
+        return False
+    return True
+
+
+#: options that only go with others, such as yarn with a length, are among MORE
+OPTIONS = [f"attention({scheme}, heads=2)" for scheme in specs_of(schemes)]
+SPECS = [
+    *(spec for spec in OPTIONS if buildable(spec)),
+    *(f"attention(heads=2, weights={weights})" for weights in specs_of(weightings)),
+    *MORE,
+]
+every = pytest.mark.parametrize("spec", SPECS)
+
+
+@pytest.fixture(params=["whole", "row by row"])
+def blocked(request, monkeypatch):
+    """As it is here, where all fits into a block; and with a budget for one query at a time."""
+    if request.param == "row by row":
+        monkeypatch.setattr(blocks, "BUDGET", 1)
+
+
+def make(spec: str, seed: int = 0) -> Attention:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = mixers.build(spec, width=WIDTH)
+        with torch.no_grad():  # what starts at 0 hides what it does
+            for parameter in layer.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return layer.double()
+
+
+def draw(tokens: int = TOKENS, rows: int = ROWS, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, tokens, WIDTH, dtype=torch.float64, generator=generator)
+
+
+def close(one: torch.Tensor, two: torch.Tensor, tolerance: float = 1e-9) -> None:
+    torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
+
+
+@every
+def test_no_later_token_changes_an_earlier_output(spec, blocked):
+    layer, x = make(spec), draw()
+    before = layer(x)[0]
+    for token in (1, 4, TOKENS - 1):
+        other = x.clone()
+        other[:, token:] = -3 * x[:, token:].roll(1, 0)
+        close(layer(other)[0][:, :token], before[:, :token])
+
+
+@every
+@pytest.mark.parametrize("sizes", [[1] * TOKENS, [3, 4], [2, 1, 4]], ids=str)
+def test_in_chunks_it_is_the_same_as_whole(spec, sizes, blocked):
+    layer, x = make(spec), draw()
+    state, parts = None, []
+    for chunk in x.split(sizes, 1):
+        y, state = layer(chunk, state)
+        parts.append(y)
+    close(torch.cat(parts, 1), layer(x)[0])
+
+
+def explicit(layer: Attention, q, k, v, positions, marks, carry):
+    """The whole table of scores at once, by the seam's own definition and nothing faster."""
+    return blocks.Look(layer.scheme, layer.weights)(positions, carry, marks, q, k, v)
+
+
+@every
+def test_the_path_taken_is_the_reference_gradients_included(spec, blocked, monkeypatch):
+    layer, x = make(spec), draw().requires_grad_()
+    inputs = [x, *layer.parameters()]
+    weighing = draw(seed=1)
+    fast = layer(x)[0]
+    found = torch.autograd.grad((fast * weighing).sum(), inputs)
+    monkeypatch.setattr(layer, "_look", lambda *given: explicit(layer, *given))
+    truth = layer(x)[0]
+    wanted = torch.autograd.grad((truth * weighing).sum(), inputs)
+    close(fast, truth)
+    for got, want in zip(found, wanted, strict=True):
+        close(got, want)
+    single, _ = make(spec).float()(x.detach().float())
+    close(single.double(), truth, 1e-4)
+
+
+@every
+@pytest.mark.filterwarnings("error")
+def test_a_stack_of_seeds_is_each_seed_alone(spec, blocked, no_vmap_fallback):
+    copies = [make(spec, seed) for seed in range(2)]
+    rows = [dict(c.named_parameters()) for c in copies]
+    names = list(rows[0])
+    stacked = {n: torch.stack([r[n].detach() for r in rows]).requires_grad_() for n in names}
+    x = torch.stack([draw(seed=s) for s in range(2)])
+    together = vmap(lambda own, x: functional_call(copies[0], own, (x,))[0])(stacked, x)
+    weighing = draw(seed=3)
+    found = torch.autograd.grad((together * weighing).sum(), [stacked[n] for n in names])
+    for seed, layer in enumerate(copies):
+        alone, _ = layer(x[seed])
+        close(together[seed], alone)
+        wanted = torch.autograd.grad((alone * weighing).sum(), [rows[seed][n] for n in names])
+        for got, want in zip(found, wanted, strict=True):
+            close(got[seed], want)
+
+
+@every
+def test_permuting_the_batch_permutes_the_output(spec):
+    layer, x = make(spec), draw()
+    order = torch.tensor([2, 0, 1])
+    close(layer(x[order])[0], layer(x)[0][order])
+
+
+@every
+@pytest.mark.parametrize("kind", ["large", "nothing", "all the same"])
+def test_gradients_are_finite(spec, kind, blocked):
+    layer = make(spec).float()
+    x = {
+        "large": 100 * draw(),
+        "nothing": 0 * draw(),
+        "all the same": draw()[:, :1].expand(-1, 7, -1),
+    }
+    given = x[kind].float().requires_grad_()
+    y = layer(given)[0]
+    assert y.isfinite().all()
+    for grad in torch.autograd.grad(y.square().sum(), [given, *layer.parameters()]):
+        assert grad.isfinite().all()
+
+
+@torch.no_grad()
+@every
+def test_lengths_far_beyond_training_are_taken_or_refused_by_name(spec, monkeypatch):
+    monkeypatch.setattr(blocks, "BUDGET", 2**16)  # several blocks
+    layer = make(spec).float()
+    end = 700 if layer.ceiling is None else layer.ceiling
+    assert layer(draw(end, 1).float())[0].isfinite().all()
+    if layer.ceiling is not None:
+        with pytest.raises(OutlastError, match=rf"at most {end} tokens, got {end + 1}"):
+            layer(draw(end + 1, 1).float())
+
+
+@every
+def test_its_spec_makes_it_again(spec):
+    layer = make(spec)
+    for line in (layer.spec, mixers.canonical(spec), mixers.canonical(spec, full=True)):
+        again = mixers.build(str(line), width=WIDTH)
+        assert again.spec == layer.spec
+        assert again.scheme.spec == layer.scheme.spec
+        assert again.weights.spec == layer.weights.spec
+
+
+@pytest.mark.parametrize("scheme", plain_specs(schemes))
+def test_every_scheme_goes_with_all_weights_or_says_why_not(scheme):
+    for weights in plain_specs(weightings):
+        spec = f"attention({scheme}, heads=2, weights={weights})"
+        if schemes.build(scheme, width=WIDTH, heads=2).weighs and weights != "softmax":
+            with pytest.raises(SpecError, match=f"{scheme}, which makes weights of its own"):
+                mixers.build(spec, width=WIDTH)
+            continue
+        layer, x = make(spec), draw(rows=2)
+        first, state = layer(x[:, :3])
+        whole = layer(x)[0]
+        close(torch.cat([first, layer(x[:, 3:], state)[0]], 1), whole)
+        grads = torch.autograd.grad(whole.square().sum(), list(layer.parameters()))
+        assert all(g.isfinite().all() for g in grads)

@@ -1,0 +1,84 @@
+"""α-entmax against the search by its definition, gradients included."""
+
+import pytest
+import torch
+from torch.func import vmap
+
+from outlast.kernels.entmax import entmax, entmax15, reference
+
+ALPHAS = [1.05, 1.3, 1.5, 2.0, 3.0]
+
+
+def scores(*shape: int, scale: float = 1.0) -> torch.Tensor:
+    drawn = scale * torch.randn(*shape, dtype=torch.float64)
+    return drawn.index_fill(-1, torch.tensor([shape[-1] - 1]), float("-inf"))
+
+
+def close(one: torch.Tensor, two: torch.Tensor, tolerance: float = 1e-8) -> None:
+    torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
+
+
+def compare(fast, slow, *inputs: torch.Tensor, tolerance: float = 1e-8) -> None:
+    inputs = tuple(t.detach().requires_grad_() for t in inputs)
+    one, two = fast(*inputs), slow(*inputs)
+    close(one, two, tolerance)
+    weighing = torch.randn(two.shape, dtype=two.dtype)
+    grads = (torch.autograd.grad((y * weighing).sum(), inputs) for y in (one, two))
+    for got, want in zip(*grads, strict=True):
+        close(got, want, tolerance)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 30.0])
+def test_by_sorting(scale):
+    compare(entmax15, lambda s: reference.entmax(s, 1.5), scores(3, 4, 9, scale=scale))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("scale", [0.01, 1.0, 30.0])
+def test_by_bisection(alpha, scale):
+    given = torch.full((4, 1), alpha, dtype=torch.float64)
+    compare(entmax, reference.entmax, scores(3, 4, 9, scale=scale), given, tolerance=1e-6)
+
+
+def test_the_gradient_in_alpha_is_that_of_a_small_step():
+    given, weighing = scores(5, 9), torch.randn(5, 9, dtype=torch.float64)
+
+    def loss(alpha: torch.Tensor) -> torch.Tensor:
+        return (entmax(given, alpha) * weighing).sum()
+
+    alpha = torch.tensor(1.4, dtype=torch.float64, requires_grad=True)
+    step = (loss(alpha + 1e-6) - loss(alpha - 1e-6)) / 2e-6
+    close(torch.autograd.grad(loss(alpha), alpha)[0], step, 1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 2, 500])
+def test_weights_add_up_to_one_in_single_precision(length):
+    given = 3 * torch.randn(4, length)
+    for made in (entmax15(given), entmax(given, torch.tensor(1.7))):
+        assert (made >= 0).all()
+        torch.testing.assert_close(made.sum(-1), torch.ones(4), rtol=1e-4, atol=1e-4)
+
+
+def test_all_the_same_is_an_even_share():
+    close(entmax15(torch.zeros(1, 4).double()), torch.full((1, 4), 0.25).double())
+    close(
+        entmax(torch.zeros(1, 4).double(), torch.tensor(1.3).double())[0],
+        torch.ones(4).double() / 4,
+    )
+
+
+def test_between_softmax_and_sparsemax():
+    given = torch.tensor([[0.3, 0.1, -0.2]], dtype=torch.float64)
+    close(entmax(given, torch.tensor(1.0001).double()), given.softmax(-1), 1e-3)
+    tau = (0.3 + 0.1 - 0.2 - 1) / 3
+    close(entmax(given, torch.tensor(2.0).double()), given - tau)
+
+
+def test_over_seeds():
+    given, alphas = scores(2, 3, 4, 9), 1.1 + torch.rand(2, 4, 1, dtype=torch.float64)
+
+    def one_by_one(s: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        return torch.stack([entmax(*pair) for pair in zip(s, a, strict=True)])
+
+    compare(vmap(entmax), one_by_one, given, alphas)
+    compare(vmap(entmax15), entmax15, given)

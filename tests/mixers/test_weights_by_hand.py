@@ -1,0 +1,138 @@
+"""Weights against small examples worked out one number at a time, in plain Python."""
+
+import math
+
+import pytest
+import torch
+
+from outlast.errors import SpecError
+from outlast.registry import mixers, weightings
+
+HEADS, WIDTH = 2, 8
+INF = float("inf")
+#: scores of three queries over three keys, one head
+ROWS = [[0.5, -INF, -INF], [1.0, -0.5, -INF], [0.2, 1.5, -1.0]]
+
+
+def weights(spec: str, heads: int = 1):
+    torch.manual_seed(0)
+    return weightings.build(spec, width=WIDTH, heads=heads).double()
+
+
+def normalised(spec: str, rows=ROWS) -> list[list[float]]:
+    scores = torch.tensor(rows, dtype=torch.float64)[None, None]
+    return weights(spec).normalise(scores, None)[0][0, 0].tolist()
+
+
+def close(one, two, tolerance: float = 1e-9) -> None:
+    one, two = (torch.as_tensor(t, dtype=torch.float64) for t in (one, two))
+    torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
+
+
+def test_a_sink_takes_its_share():
+    total = sum(math.exp(s) for s in ROWS[2])
+    for spec in ("sink", "sink(learned=false)"):
+        close(normalised(spec)[2], [math.exp(s) / (1 + total) for s in ROWS[2]])
+    assert not list(weights("sink(learned=false)").parameters())
+    module = weights("sink", heads=HEADS)
+    with torch.no_grad():
+        module.sink.copy_(torch.tensor([50.0, -50.0]))
+    made = module.normalise(torch.zeros(1, HEADS, 1, 3, dtype=torch.float64), None)[0].sum(-1)
+    close(made[0, :, 0], [0, 1])
+
+
+def test_topk_keeps_the_highest_and_what_ties_with_them():
+    made = normalised("topk(k=1)", [[1.0, 0.0, -INF], [2.0, 2.0, 1.0]])
+    close(made, [[1, 0, 0], [0.5, 0.5, 0]])
+    two = normalised("topk(k=2)")[2]
+    close(two, [math.exp(0.2) / (math.exp(0.2) + math.exp(1.5)), 1 - two[0], 0])
+
+
+def test_more_than_there_are_is_all():
+    close(normalised("topk(k=9)"), normalised("softmax"))
+
+
+def test_temperature_is_none_up_to_the_training_length():
+    q = torch.ones(1, 1, 16, 4)
+    made = weights("temperature(length=4)").sharpen(q, torch.ones(1, 16, WIDTH), torch.arange(16))
+    close(made[0, 0, :4], torch.ones(4, 4))
+    close(made[0, 0, 15, 0], math.log(16) / math.log(4), 1e-6)
+
+
+def test_asentmax_scales_each_query_by_its_own_rule():
+    module, x = weights("asentmax", HEADS), torch.randn(1, 3, WIDTH, dtype=torch.float64)
+    made = module.sharpen(torch.ones(1, HEADS, 3, 1), x, torch.arange(3))[0, :, :, 0]
+    for t in range(3):
+        beta = torch.nn.functional.softplus(module.beta.weight @ x[0, t])
+        gamma = 2 * torch.tanh(module.gamma.weight @ x[0, t])
+        close(made[:, t], 1 + beta * math.log(t + 2) ** gamma, 1e-6)
+
+
+def test_entmax_by_hand():
+    # two scores that differ by Δ, α = 2: sparsemax gives (1 ± Δ)/2, cut at 0
+    close(normalised("entmax(alpha=2)", [[0.4, 0.0, -INF]])[0], [0.7, 0.3, 0])
+    close(normalised("entmax(alpha=2)", [[1.4, 0.0, -INF]])[0], [1, 0, 0])
+    # α = 1.5: squares of s/2 - τ that add up to 1
+    one, two, three = normalised("entmax")[2]
+    close(one + two + three, 1)
+    close(two**0.5 - one**0.5, (1.5 - 0.2) / 2)
+    assert three == 0
+    learned = weights("entmax(alpha=learned)")
+    close(
+        learned.normalise(torch.tensor([ROWS]).double()[None], None)[0][0, 0], normalised("entmax")
+    )
+
+
+def test_doubly_normalised_divides_by_what_a_key_gave_before():
+    made = normalised("doubly_normalised")
+    for i in range(3):
+        column = [sum(math.exp(ROWS[q][j]) for q in range(j, i + 1)) for j in range(i + 1)]
+        shares = [math.exp(ROWS[i][j]) / column[j] for j in range(i + 1)]
+        close(made[i][: i + 1], [s / sum(shares) for s in shares])
+
+
+def test_inline_weights_are_linear_and_add_up_to_one():
+    made = normalised("inline")
+    for i, row in enumerate(made):
+        known = ROWS[i][: i + 1]
+        mean = sum(known) / len(known)
+        close(row[: i + 1], [(s - mean + 1) / len(known) for s in known])
+        close(sum(row), 1)
+
+
+def test_compositional_chooses_among_what_every_search_found():
+    torch.manual_seed(0)
+    layer = mixers.build("attention(heads=2, weights=compositional)", width=WIDTH).double()
+    x = torch.randn(1, 3, WIDTH, dtype=torch.float64)
+    q, k, v = (part.unflatten(-1, (2, 4))[0] for part in (x @ layer.qkv.weight.T).chunk(3, -1))
+    t, outs = 2, []
+    for s in range(2):
+        w = (q[t, s] @ k[:, s].T / 2).softmax(-1)
+        found = [w @ v[:, r] for r in range(2)]
+        asked = (layer.weights.ask.weight @ x[0, t])[4 * s : 4 * s + 4]
+        scores = torch.stack([asked @ (layer.weights.answer.weight @ f) / 2 for f in found])
+        outs.append(sum(a * f for a, f in zip(scores.softmax(-1), found, strict=True)))
+    wanted = torch.cat(outs) @ layer.out.weight.T + layer.out.bias
+    close(layer(x)[0][0, t].detach(), wanted.detach())
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("attention(weights=entmax(alpha=1))", "weights entmax: alpha=1.0: expected a number > 1"),
+        ("attention(weights=entmax(alpha=high))", "alpha=high: expected a number or learned"),
+        ("attention(weights=topk(k=0))", "k=0: expected a whole number >= 1"),
+        ("attention(weights=temperature)", "weights temperature needs a value for length"),
+        ("attention(weights=temperature(length=1))", "length=1: expected a number of tokens >= 2"),
+        ("attention(weights=softmacs)", "there is no weights 'softmacs'; did you mean 'softmax'?"),
+        ("attention(weights=rope)", "there is no weights 'rope'; there is one among the schemes"),
+        (
+            "attention(tra, weights=entmax)",
+            "weights=entmax: expected none beside tra, which makes weights of its own",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_named(spec, says):
+    with pytest.raises(SpecError) as caught:
+        mixers.build(spec, width=WIDTH)
+    assert says in str(caught.value)
