@@ -123,6 +123,8 @@ def test_what_binds_to_what_in_a_layout(line, meant):
         ("2 x (lstm > mlp)@64", 64, None),
         ("lstm @ 64, embedding=1", 64, 1.0),
         ("lstm @ 64, embedding=0.02", 64, 0.02),
+        ("lstm @ 64, residual=normalised, embedding=0.02, norm=rms", 64, 0.02),
+        ("lstm @ 64, embedding=uniform(1)", 64, Spec("uniform", (1.0,))),
     ],
 )
 def test_a_layout_may_close_with_its_width(line, width, embedding):
@@ -223,7 +225,8 @@ BROKEN_LAYOUTS = [
     ("a @", "expected a width, such as @ 128, found the end", ""),
     ("a @ wide", "expected a width, such as @ 128, found 'wide'", "wide"),
     ("a @ 64 > b", "expected the end, found '>'", "> b"),
-    ("a @ 64, depth=2", "expected embedding=...", "depth"),
+    ("a @ 64, depth=2", "expected embedding=..., norm=..., residual=...", "depth"),
+    ("a @ 64, norm=rms, norm=layer", "residual=..., each once", "norm=layer"),
 ]
 
 
@@ -257,7 +260,11 @@ def test_an_unreadable_layout_is_pointed_at(line, says, at):
         ("1.5 x (a)", "repeat=1.5: expected a whole number >= 1"),
         ("a @ 0", "width=0: expected a whole number >= 1"),
         ("a @ 64.5", "width=64.5: expected a whole number >= 1"),
-        ("a @ 64, embedding=0", r"embedding=0.0: expected a scale > 0"),
+        ("a @ 64, embedding=0", r"embedding=0: expected a scale > 0"),
+        ("a @ 64, embedding=normal(1)", r"embedding=normal\(1\): expected a scale > 0, or uniform"),
+        ("a @ 64, embedding=uniform(-1)", r"embedding=uniform\(-1\): expected a scale > 0"),
+        ("a @ 64, norm=batch", r"norm=batch: expected layer \| rms"),
+        ("a @ 64, residual=none", r"residual=none: expected plain \| normalised"),
     ],
 )
 def test_a_number_out_of_range_is_named(line, says):

@@ -8,11 +8,11 @@ A *spec* is ``name(argument=value, ...)``; a *layout* joins specs into a model::
 
 In a layout ``>`` is one sublayer after another, ``|`` side by side on the same input (it binds
 tighter than ``>``), ``n x`` repeats, and a closing ``@ width`` sets the width of the residual
-stream (``@ 128, embedding=1`` also the scale at which the token embedding starts). Values are
-numbers, ``true``/``false``/``none``, words, ``"quoted text"`` (with ``\\"`` for a quote in it and
-``\\\\`` for a backslash), lists ``[1, 2]`` and specs again. A number with a point stays one:
-``1.0`` may be a share of training where ``1`` is a step. ``str()`` of anything parsed gives the
-canonical line, and parsing that line gives an equal object.
+stream. What else holds for the whole model may follow it (``@ 128, embedding=1, norm=rms``): see
+`Layout`. Values are numbers, ``true``/``false``/``none``, words, ``"quoted text"`` (with ``\\"``
+for a quote in it and ``\\\\`` for a backslash), lists ``[1, 2]`` and specs again. A number with a
+point stays one: ``1.0`` may be a share of training where ``1`` is a step. ``str()`` of anything
+parsed gives the canonical line, and parsing that line gives an equal object.
 """
 
 from __future__ import annotations
@@ -21,13 +21,19 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
 
 from outlast.errors import SpecError, bad_value
 
 Value = Union[bool, int, float, str, None, "Spec", "list[Value]"]
 Node = Union["Spec", "Serial", "Parallel", "Repeat"]
 
+#: what a model line may set for the whole model, and the words it accepts
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "embedding": (),
+    "norm": ("layer", "rms"),
+    "residual": ("plain", "normalised"),
+}
 _LITERALS = {"true": True, "false": False, "none": None}
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -90,19 +96,32 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Layout:
-    """A whole model line: the tree of sublayers and, where given, the width.
+    """A whole model line: the tree of sublayers and, where given, the width and what follows it.
 
-    `embedding` is the scale (standard deviation) of the token embedding at the start.
+    `embedding` is how the token embedding starts: a standard deviation, or ``uniform(bound)``.
+    `norm` is ``layer`` (the default) or ``rms``. `residual` says what the stream carries past a
+    sublayer: ``plain`` (the default), x + f(norm(x)), or ``normalised``, norm(x) + f(norm(x)).
     """
 
     node: Node
     width: int | None = None
-    embedding: float | None = None
+    embedding: float | Spec | None = None
+    norm: str | None = None
+    residual: str | None = None
+
+    @property
+    def options(self) -> dict[str, Value]:
+        """What is set for the whole model beside its width."""
+        found = {name: getattr(self, name) for name in _OPTIONS}
+        return {name: value for name, value in found.items() if value is not None}
 
     def __str__(self) -> str:
         width = "" if self.width is None else f" @ {self.width}"
-        scale = "" if self.embedding is None else f", embedding={write_value(self.embedding)}"
-        return f"{self.node}{width}{scale}"
+        return str(self.node) + width + "".join(f", {o}" for o in self.written_options())
+
+    def written_options(self) -> list[str]:
+        """The options as they are written: ``norm=rms``."""
+        return [f"{name}={write_value(value)}" for name, value in self.options.items()]
 
 
 def parse(text: str | Spec) -> Spec:
@@ -129,21 +148,33 @@ def parse_layout(text: str | Layout) -> Layout:
         return text
     reader = _Reader(text, "model")
     node = reader.serial()
-    width, embedding = None, None
+    width: int | None = None
+    options: dict[str, Any] = {}
     if reader.take("@"):
         number = reader.number("a width, such as @ 128")
         if not isinstance(number, int) or number < 1:
             raise bad_value("width", number, "a whole number >= 1")
         width = number
-        if reader.take(","):
-            if not reader.take("embedding"):
-                raise reader.fail("embedding=..., the only other thing a model line may set")
+        while reader.take(","):
+            name = reader.peek()[1]
+            if not reader.take(*(o for o in _OPTIONS if o not in options)):
+                raise reader.fail(f"{'=..., '.join(_OPTIONS)}=..., each once")
             reader.need("=")
-            embedding = float(reader.number("a number, such as embedding=0.02"))
-            if not embedding > 0:
-                raise bad_value("embedding", embedding, "a scale > 0")
+            options[name] = _option(name, reader.value())
     reader.end()
-    return Layout(node, width, embedding)
+    return Layout(node, width, **options)
+
+
+def _option(name: str, value: Value) -> Any:
+    if name != "embedding":
+        if value not in _OPTIONS[name]:
+            raise bad_value(name, write_value(value), " | ".join(_OPTIONS[name]))
+        return value
+    inner = value.args if isinstance(value, Spec) and value.name == "uniform" else (value,)
+    scale = inner[0] if len(inner) == 1 else None
+    if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not scale > 0:
+        raise bad_value(name, write_value(value), "a scale > 0, or uniform(bound) with bound > 0")
+    return Spec("uniform", (float(scale),)) if isinstance(value, Spec) else float(scale)
 
 
 def _inside(node: Node, *wrap: type) -> str:

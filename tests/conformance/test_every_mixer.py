@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from subjects import CLASSES, MIXERS, MODELS, SUBJECTS, TOKENS, Subject
+from subjects import CLASSES, MIXERS, MODELS, SUBJECTS, TOKENS, VOCABULARY, Subject
 from torch import nn
 from torch.func import functional_call, vmap
 
 from outlast.errors import OutlastError
 from outlast.methods.base import PATHWAYS
 from outlast.mixers import Mixer
-from outlast.models.build import canonical_layout
+from outlast.models.build import build_model, canonical_layout
 from outlast.registry import mixers
 
 every = pytest.mark.parametrize("subject", SUBJECTS, ids=[s.spec for s in SUBJECTS])
@@ -158,7 +158,7 @@ def test_a_presets_line_is_the_model(subject: Subject):
     line = str(model.layout)
     assert str(canonical_layout(line)) == line
     assert subject.spec not in line.replace("(", " ").split()
-    again = Subject(line.rpartition("@")[0].strip(), subject.width, whole_model=True).make()
+    again = build_model(line, VOCABULARY, CLASSES, seed=0).double()
     close(again(subject.input())[0], model(subject.input())[0])
 
 

@@ -7,6 +7,7 @@ from torch.func import functional_call, vmap
 
 from outlast.errors import OutlastError, SpecError
 from outlast.mixers.attention import Attention, blocks
+from outlast.models import build_model
 from outlast.registry import mixers, schemes, weightings
 
 #: worth a test beyond the default and the options that are spelt out
@@ -181,6 +182,17 @@ def test_its_spec_makes_it_again(spec):
         assert again.spec == layer.spec
         assert again.scheme.spec == layer.scheme.spec
         assert again.weights.spec == layer.weights.spec
+
+
+@pytest.mark.parametrize(
+    "line", ["tra_transformer({}, heads=2)", "2 x (attention({}, heads=2) > mlp)"]
+)
+@pytest.mark.parametrize("scheme", plain_specs(schemes))
+def test_every_scheme_works_in_the_authors_block_and_in_ours(scheme, line):
+    model = build_model(f"{line.format(scheme)} @ 8", 5, 3, seed=0)
+    logits, _ = model(torch.randint(5, (2, TOKENS), generator=torch.Generator().manual_seed(0)))
+    grads = torch.autograd.grad(logits.square().sum(), list(model.parameters()))
+    assert all(g.isfinite().all() for g in grads)
 
 
 @pytest.mark.parametrize("scheme", plain_specs(schemes))

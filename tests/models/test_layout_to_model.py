@@ -76,6 +76,17 @@ def test_the_embedding_begins_at_the_scale_of_the_line(line, scale):
     assert model.embedding.weight.std().item() == pytest.approx(scale, rel=0.05)
 
 
+def test_the_embedding_may_begin_uniform():
+    table = build_model("mlp @ 64, embedding=uniform(0.01)", 500, 5, seed=0).embedding.weight
+    assert 0.0099 < table.abs().max() <= 0.01
+    assert table.std().item() == pytest.approx(0.01 / 3**0.5, rel=0.05)
+
+
+def test_the_authors_model_has_the_authors_size():
+    model = build_model("tra_transformer @ 256", 5, 5, seed=0)
+    assert model.size == pytest.approx(2.64e6, rel=0.005)
+
+
 @pytest.mark.parametrize(
     ("line", "canonical"),
     [
@@ -86,6 +97,17 @@ def test_the_embedding_begins_at_the_scale_of_the_line(line, scale):
         ("2 x (recurrent | mlp)", "2 x (4 x (lstm > mlp) | mlp) @ 128"),
         ("lstm @ 8, embedding=0.5", "lstm @ 8, embedding=0.5"),
         ("lstm @ 8, embedding=1", "lstm @ 8"),
+        ("lstm @ 8, residual=plain, norm=layer", "lstm @ 8"),
+        ("lstm @ 8, residual=normalised, norm=rms", "lstm @ 8, norm=rms, residual=normalised"),
+        (
+            "tra_transformer @ 8",
+            "4 x (attention(tra) > glu(expand=2.0)) @ 8, embedding=uniform(0.01), norm=rms, "
+            "residual=normalised",
+        ),
+        (
+            "tra_transformer(rope, heads=2) @ 8, embedding=1, residual=plain",
+            "4 x (attention(rope, heads=2) > glu(expand=2.0)) @ 8, norm=rms",
+        ),
     ],
 )
 def test_the_canonical_line(line, canonical):
@@ -107,6 +129,15 @@ def test_a_preset_is_the_line_it_stands_for(preset):
         ("serail", "no mixer or preset 'serail'; did you mean 'serial'?"),
         ("lstm(size=3)", "mixer lstm has no argument 'size'"),
         ("serial(4)", "preset serial takes at most 0 arguments"),
+        (
+            "tra_transformer > mlp @ 8",
+            "preset 'tra_transformer' sets embedding=uniform(0.01), norm",
+        ),
+        ("tra_transformer(ropes) @ 8", "there is no scheme 'ropes'; did you mean 'rope'?"),
+        (
+            "gru | mlp @ 8, residual=normalised",
+            "residual=normalised: expected plain in a model with",
+        ),
         ("lstm | attention(heads=3) @ 8", "heads=3: expected a divisor of the width, 8"),
     ],
 )

@@ -61,6 +61,26 @@ def test_it_is_wired_as_it_is_written(line, by_hand):
     torch.testing.assert_close(model(TOKENS)[0], model.head(model.norm(x)))
 
 
+def test_a_normalised_stream_carries_what_the_norm_gives():
+    model = build_model("gru > mlp @ 8, norm=rms, residual=normalised", 7, 5, seed=0).double()
+    x = 3 * model.embedding(TOKENS)
+    with torch.no_grad():
+        model.embedding.weight.mul_(3)
+    for sublayer in model.sublayers():
+        x = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * sublayer.norm.weight
+        x = x + sublayer.mixer(x)[0]
+    x = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    torch.testing.assert_close(model(TOKENS)[0], model.head(x))
+
+
+def test_a_closed_gate_leaves_a_normalised_stream_alone():
+    model = build_model("gru > mlp @ 8, norm=rms, residual=normalised", 7, 5, seed=0).double()
+    for sublayer in model.sublayers():
+        sublayer.set_gate(0)
+    wanted = model.head(model.norm(model.embedding(TOKENS)))
+    torch.testing.assert_close(model(TOKENS)[0], wanted)
+
+
 def test_the_wirings_differ():
     outputs = [build(line)(TOKENS)[0] for line in LINES]
     distinct = [outputs[0], outputs[2], outputs[4], outputs[5]]

@@ -46,6 +46,18 @@ class Linear(nn.Linear):
         return linear(x, self.weight, self.bias)
 
 
+class RMSNorm(nn.Module):
+    """x over its root mean square, times a learned scale (Zhang & Sennrich, 1910.07467)."""
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
+
+
 class Norm(nn.LayerNorm):
     """`nn.LayerNorm` whose scale and shift are one pass under vmap instead of two."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from outlast.errors import SpecError
+from outlast.errors import SpecError, bad_value
 from outlast.models.model import EMBEDDING_SCALE, Branches, Chain, Model, Sublayer
 from outlast.registry import mixers, presets, suggest
 from outlast.specs import Layout, Node, Parallel, Repeat, Serial, Spec, parse_layout
@@ -18,11 +18,16 @@ def canonical_layout(text: str | Layout, full: bool = False) -> Layout:
 
     `full` also writes out every default, so that the line means the same for ever.
     """
-    layout = parse_layout(text)
+    layout = _written_out(parse_layout(text))
     node = _resolve(layout.node, full)
     scale = layout.embedding or EMBEDDING_SCALE
-    written = scale if full or scale != EMBEDDING_SCALE else None
-    return Layout(node, layout.width or DEFAULT_WIDTH, written)
+    return Layout(
+        node,
+        layout.width or DEFAULT_WIDTH,
+        scale if full or scale != EMBEDDING_SCALE else None,
+        None if layout.norm == "layer" else layout.norm,
+        None if layout.residual == "plain" else layout.residual,
+    )
 
 
 def build_model(
@@ -37,8 +42,24 @@ def build_model(
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.default_generator.manual_seed(seed)  # weights are drawn on the CPU
-        nodes = _make(layout.node, layout.width or DEFAULT_WIDTH)
+        nodes = _make(layout.node, layout)
         return Model(layout, Chain(nodes), vocabulary, classes)
+
+
+def _written_out(layout: Layout) -> Layout:
+    """A preset that stands alone written out; what it sets holds where the line does not."""
+    node = layout.node
+    if not isinstance(node, Spec) or node.name in mixers or node.name not in presets:
+        return layout
+    made = _preset(node)
+    return _written_out(Layout(made.node, layout.width, **{**made.options, **layout.options}))  # type: ignore[arg-type]
+
+
+def _preset(node: Spec) -> Layout:
+    made: Layout = presets.entry(node.name).factory(**presets.bind(node))
+    if made.width is not None:
+        raise SpecError(f"preset {node.name!r}: a preset sets no width; take '@ ...' off its line")
+    return made
 
 
 def _resolve(node: Node, full: bool) -> Node:
@@ -50,10 +71,11 @@ def _resolve(node: Node, full: bool) -> Node:
         case Repeat(times, inner):
             return Repeat(times, _resolve(inner, full))
         case Spec(name) if name not in mixers and name in presets:
-            made: Layout = presets.entry(name).factory(**presets.bind(node))
-            if made.width is not None:
+            made = _preset(node)
+            if made.options:
+                sets = ", ".join(made.written_options())
                 raise SpecError(
-                    f"preset {name!r}: a preset sets no width; take '@ ...' off its line"
+                    f"preset {name!r} sets {sets} for the whole model: it stands alone on a line"
                 )
             return _resolve(made.node, full)
         case Spec(name) if name not in mixers:
@@ -62,14 +84,20 @@ def _resolve(node: Node, full: bool) -> Node:
     return mixers.canonical(node, full)
 
 
-def _make(node: Node, width: int) -> list[nn.Module]:
+def _make(node: Node, layout: Layout) -> list[nn.Module]:
     """The modules of a node, in order; a series inside a series is laid flat."""
     match node:
         case Serial(nodes):
-            return [m for n in nodes for m in _make(n, width)]
+            return [m for n in nodes for m in _make(n, layout)]
         case Repeat(times, inner):
-            return [m for _ in range(times) for m in _make(inner, width)]
+            return [m for _ in range(times) for m in _make(inner, layout)]
         case Parallel(nodes):
-            sides = [_make(n, width) for n in nodes]
+            if layout.residual is not None:
+                raise bad_value(
+                    "residual", layout.residual, "plain in a model with '|', which has one stream"
+                )
+            sides = [_make(n, layout) for n in nodes]
             return [Branches([s[0] if len(s) == 1 else Chain(s) for s in sides])]
-    return [Sublayer(width, mixers.build(node, width=width))]
+    width = layout.width or DEFAULT_WIDTH
+    mixer = mixers.build(node, width=width)
+    return [Sublayer(width, mixer, layout.norm, layout.residual)]

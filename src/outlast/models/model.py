@@ -1,9 +1,10 @@
 """The model: embedding, sublayers behind gates, norm, output.
 
-Every sublayer adds ``gate * f(norm(x))`` to the residual stream. A gate at 0 skips the sublayer
-altogether, one at 1 costs nothing, anything between is a multiplication. Beside the gate there is
-the *leak*: how much of the gradient passes from a sublayer to what lies before it (1: all of it;
-0: the sublayer learns, but teaches nothing upstream).
+Every sublayer adds ``gate * f(norm(x))`` to the residual stream. With ``residual=normalised`` the
+stream itself is normalised on the way in: x <- norm(x), then x <- x + gate * f(x). A gate at 0
+skips the sublayer altogether, one at 1 costs nothing, anything between is a multiplication. Beside
+the gate there is the *leak*: how much of the gradient passes from a sublayer to what lies before it
+(1: all of it; 0: the sublayer learns, but teaches nothing upstream).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from outlast.mixers.base import Linear, Mixer, Norm, Pathway, State
-from outlast.specs import Layout
+from outlast.mixers.base import Linear, Mixer, Norm, Pathway, RMSNorm, State
+from outlast.specs import Layout, Spec
 
 Setting = Literal["off", "on", "between"]
 #: torch's own; small ones learn the training lengths sooner and nothing beyond: see docs/findings
@@ -30,16 +31,24 @@ def setting(values: list[float]) -> Setting:
     return "on" if all(v == 1 for v in values) else "between"
 
 
+def make_norm(width: int, kind: str | None) -> nn.Module:
+    """The norm that a line asks for."""
+    return RMSNorm(width) if kind == "rms" else Norm(width)
+
+
 class Sublayer(nn.Module):
     """One mixer behind its norm and gate. `forward` gives what is to be added to the stream."""
 
     gate: Tensor
     leak: Tensor
 
-    def __init__(self, width: int, mixer: Mixer) -> None:
+    def __init__(
+        self, width: int, mixer: Mixer, norm: str | None = None, residual: str | None = None
+    ) -> None:
         super().__init__()
-        self.norm = Norm(width)
+        self.norm = make_norm(width, norm)
         self.mixer = mixer
+        self.normalised = residual == "normalised"
         # buffers, so that a stack of seeds can hold one value a seed; never part of the weights
         self.register_buffer("gate", torch.ones(()), persistent=False)
         self.register_buffer("leak", torch.ones(()), persistent=False)
@@ -60,13 +69,18 @@ class Sublayer(nn.Module):
         self.leak.fill_(value)
         self.leaking = setting([value])
 
+    def enter(self, x: Tensor) -> Tensor:
+        """What the stream carries from here on: x as it is, or normalised."""
+        return self.norm(x) if self.normalised and self.gating != "off" else x
+
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor | None, State]:
+        """What is to be added to x, which has gone through `enter`."""
         if self.gating == "off":
             return None, state
         if self.leaking != "on":
             stopped = x.detach()
             x = stopped if self.leaking == "off" else stopped + self.leak * (x - stopped)
-        y, state = self.mixer(self.norm(x), state)
+        y, state = self.mixer(x if self.normalised else self.norm(x), state)
         return (y if self.gating == "on" else self.gate * y), state
 
 
@@ -80,6 +94,7 @@ class Chain(nn.Module):
     def forward(self, x: Tensor, states: Iterator[State], after: list[State]) -> Tensor:
         for node in self.nodes:
             if isinstance(node, Sublayer):
+                x = node.enter(x)
                 y, state = node(x, next(states))
                 after.append(state)
                 x = x if y is None else x + y
@@ -116,9 +131,13 @@ class Model(nn.Module):
             raise ValueError("a model's layout has a width")
         self.layout = layout
         self.embedding = nn.Embedding(vocabulary, layout.width)
-        nn.init.normal_(self.embedding.weight, std=layout.embedding or EMBEDDING_SCALE)
+        if isinstance(layout.embedding, Spec):
+            (bound,) = layout.embedding.args
+            nn.init.uniform_(self.embedding.weight, -bound, bound)  # type: ignore[operator,arg-type]
+        else:
+            nn.init.normal_(self.embedding.weight, std=layout.embedding or EMBEDDING_SCALE)
         self.body = body
-        self.norm = Norm(layout.width)
+        self.norm = make_norm(layout.width, layout.norm)
         self.head = Linear(layout.width, classes)
 
     def forward(self, tokens: Tensor, state: ModelState | None = None) -> tuple[Tensor, ModelState]:

@@ -1,12 +1,15 @@
 """Presets: names for layout lines that come up often. `outlast list` shows them.
 
-A preset stands wherever a mixer may: ``--model serial``, ``--model "serial @ 64"``.
+A preset stands wherever a mixer may: ``--model serial``, ``--model "serial @ 64"``; one that sets
+something for the whole model stands alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from outlast.registry import presets
-from outlast.specs import Layout, parse_layout
+from outlast.specs import Layout, Spec, parse_layout
 
 
 @presets.register("transformer")
@@ -37,3 +40,17 @@ def parallel() -> Layout:
 def interleaved() -> Layout:
     """The interleaved hybrid: two recurrent blocks to one of attention."""
     return parse_layout("2 x (lstm > mlp > lstm > mlp > attention > mlp)")
+
+
+@presets.register("tra_transformer")
+def tra_transformer(scheme: Spec = Spec("tra"), heads: int = 4) -> Layout:
+    """The flip-flop Transformer of the TRA authors (2503.23174), with any scheme of attention.
+
+    Four times x <- RMS(x), x <- x + attention(x), x <- RMS(x), x <- x + MLP(x): the stream carries
+    the normalised x. MLP a * SiLU(b) with d -> (2d, 2d) -> d; embedding U(±0.01). Theirs is 256
+    wide: ``tra_transformer @ 256``, about 2.64 M parameters. Ours: the learned scale of each RMS,
+    and the one before the output. Left out: dropout of 0.01 on attention's logits [deviation].
+    """
+    attention = Spec("attention", (scheme,), (("heads", heads),))
+    line = parse_layout(f"4 x ({attention} > glu(expand=2)) @ 1, embedding=uniform(0.01), norm=rms")
+    return replace(line, width=None, residual="normalised")
