@@ -26,6 +26,7 @@ VERSIONS = {
         "composite(modulus=3, layout=interleaved, supervision=outcome, queries=2)",
         "composite(layout=chained, supervision=outcome)",
     ],
+    "copy": ["copy(signs=2, length=9)"],
     "flipflop": ["flipflop(length=16, ignore=0.0)", "flipflop(length=4, ignore=1.0)"],
 }
 SPECS = [s for name in registry.tasks.names() for s in (name, *VERSIONS.get(name, []))]

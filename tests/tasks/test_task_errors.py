@@ -24,6 +24,8 @@ from outlast.tasks.modsum import ModSum
         ("composite(keys=8, length=9)", "keys=8: expected a whole number >= length=9"),
         ("composite(queries=0)", "queries=0: expected a whole number >= 1"),
         ("composite(layout=chaned)", "did you mean 'chained'?"),
+        ("copy(signs=1)", "signs=1: expected a whole number >= 2"),
+        ("copy(length=1)", "length=1: expected a whole number >= 2"),
         ("flipflop(length=7)", "length=7: expected an even number of tokens"),
         ("flipflop(length=2)", "length=2: expected a whole number >= 4"),
         ("flipflop(ignore=1.5)", "ignore=1.5: expected a number from 0 to 1"),

@@ -40,6 +40,7 @@ def test_stored_keys_are_distinct(spec):
         ("entangled_parity", "recall"),
         ("recall", "recall"),
         ("flipflop", "recall"),
+        ("copy", "recall"),
     ],
 )
 def test_answers_are_spread_as_chance_says(spec, part):
@@ -97,6 +98,15 @@ def test_entangled_questions_come_as_often_as_told_and_always_last():
     assert abs(questions.mean() - (1 + 0.3 * 18)) < 0.3
     for row in batch.inputs.tolist():
         assert row[row.index(task.equals) - 2] == task.question
+
+
+def test_copy_says_the_row_again_in_order():
+    task, batch = drawn("copy(signs=5)", (2, 9), 50)
+    for inputs, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+        at = inputs.index(task.equals)
+        assert targets[at : 2 * at] == inputs[:at]
+        assert inputs[at + 1 : 2 * at] == inputs[: at - 1]
+        assert set(inputs[2 * at :]) <= {task.pad}
 
 
 @pytest.mark.parametrize("ignore", [0.1, 0.8, 0.98])

@@ -1,0 +1,78 @@
+"""Copy: say again, in order, what came before.
+
+The plainest test of recall by position: a sign is found where the last one said stood, one place
+on. Used in arXiv 2402.01032 (Repeat After Me) to tell Transformers from recurrent models, and in
+2506.16640 (ASEntmax) at many times the training length. Here the signs are drawn uniformly and
+with repetition, so that, with few of them, what stands before a sign does not say where it is.
+
+n signs, then ``=``, then the same n signs again; each is due one token before it stands in the
+input, as in a language model (part `recall`), so the last is not part of the input.
+
+Length n is the number of signs; tensors are (batch, 2n). Token ids: signs 0..signs-1, ``=``,
+padding. Example::
+
+    copy(signs=10)
+    tokens  3 1 4 1 = 3 1 4
+    labels  . . . . 3 1 4 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from outlast.registry import tasks
+from outlast.tasks.base import Batch, Task
+from outlast.tasks.checks import check_whole
+from outlast.tasks.drawing import PADDING, spell
+from outlast.tasks.sheet import Sheet, uniform
+
+
+@tasks.register("copy")
+class Copy(Task):
+    """A row of signs, said again in order."""
+
+    paper = "2402.01032 Repeat After Me"
+    parts = ("recall",)
+
+    def __init__(self, signs: int = 32, length: int = 25) -> None:
+        check_whole("signs", signs, 2)
+        check_whole("length", length, 2)
+        self.signs = signs
+        self.lengths = (2, length)
+        self.classes = signs
+        self.equals, self.pad = signs, signs + 1
+        self.vocabulary = signs + 2
+
+    def tokens(self, length: int) -> int:
+        return 2 * length
+
+    def sample(
+        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
+    ) -> Batch:
+        lengths, longest = self.draw_lengths(length, batch, generator)
+        signs = uniform(self.signs, (batch, longest), generator)
+        place = torch.arange(longest, device=generator.device).expand(batch, -1)
+        present, end = place < lengths[:, None], lengths[:, None]
+
+        sheet = Sheet(self.parts, batch, self.tokens(longest), self.pad, generator.device)
+        sheet.write(place, signs, present)
+        sheet.write(end, self.equals)
+        sheet.write(end + 1 + place, signs, place < end - 1)
+        sheet.ask(end + place, signs, "recall", present)
+        return sheet.batch()
+
+    def solve(self, inputs: Sequence[int]) -> list[int | None]:
+        answers: list[int | None] = []
+        left: list[int] = []  # signs not said yet
+        saying = False
+        for token in inputs:
+            saying = saying or token == self.equals
+            if not saying and token < self.signs:
+                left.append(token)
+            answers.append(left.pop(0) if saying and left else None)
+        return answers
+
+    def word(self, token: int) -> str:
+        return spell(token, self.signs, 0, "=" + PADDING)
