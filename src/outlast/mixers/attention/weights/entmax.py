@@ -42,5 +42,5 @@ class Entmax(Weights):
         if self.fixed == 1.5:
             return entmax15(scores), carry
         if self.fixed is not None:
-            return entmax(scores, scores.new_tensor(self.fixed)), carry
+            return entmax(scores, scores.new_full((), self.fixed)), carry
         return entmax(scores, 1 + self.alpha.to(scores.dtype).sigmoid()[:, None, None]), carry
