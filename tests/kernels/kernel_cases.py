@@ -13,9 +13,10 @@ def draw(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tens
 
 
 def lstm_inputs(steps: int, rows: int, width: int, *lead: int) -> list[Tensor]:
-    """projected, weight, h0, c0 of the LSTM, with leading axes such as the seeds'."""
+    """projected, bias, weight, h0, c0 of the LSTM, with leading axes such as the seeds'."""
     return [
-        draw(*lead, steps, rows, 4 * width, seed=1),
+        draw(*lead, rows, steps, 4 * width, seed=1),
+        draw(*lead, 4 * width, seed=5),
         draw(*lead, 4 * width, width, seed=2) * width**-0.5,
         draw(*lead, rows, width, seed=3),
         draw(*lead, rows, width, seed=4),
