@@ -8,9 +8,10 @@ A *spec* is ``name(argument=value, ...)``; a *layout* joins specs into a model::
 
 In a layout ``>`` is one sublayer after another, ``|`` side by side on the same input (it binds
 tighter than ``>``), ``n x`` repeats, and a closing ``@ width`` sets the width of the residual
-stream (``@ 128, embedding=1`` also the scale at which the token embedding starts). Values are
-numbers, ``true``/``false``/``none``, words, ``"quoted text"`` (with ``\\"`` for a quote in it and
-``\\\\`` for a backslash), lists ``[1, 2]`` and specs again. A number with a point stays one:
+stream (``@ 128, embedding=1, head=10`` also the scale at which the token embedding starts, and how
+many outputs there are). Values are numbers, ``true``/``false``/``none``, words, ``"quoted text"``
+(with ``\\"`` for a quote in it and ``\\\\`` for a backslash), lists ``[1, 2]`` and specs again. A
+number with a point stays one:
 ``1.0`` may be a share of training where ``1`` is a step. ``str()`` of anything parsed gives the
 canonical line, and parsing that line gives an equal object.
 """
@@ -92,17 +93,20 @@ class Repeat:
 class Layout:
     """A whole model line: the tree of sublayers and, where given, the width.
 
-    `embedding` is the scale (standard deviation) of the token embedding at the start.
+    `embedding` is the scale (standard deviation) of the token embedding at the start, `head` the
+    number of outputs.
     """
 
     node: Node
     width: int | None = None
     embedding: float | None = None
+    head: int | None = None
 
     def __str__(self) -> str:
         width = "" if self.width is None else f" @ {self.width}"
-        scale = "" if self.embedding is None else f", embedding={write_value(self.embedding)}"
-        return f"{self.node}{width}{scale}"
+        options = {"embedding": self.embedding, "head": self.head}
+        written = (f", {k}={write_value(v)}" for k, v in options.items() if v is not None)
+        return f"{self.node}{width}{''.join(written)}"
 
 
 def parse(text: str | Spec) -> Spec:
@@ -129,21 +133,26 @@ def parse_layout(text: str | Layout) -> Layout:
         return text
     reader = _Reader(text, "model")
     node = reader.serial()
-    width, embedding = None, None
+    width = None
+    options: dict[str, int | float] = {}
     if reader.take("@"):
         number = reader.number("a width, such as @ 128")
         if not isinstance(number, int) or number < 1:
             raise bad_value("width", number, "a whole number >= 1")
         width = number
-        if reader.take(","):
-            if not reader.take("embedding"):
-                raise reader.fail("embedding=..., the only other thing a model line may set")
+        while reader.take(","):
+            name = reader.peek()[1]
+            if name in options or not reader.take("embedding", "head"):
+                raise reader.fail("embedding=... or head=..., each at most once")
             reader.need("=")
-            embedding = float(reader.number("a number, such as embedding=0.02"))
-            if not embedding > 0:
-                raise bad_value("embedding", embedding, "a scale > 0")
+            options[name] = reader.number(f"a number, such as {name}=1")
     reader.end()
-    return Layout(node, width, embedding)
+    embedding, head = options.get("embedding"), options.get("head")
+    if embedding is not None and not embedding > 0:
+        raise bad_value("embedding", embedding, "a scale > 0")
+    if head is not None and not (isinstance(head, int) and head >= 1):
+        raise bad_value("head", head, "a number of outputs >= 1")
+    return Layout(node, width, None if embedding is None else float(embedding), head)
 
 
 def _inside(node: Node, *wrap: type) -> str:

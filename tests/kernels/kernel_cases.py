@@ -32,3 +32,10 @@ def same(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float = 1
             atol=tolerance,
             msg=lambda text, index=index: f"number {index}: {text}",
         )
+
+
+def near(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float) -> None:
+    """Each within `tolerance` of the largest number wanted: for products of many terms."""
+    for index, (one, two) in enumerate(zip(found, wanted, strict=True)):
+        error = (one.cpu().to(two.dtype) - two).abs().max() / two.abs().max().clamp_min(1e-30)
+        assert error <= tolerance, f"number {index}: off by {error:.1e} of the largest"

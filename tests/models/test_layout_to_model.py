@@ -76,6 +76,13 @@ def test_the_embedding_begins_at_the_scale_of_the_line(line, scale):
     assert model.embedding.weight.std().item() == pytest.approx(scale, rel=0.05)
 
 
+def test_there_is_an_output_for_every_token_or_as_many_as_the_line_says():
+    assert build_model("mlp @ 8", 12, 5).head.out_features == 12
+    assert build_model("mlp @ 8, head=5", 12, 5).head.out_features == 5
+    with pytest.raises(SpecError, match="head=4: expected at least the task's 5 answers"):
+        build_model("mlp @ 8, head=4", 12, 5)
+
+
 @pytest.mark.parametrize(
     ("line", "canonical"),
     [
@@ -86,6 +93,7 @@ def test_the_embedding_begins_at_the_scale_of_the_line(line, scale):
         ("2 x (recurrent | mlp)", "2 x (4 x (lstm > mlp) | mlp) @ 128"),
         ("lstm @ 8, embedding=0.5", "lstm @ 8, embedding=0.5"),
         ("lstm @ 8, embedding=1", "lstm @ 8"),
+        ("lstm @ 8, head=40", "lstm @ 8, head=40"),
     ],
 )
 def test_the_canonical_line(line, canonical):
@@ -179,4 +187,4 @@ def test_the_short_way_from_a_line_and_a_task():
     for given in (task, "modsum(modulus=3)"):
         model = outlast.model("lstm > mlp @ 8", given, seed=1)
         assert model.embedding.num_embeddings == task.vocabulary
-        assert model.head.out_features == task.classes
+        assert model.head.out_features == task.vocabulary

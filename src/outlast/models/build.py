@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from outlast.errors import SpecError
+from outlast.errors import SpecError, bad_value
 from outlast.models.model import EMBEDDING_SCALE, Branches, Chain, Model, Sublayer
 from outlast.registry import mixers, presets, suggest
 from outlast.specs import Layout, Node, Parallel, Repeat, Serial, Spec, parse_layout
@@ -22,7 +22,7 @@ def canonical_layout(text: str | Layout, full: bool = False) -> Layout:
     node = _resolve(layout.node, full)
     scale = layout.embedding or EMBEDDING_SCALE
     written = scale if full or scale != EMBEDDING_SCALE else None
-    return Layout(node, layout.width or DEFAULT_WIDTH, written)
+    return Layout(node, layout.width or DEFAULT_WIDTH, written, layout.head)
 
 
 def build_model(
@@ -30,15 +30,19 @@ def build_model(
 ) -> Model:
     """Make the model that a line describes.
 
-    With a seed its weights are drawn from that seed alone, and torch's global random state is
-    left as it was.
+    It has an output for every token, as a language model has, unless the line says ``head=``; a
+    task asks for the first `classes` of them. With a seed its weights are drawn from that seed
+    alone, and torch's global random state is left as it was.
     """
     layout = canonical_layout(text)
+    outputs = vocabulary if layout.head is None else layout.head
+    if outputs < classes:
+        raise bad_value("head", outputs, f"at least the task's {classes} answers")
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.default_generator.manual_seed(seed)  # weights are drawn on the CPU
         nodes = _make(layout.node, layout.width or DEFAULT_WIDTH)
-        return Model(layout, Chain(nodes), vocabulary, classes)
+        return Model(layout, Chain(nodes), vocabulary, outputs)
 
 
 def _resolve(node: Node, full: bool) -> Node:
