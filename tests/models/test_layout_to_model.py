@@ -55,7 +55,7 @@ def test_every_repeat_has_weights_of_its_own():
 
 def test_its_size_is_the_sum_of_its_parts():
     width, inner = 8, 32
-    outside = VOCABULARY * width + 2 * width + (width * CLASSES + CLASSES)
+    outside = VOCABULARY * width + 2 * width + (width * VOCABULARY + VOCABULARY)
     lstm = 4 * width * width * 2 + 4 * width * 2
     attention = 3 * width * width + width * width + width
     mlp = width * inner + inner + inner * width + width
