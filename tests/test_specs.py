@@ -116,20 +116,22 @@ def test_what_binds_to_what_in_a_layout(line, meant):
 
 
 @pytest.mark.parametrize(
-    ("line", "width", "embedding"),
+    ("line", "width", "embedding", "head"),
     [
-        ("lstm", None, None),
-        ("lstm @ 64", 64, None),
-        ("2 x (lstm > mlp)@64", 64, None),
-        ("lstm @ 64, embedding=1", 64, 1.0),
-        ("lstm @ 64, embedding=0.02", 64, 0.02),
-        ("lstm @ 64, residual=normalised, embedding=0.02, norm=rms", 64, 0.02),
-        ("lstm @ 64, embedding=uniform(1)", 64, Spec("uniform", (1.0,))),
+        ("lstm", None, None, None),
+        ("lstm @ 64", 64, None, None),
+        ("2 x (lstm > mlp)@64", 64, None, None),
+        ("lstm @ 64, embedding=1", 64, 1.0, None),
+        ("lstm @ 64, embedding=0.02", 64, 0.02, None),
+        ("lstm @ 64, head=10", 64, None, 10),
+        ("lstm @ 64, head=10, embedding=2", 64, 2.0, 10),
+        ("lstm @ 64, residual=normalised, embedding=0.02, norm=rms", 64, 0.02, None),
+        ("lstm @ 64, embedding=uniform(1)", 64, Spec("uniform", (1.0,)), None),
     ],
 )
-def test_a_layout_may_close_with_its_width(line, width, embedding):
+def test_a_layout_may_close_with_its_width(line, width, embedding, head):
     read = parse_layout(line)
-    assert (read.width, read.embedding) == (width, embedding)
+    assert (read.width, read.embedding, read.head) == (width, embedding, head)
     assert parse_layout(str(read)) == read
 
 
@@ -225,8 +227,8 @@ BROKEN_LAYOUTS = [
     ("a @", "expected a width, such as @ 128, found the end", ""),
     ("a @ wide", "expected a width, such as @ 128, found 'wide'", "wide"),
     ("a @ 64 > b", "expected the end, found '>'", "> b"),
-    ("a @ 64, depth=2", "expected embedding=..., norm=..., residual=...", "depth"),
-    ("a @ 64, norm=rms, norm=layer", "residual=..., each once", "norm=layer"),
+    ("a @ 64, depth=2", "expected embedding=..., head=..., norm=..., residual=...", "depth"),
+    ("a @ 64, head=2, head=3", "each at most once", "head=3"),
 ]
 
 
@@ -265,6 +267,8 @@ def test_an_unreadable_layout_is_pointed_at(line, says, at):
         ("a @ 64, embedding=uniform(-1)", r"embedding=uniform\(-1\): expected a scale > 0"),
         ("a @ 64, norm=batch", r"norm=batch: expected layer \| rms"),
         ("a @ 64, residual=none", r"residual=none: expected plain \| normalised"),
+        ("a @ 64, head=0", r"head=0: expected a number of outputs >= 1"),
+        ("a @ 64, head=2.5", r"head=2.5: expected a number of outputs >= 1"),
     ],
 )
 def test_a_number_out_of_range_is_named(line, says):

@@ -31,6 +31,7 @@ Node = Union["Spec", "Serial", "Parallel", "Repeat"]
 #: what a model line may set for the whole model, and the words it accepts
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "embedding": (),
+    "head": (),
     "norm": ("layer", "rms"),
     "residual": ("plain", "normalised"),
 }
@@ -98,14 +99,16 @@ class Repeat:
 class Layout:
     """A whole model line: the tree of sublayers and, where given, the width and what follows it.
 
-    `embedding` is how the token embedding starts: a standard deviation, or ``uniform(bound)``.
-    `norm` is ``layer`` (the default) or ``rms``. `residual` says what the stream carries past a
-    sublayer: ``plain`` (the default), x + f(norm(x)), or ``normalised``, norm(x) + f(norm(x)).
+    `embedding` is how the token embedding starts: a standard deviation, or ``uniform(bound)``;
+    `head` the number of outputs. `norm` is ``layer`` (the default) or ``rms``. `residual` says
+    what the stream carries past a sublayer: ``plain`` (the default), x + f(norm(x)), or
+    ``normalised``, norm(x) + f(norm(x)).
     """
 
     node: Node
     width: int | None = None
     embedding: float | Spec | None = None
+    head: int | None = None
     norm: str | None = None
     residual: str | None = None
 
@@ -158,7 +161,7 @@ def parse_layout(text: str | Layout) -> Layout:
         while reader.take(","):
             name = reader.peek()[1]
             if not reader.take(*(o for o in _OPTIONS if o not in options)):
-                raise reader.fail(f"{'=..., '.join(_OPTIONS)}=..., each once")
+                raise reader.fail(f"{'=..., '.join(_OPTIONS)}=..., each at most once")
             reader.need("=")
             options[name] = _option(name, reader.value())
     reader.end()
@@ -166,6 +169,11 @@ def parse_layout(text: str | Layout) -> Layout:
 
 
 def _option(name: str, value: Value) -> Any:
+    """The value of an option, checked."""
+    if name == "head":
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise bad_value(name, write_value(value), "a number of outputs >= 1")
+        return value
     if name != "embedding":
         if value not in _OPTIONS[name]:
             raise bad_value(name, write_value(value), " | ".join(_OPTIONS[name]))

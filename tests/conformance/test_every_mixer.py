@@ -41,7 +41,7 @@ def in_chunks(module: nn.Module, x: torch.Tensor, sizes: list[int]) -> torch.Ten
 def test_shapes_and_precision(subject: Subject):
     x = subject.input()
     y, _ = subject.make()(x)
-    assert y.shape == (*x.shape[:2], CLASSES if subject.whole_model else subject.width)
+    assert y.shape == (*x.shape[:2], VOCABULARY if subject.whole_model else subject.width)
     assert y.dtype == torch.float64
     assert y.isfinite().all()
     single = x if subject.whole_model else x.float()

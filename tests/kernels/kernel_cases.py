@@ -13,9 +13,10 @@ def draw(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tens
 
 
 def lstm_inputs(steps: int, rows: int, width: int, *lead: int) -> list[Tensor]:
-    """projected, weight, h0, c0 of the LSTM, with leading axes such as the seeds'."""
+    """projected, bias, weight, h0, c0 of the LSTM, with leading axes such as the seeds'."""
     return [
-        draw(*lead, steps, rows, 4 * width, seed=1),
+        draw(*lead, rows, steps, 4 * width, seed=1),
+        draw(*lead, 4 * width, seed=5),
         draw(*lead, 4 * width, width, seed=2) * width**-0.5,
         draw(*lead, rows, width, seed=3),
         draw(*lead, rows, width, seed=4),
@@ -31,3 +32,10 @@ def same(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float = 1
             atol=tolerance,
             msg=lambda text, index=index: f"number {index}: {text}",
         )
+
+
+def near(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float) -> None:
+    """Each within `tolerance` of the largest number wanted: for products of many terms."""
+    for index, (one, two) in enumerate(zip(found, wanted, strict=True)):
+        error = (one.cpu().to(two.dtype) - two).abs().max() / two.abs().max().clamp_min(1e-30)
+        assert error <= tolerance, f"number {index}: off by {error:.1e} of the largest"

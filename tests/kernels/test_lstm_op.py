@@ -19,41 +19,42 @@ def gradients(outputs, inputs, seed=9):
 
 @pytest.mark.parametrize(("steps", "rows", "width"), [(1, 1, 1), (7, 3, 5), (4, 2, 16)])
 def test_it_is_torchs_lstm_states_and_every_gradient(steps, rows, width):
-    torchs = nn.LSTM(6, width, dtype=torch.float64)
+    torchs = nn.LSTM(6, width, dtype=torch.float64, batch_first=True)
     w_in, w, b_in, b = torchs.parameters()
-    x = draw(steps, rows, 6).requires_grad_()
+    x = draw(rows, steps, 6).requires_grad_()
     h0, c0 = (draw(rows, width, seed=s).requires_grad_() for s in (1, 2))
     inputs = (x, w_in, w, b_in, b, h0, c0)
 
     wanted, (h, c) = torchs(x, (h0[None], c0[None]))
-    hidden, cell = lstm(x @ w_in.mT + b_in + b, w, h0, c0)
-    found = (hidden, hidden[-1], cell[-1])
+    hidden, cell = lstm(x @ w_in.mT, b_in + b, w, h0, c0)
+    found = (hidden, hidden[:, -1], cell)
     same(found, (wanted, h[0], c[0]))
     same(gradients(found, inputs), gradients((wanted, h[0], c[0]), inputs))
 
 
-def test_gradients_of_every_cell_and_hidden_state():
+@pytest.mark.parametrize("outputs", [slice(0, 2), slice(0, 1), slice(1, 2)], ids=["both", "h", "c"])
+def test_gradients_of_every_hidden_state_and_the_last_cell(outputs):
     inputs = [a.requires_grad_() for a in lstm_inputs(3, 2, 2)]
-    assert torch.autograd.gradcheck(lstm, inputs)
+    assert torch.autograd.gradcheck(lambda *a: lstm(*a)[outputs], inputs)
 
 
 def test_the_op_keeps_torchs_rules():
     inputs = [a.requires_grad_() for a in lstm_inputs(3, 4, 5, 2)]
     torch.library.opcheck(torch.ops.outlast.lstm.default, inputs)
-    hidden, cell, gates = torch.ops.outlast.lstm(*(a.detach() for a in inputs))
-    _, weight, h0, c0 = (a.detach() for a in inputs)
+    hidden, last, cell, gates = torch.ops.outlast.lstm(*(a.detach() for a in inputs))
+    _, _, weight, h0, c0 = (a.detach() for a in inputs)
     torch.library.opcheck(
         torch.ops.outlast.lstm_backward.default,
-        (draw(*hidden.shape), draw(*cell.shape), weight, h0, c0, hidden, cell, gates),
+        (draw(*hidden.shape), draw(*last.shape), weight, h0, c0, hidden, cell, gates),
         test_utils=("test_schema", "test_faketensor"),
     )
 
 
 AXES = {
-    "all stacked": (0, 0, 0, 0),
-    "one input for all": (None, 0, None, None),
-    "one set of weights for all": (0, None, 0, 0),
-    "stacked elsewhere": (2, 1, 1, 0),
+    "all stacked": (0, 0, 0, 0, 0),
+    "one input for all": (None, 0, 0, None, None),
+    "one set of weights for all": (0, None, None, 0, 0),
+    "stacked elsewhere": (2, 1, 1, 1, 0),
 }
 
 
@@ -87,8 +88,7 @@ def test_a_stack_of_stacks_is_each_of_it_alone():
 
 
 def test_the_state_goes_on_in_full_precision_under_autocast():
-    projected, weight, h0, c0 = (a.to(torch.bfloat16) for a in lstm_inputs(3, 2, 4))
-    hidden, cell = lstm(projected, weight, h0, c0)
+    hidden, cell = lstm(*(a.to(torch.bfloat16) for a in lstm_inputs(3, 2, 4)))
     assert hidden.dtype == cell.dtype == torch.float32
 
 

@@ -55,7 +55,7 @@ def test_every_repeat_has_weights_of_its_own():
 
 def test_its_size_is_the_sum_of_its_parts():
     width, inner = 8, 32
-    outside = VOCABULARY * width + 2 * width + (width * CLASSES + CLASSES)
+    outside = VOCABULARY * width + 2 * width + (width * VOCABULARY + VOCABULARY)
     lstm = 4 * width * width * 2 + 4 * width * 2
     attention = 3 * width * width + width * width + width
     mlp = width * inner + inner + inner * width + width
@@ -87,6 +87,13 @@ def test_the_authors_model_has_the_authors_size():
     assert model.size == pytest.approx(2.64e6, rel=0.005)
 
 
+def test_there_is_an_output_for_every_token_or_as_many_as_the_line_says():
+    assert build_model("mlp @ 8", 12, 5).head.out_features == 12
+    assert build_model("mlp @ 8, head=5", 12, 5).head.out_features == 5
+    with pytest.raises(SpecError, match="head=4: expected at least the task's 5 answers"):
+        build_model("mlp @ 8, head=4", 12, 5)
+
+
 @pytest.mark.parametrize(
     ("line", "canonical"),
     [
@@ -108,6 +115,7 @@ def test_the_authors_model_has_the_authors_size():
             "tra_transformer(rope, heads=2) @ 8, embedding=1, residual=plain",
             "4 x (attention(rope, heads=2) > glu(expand=2.0)) @ 8, norm=rms",
         ),
+        ("lstm @ 8, head=40", "lstm @ 8, head=40"),
     ],
 )
 def test_the_canonical_line(line, canonical):
@@ -210,4 +218,4 @@ def test_the_short_way_from_a_line_and_a_task():
     for given in (task, "modsum(modulus=3)"):
         model = outlast.model("lstm > mlp @ 8", given, seed=1)
         assert model.embedding.num_embeddings == task.vocabulary
-        assert model.head.out_features == task.classes
+        assert model.head.out_features == task.vocabulary

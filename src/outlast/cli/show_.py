@@ -104,7 +104,7 @@ def _show_model(line: str) -> None:
         count = sum(p.numel() for p in sublayer.parameters())
         table.add_row(str(sublayer.mixer.spec), sublayer.pathway, f"{count:,}")
     table.add_row(
-        f"output of {example.classes} classes",
+        f"{made.head.out_features} outputs",
         "",
         f"{sum(p.numel() for p in made.head.parameters()):,}",
     )
@@ -112,6 +112,6 @@ def _show_model(line: str) -> None:
     console.print(table)
     limit = "no limit" if made.ceiling is None else f"{made.ceiling} tokens"
     console.print(
-        f"\n(batch, tokens) -> (batch, tokens, {example.classes}) on {example.spec}; "
+        f"\n(batch, tokens) -> (batch, tokens, {made.head.out_features}) on {example.spec}; "
         f"length: {limit}"
     )

@@ -50,11 +50,9 @@ class LSTM(Mixer):
                 self.bias[width : 2 * width] = 0
 
     def forward(self, x: Tensor, state: LSTMState | None = None) -> tuple[Tensor, LSTMState]:
-        # the two biases are one number a gate; added up first, they cost no pass over the gates
-        weight, bias = self.input.weight, self.input.bias + self.bias
-        projected = linear(x.transpose(0, 1), weight, bias)
+        projected = linear(x, self.input.weight)
         if state is None:
             start = projected.new_zeros(x.shape[0], self.width)
             state = (start, start)
-        hidden, cell = lstm(projected, self.weight, *state)
-        return hidden.transpose(0, 1).to(x.dtype), (hidden[-1], cell[-1])
+        hidden, cell = lstm(projected, self.input.bias + self.bias, self.weight, *state)
+        return hidden.to(x.dtype), (hidden[:, -1], cell)

@@ -25,6 +25,7 @@ def canonical_layout(text: str | Layout, full: bool = False) -> Layout:
         node,
         layout.width or DEFAULT_WIDTH,
         scale if full or scale != EMBEDDING_SCALE else None,
+        layout.head,
         None if layout.norm == "layer" else layout.norm,
         None if layout.residual == "plain" else layout.residual,
     )
@@ -35,15 +36,19 @@ def build_model(
 ) -> Model:
     """Make the model that a line describes.
 
-    With a seed its weights are drawn from that seed alone, and torch's global random state is
-    left as it was.
+    It has an output for every token, as a language model has, unless the line says ``head=``; a
+    task asks for the first `classes` of them. With a seed its weights are drawn from that seed
+    alone, and torch's global random state is left as it was.
     """
     layout = canonical_layout(text)
+    outputs = vocabulary if layout.head is None else layout.head
+    if outputs < classes:
+        raise bad_value("head", outputs, f"at least the task's {classes} answers")
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.default_generator.manual_seed(seed)  # weights are drawn on the CPU
         nodes = _make(layout.node, layout)
-        return Model(layout, Chain(nodes), vocabulary, classes)
+        return Model(layout, Chain(nodes), vocabulary, outputs)
 
 
 def _written_out(layout: Layout) -> Layout:

@@ -123,9 +123,9 @@ class Branches(nn.Module):
 
 
 class Model(nn.Module):
-    """Tokens (batch, tokens) to logits (batch, tokens, classes), whole or in chunks."""
+    """Tokens (batch, tokens) to logits (batch, tokens, outputs), whole or in chunks."""
 
-    def __init__(self, layout: Layout, body: Chain, vocabulary: int, classes: int) -> None:
+    def __init__(self, layout: Layout, body: Chain, vocabulary: int, outputs: int) -> None:
         super().__init__()
         if layout.width is None:
             raise ValueError("a model's layout has a width")
@@ -138,7 +138,7 @@ class Model(nn.Module):
             nn.init.normal_(self.embedding.weight, std=layout.embedding or EMBEDDING_SCALE)
         self.body = body
         self.norm = make_norm(layout.width, layout.norm)
-        self.head = Linear(layout.width, classes)
+        self.head = Linear(layout.width, outputs)
 
     def forward(self, tokens: Tensor, state: ModelState | None = None) -> tuple[Tensor, ModelState]:
         before = iter(state) if state is not None else iter([None] * len(self.sublayers()))

@@ -2,8 +2,8 @@
 
 A task draws sequences of a given *length* (what its paper calls length; `tokens` says how many
 tokens that is), marks which positions are asked and what the right answer is, and can solve a
-sequence in a second, independent way. Answers are token ids below `classes`, so a model needs
-an output of width `classes` only, and one with an output for every token works as well.
+sequence in a second, independent way. Answers are token ids below `classes`: a model may have
+an output for every token, as a language model has, or for these alone.
 """
 
 from __future__ import annotations

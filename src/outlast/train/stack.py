@@ -96,7 +96,7 @@ class Stack:
         gates: Tensor | None = None,
         leaks: Tensor | None = None,
     ) -> Tensor:
-        """Logits (S, batch, tokens, classes) of inputs (S or 1, batch, tokens).
+        """Logits (S, batch, tokens, outputs) of inputs (S or 1, batch, tokens).
 
         `gates` and `leaks` are (S, pathways); they matter only where `set_controls` found seeds
         that differ or a value between 0 and 1.

@@ -47,7 +47,7 @@ class Block:
 def part_losses(logits: Tensor, targets: Tensor, part: Tensor, parts: int) -> tuple[Tensor, Tensor]:
     """Mean cross-entropy and accuracy by part, each (S, parts).
 
-    logits (S, batch, tokens, classes); targets and part (S, batch, tokens).
+    logits (S, batch, tokens, outputs); targets and part (S, batch, tokens).
     """
     flat, wanted = logits.flatten(0, 2).float(), targets.flatten()
     loss = F.cross_entropy(flat, wanted, ignore_index=IGNORE, reduction="none").view(part.shape)

@@ -1,11 +1,13 @@
-"""Causal attention through torch's fused `scaled_dot_product_attention`.
+"""Causal attention through torch's fused `scaled_dot_product_attention`, or our own where short.
 
-The op is a composite (autograd sees through it) whose only addition is a vmap rule: attention
-has no weights, so a stack of seeds is simply more batch.
+`attend` is a composite (autograd sees through it) whose only addition is a vmap rule: attention
+has no weights, so a stack of seeds is simply more batch. On a GPU, sequences that fit on chip
+whole go through `triton.py`.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,6 +19,10 @@ from outlast.kernels.folding import fold, unfold
 
 _library = torch.library.Library("outlast", "FRAGMENT")
 _library.define("attend(Tensor q, Tensor k, Tensor v, Tensor? bias) -> Tensor")
+_library.define("attend_short(Tensor q, Tensor k, Tensor v) -> Tensor")
+_library.define(
+    "attend_short_backward(Tensor d_out, Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor, Tensor)"
+)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -31,6 +37,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tenso
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     queries, keys = q.shape[-2], k.shape[-2]
+    if bias is None and _short(q, k, v):
+        found: Tensor = torch.ops.outlast.attend_short(q, k, v)
+        return found
     if bias is None and queries == keys:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     if bias is None and queries == 1:
@@ -39,6 +48,55 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     if bias is not None:
         mask = bias.to(q.dtype).masked_fill(~mask, float("-inf"))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def _short(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the kernel for short sequences takes this."""
+    if v.shape != k.shape or not q.is_cuda or find_spec("triton") is None:
+        return False
+    from outlast.kernels.attention import triton as fused
+
+    return fused.fits(q, k)
+
+
+def _attend_short(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    from outlast.kernels.attention import triton as fused
+
+    return fused.forward(q, k, v)
+
+
+def _attend_short_backward(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    from outlast.kernels.attention import triton as fused
+
+    return fused.backward(d_out, q, k, v)
+
+
+def _differentiate(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    found: tuple[Tensor, Tensor, Tensor] = torch.ops.outlast.attend_short_backward(
+        d_out, *ctx.saved_tensors
+    )
+    return found
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _empty(like: Tensor) -> Tensor:
+    b, h, t, d = like.shape
+    return like.new_empty(b, t, h, d).transpose(1, 2)
+
+
+@torch.library.register_fake("outlast::attend_short", lib=_library)
+def _(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return _empty(q)
+
+
+@torch.library.register_fake("outlast::attend_short_backward", lib=_library)
+def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty(q), _empty(q), _empty(q)
 
 
 def _batched(
@@ -53,5 +111,10 @@ def _batched(
     return unfold(_attend(q, k, v, bias), size), 0
 
 
+_library.impl("attend_short", _attend_short, "CompositeExplicitAutograd")
+_library.impl("attend_short_backward", _attend_short_backward, "CompositeExplicitAutograd")
+torch.library.register_autograd(
+    "outlast::attend_short", _differentiate, setup_context=_save, lib=_library
+)
 _library.impl("attend", _attend, "CompositeImplicitAutograd")
 torch.library.register_vmap("outlast::attend", _batched, lib=_library)

@@ -19,11 +19,12 @@ from outlast.kernels.lstm import reference
 # first call, which takes longer than many a small run
 _library = torch.library.Library("outlast", "FRAGMENT")
 _library.define(
-    "lstm(Tensor projected, Tensor weight, Tensor h0, Tensor c0) -> (Tensor, Tensor, Tensor)"
+    "lstm(Tensor projected, Tensor bias, Tensor weight, Tensor h0, Tensor c0) "
+    "-> (Tensor hidden, Tensor last, Tensor cell, Tensor gates)"
 )
 _library.define(
-    "lstm_backward(Tensor d_hidden, Tensor d_cell, Tensor weight, Tensor h0, Tensor c0, "
-    "Tensor hidden, Tensor cell, Tensor gates) -> (Tensor, Tensor, Tensor, Tensor)"
+    "lstm_backward(Tensor d_hidden, Tensor d_last, Tensor weight, Tensor h0, Tensor c0, "
+    "Tensor hidden, Tensor cell, Tensor gates) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -37,76 +38,82 @@ def back_end(projected: Tensor, weight: Tensor) -> ModuleType:
     return reference
 
 
-def lstm(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
-    """Hidden and cell states of one layer, time first.
+def lstm(
+    projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
+) -> tuple[Tensor, Tensor]:
+    """All hidden states of one layer (b, t, d), and the last cell state (b, d).
 
-    `projected` (t, b, 4d) is the input's share of the gates, `weight` (4d, d) the recurrent
-    matrix, `h0` and `c0` (b, d) the state before; returns hidden and cell, each (t, b, d).
-    The state is kept in float32 at least, whatever autocast is in force.
+    `projected` (b, t, 4d) is the input's share of the gates and `bias` (4d) what is added to it,
+    `weight` (4d, d) the recurrent matrix, `h0` and `c0` (b, d) the state before. The state is
+    kept in float32 at least, whatever autocast is in force.
     """
     wide = torch.promote_types(projected.dtype, torch.float32)
-    args = [a.to(wide).unsqueeze(0) for a in (projected, weight, h0, c0)]
-    hidden, cell, _ = torch.ops.outlast.lstm(*args)
-    return hidden.squeeze(0), cell.squeeze(0)
+    args = [a.to(wide).unsqueeze(0) for a in (projected, bias, weight, h0, c0)]
+    hidden, last, _, _ = torch.ops.outlast.lstm(*args)
+    return hidden.squeeze(0), last.squeeze(0)
 
 
 def _lstm(
-    projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    found: tuple[Tensor, Tensor, Tensor] = back_end(projected, weight).forward(
-        projected, weight, h0, c0
-    )
-    return found
+    projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    hidden, cell, gates = back_end(projected, weight).forward(projected, bias, weight, h0, c0)
+    return hidden, cell[:, :, -1].clone(), cell, gates
 
 
 def _lstm_backward(
     d_hidden: Tensor,
-    d_cell: Tensor,
+    d_last: Tensor,
     weight: Tensor,
     h0: Tensor,
     c0: Tensor,
     hidden: Tensor,
     cell: Tensor,
     gates: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    found: tuple[Tensor, Tensor, Tensor, Tensor] = back_end(gates, weight).backward(
-        d_hidden, d_cell, weight, h0, c0, hidden, cell, gates
+) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = back_end(gates, weight).backward(
+        d_hidden, d_last, weight, h0, c0, hidden, cell, gates
     )
     return found
 
 
 @torch.library.register_fake("outlast::lstm", lib=_library)
-def _(projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     hidden = projected.new_empty(*projected.shape[:-1], weight.shape[-1])
-    return hidden, torch.empty_like(hidden), projected.new_empty(projected.shape)
+    gates = projected.new_empty(projected.shape)
+    return hidden, c0.new_empty(c0.shape), torch.empty_like(hidden), gates
 
 
 @torch.library.register_fake("outlast::lstm_backward", lib=_library)
 def _(
     d_hidden: Tensor,
-    d_cell: Tensor,
+    d_last: Tensor,
     weight: Tensor,
     h0: Tensor,
     c0: Tensor,
     hidden: Tensor,
     cell: Tensor,
     gates: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return (
-        gates.new_empty(gates.shape),
-        weight.new_empty(weight.shape),
-        h0.new_empty(h0.shape),
-        c0.new_empty(c0.shape),
-    )
+) -> tuple[Tensor, ...]:
+    bias = gates.new_empty(gates.shape[0], gates.shape[-1])
+    shapes = (a.new_empty(a.shape) for a in (weight, h0, c0))
+    return gates.new_empty(gates.shape), bias, *shapes
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-    _, weight, h0, c0 = inputs
-    ctx.save_for_backward(weight, h0, c0, *output)
+    hidden, _, cell, gates = output
+    ctx.save_for_backward(*inputs[2:], hidden, cell, gates)
+    ctx.set_materialize_grads(False)  # no zeros as large as the gates
 
 
-def _differentiate(ctx: Any, d_hidden: Tensor, d_cell: Tensor, _: Tensor) -> tuple[Tensor, ...]:
-    return tuple(torch.ops.outlast.lstm_backward(d_hidden, d_cell, *ctx.saved_tensors))
+def _differentiate(
+    ctx: Any, d_hidden: Tensor | None, d_last: Tensor | None, *_: None
+) -> tuple[Tensor, ...]:
+    _, _, c0, hidden, _, _ = ctx.saved_tensors
+    d_hidden = torch.zeros_like(hidden) if d_hidden is None else d_hidden
+    d_last = torch.zeros_like(c0) if d_last is None else d_last
+    return tuple(torch.ops.outlast.lstm_backward(d_hidden, d_last, *ctx.saved_tensors))
 
 
 def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:

@@ -2,10 +2,11 @@
 
 Shapes (n seeds, t steps, b rows, d units; gates in the order input, forget, cell, output)::
 
-    projected (n, t, b, 4d)   the input's share of the gates, x W_ih^T + b
+    projected (n, b, t, 4d)   the input's share of the gates, x W_ih^T
+    bias      (n, 4d)         added to it
     weight    (n, 4d, d)      the recurrent matrix W_hh
     h0, c0    (n, b, d)       state before the first step
-    hidden, cell (n, t, b, d); gates (n, t, b, 4d) after their non-linearity
+    hidden, cell (n, b, t, d); gates (n, b, t, 4d) after their non-linearity
 
 Only the product with the recurrent matrix is inside the time loop; the weight gradient is one
 product over all steps at the end.
@@ -18,45 +19,46 @@ from torch import Tensor
 
 
 def forward(
-    projected: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
+    projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """All hidden and cell states, and the activated gates (what the backward pass needs)."""
     d = weight.shape[-1]
     gates = torch.empty_like(projected, memory_format=torch.contiguous_format)
     hidden = projected.new_empty(*projected.shape[:-1], d)
     cell = torch.empty_like(hidden)
+    projected = projected + bias[:, None, None]
     recurrent = weight.mT
     h, c = h0, c0
-    for t in range(projected.shape[1]):
-        z = torch.baddbmm(projected[:, t], h, recurrent)
+    for t in range(projected.shape[2]):
+        z = torch.baddbmm(projected[:, :, t], h, recurrent)
         z[..., : 2 * d].sigmoid_()
         z[..., 2 * d : 3 * d].tanh_()
         z[..., 3 * d :].sigmoid_()
         i, f, g, o = z.split(d, -1)
         c = torch.addcmul(f * c, i, g)
         h = o * c.tanh()
-        gates[:, t], cell[:, t], hidden[:, t] = z, c, h
+        gates[:, :, t], cell[:, :, t], hidden[:, :, t] = z, c, h
     return hidden, cell, gates
 
 
 def backward(
     d_hidden: Tensor,
-    d_cell: Tensor,
+    d_last: Tensor,
     weight: Tensor,
     h0: Tensor,
     c0: Tensor,
     hidden: Tensor,
     cell: Tensor,
     gates: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of projected, weight, h0 and c0.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of projected, bias, weight, h0 and c0; `d_last` is that of the last cell state.
 
     Everything that does not depend on the running gradient is computed for all steps at once;
     the loop only carries dh and dc back.
     """
     i, f, g, o = gates.split(weight.shape[-1], -1)
     squashed = cell.tanh()
-    c_before = torch.cat([c0.unsqueeze(1), cell[:, :-1]], 1)
+    c_before = torch.cat([c0.unsqueeze(2), cell[:, :, :-1]], 2)
     # per step: d(i, f, g) = dc * through_cell, do = dh * through_output, dc += dh * into_cell
     through_cell = torch.stack([g * i * (1 - i), c_before * f * (1 - f), i * (1 - g * g)], dim=-2)
     through_output = squashed * o * (1 - o)
@@ -64,14 +66,14 @@ def backward(
 
     d_gates = torch.empty_like(gates)
     blocks = d_gates.unflatten(-1, (4, -1))
-    dh, dc = torch.zeros_like(h0), torch.zeros_like(c0)
-    for t in range(gates.shape[1] - 1, -1, -1):
-        dh = dh + d_hidden[:, t]
-        dc = torch.addcmul(dc + d_cell[:, t], dh, into_cell[:, t])
-        torch.mul(dc.unsqueeze(-2), through_cell[:, t], out=blocks[:, t, :, :3])
-        torch.mul(dh, through_output[:, t], out=blocks[:, t, :, 3])
-        dh = torch.bmm(d_gates[:, t], weight)
-        dc = dc * f[:, t]
-    h_before = torch.cat([h0.unsqueeze(1), hidden[:, :-1]], 1)
+    dh, dc = torch.zeros_like(h0), d_last
+    for t in range(gates.shape[2] - 1, -1, -1):
+        dh = dh + d_hidden[:, :, t]
+        dc = torch.addcmul(dc, dh, into_cell[:, :, t])
+        torch.mul(dc.unsqueeze(-2), through_cell[:, :, t], out=blocks[:, :, t, :3])
+        torch.mul(dh, through_output[:, :, t], out=blocks[:, :, t, 3])
+        dh = torch.bmm(d_gates[:, :, t], weight)
+        dc = dc * f[:, :, t]
+    h_before = torch.cat([h0.unsqueeze(2), hidden[:, :, :-1]], 2)
     d_weight = torch.bmm(d_gates.flatten(1, 2).mT, h_before.flatten(1, 2))
-    return d_gates, d_weight, dh, dc
+    return d_gates, d_gates.sum((1, 2)), d_weight, dh, dc

@@ -1,0 +1,146 @@
+"""The LSTM recurrence with its weights read at every step: any width up to 256, and full float32.
+
+One program for a seed and some rows of its batch walks through the whole sequence by itself. The
+state h passes from step to step through the output tensor (written, then read again by the same
+program after a barrier), which lets the product with the recurrent matrix run as an ordinary
+pipelined matrix product; the cell c stays in registers, in float32.
+
+Shapes are those of `reference`; a width that is no power of two is padded.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from outlast.kernels.lstm.resident import _sigmoid, _tanh
+
+MOST_UNITS = 256
+
+
+@triton.jit
+def forward(
+    projected,
+    bias,
+    weight,
+    h0,
+    c0,
+    hidden,
+    cell,
+    gates,
+    steps,
+    batch,
+    bias_stride,
+    weight_stride,
+    D: tl.constexpr,
+    UNITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """All steps of some rows of one seed, from the first to the last."""
+    seed = tl.program_id(0).to(tl.int64)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    units = tl.arange(0, UNITS)
+    here = (rows < batch)[:, None] & (units < D)[None, :]
+    w = weight + seed * weight_stride
+    b = bias + seed * bias_stride + units
+    bi = tl.load(b, mask=units < D, other=0.0)[None, :]
+    bf = tl.load(b + D, mask=units < D, other=0.0)[None, :]
+    bg = tl.load(b + 2 * D, mask=units < D, other=0.0)[None, :]
+    bo = tl.load(b + 3 * D, mask=units < D, other=0.0)[None, :]
+    start = seed * batch + rows[:, None]
+    c = tl.load(c0 + start * D + units[None, :], mask=here, other=0.0)
+    before = h0 + start * D
+    for t in range(steps):
+        at = start * steps + t
+        wide = at * 4 * D + units[None, :]
+        zi = tl.load(projected + wide, mask=here, other=0.0) + bi
+        zf = tl.load(projected + wide + D, mask=here, other=0.0) + bf
+        zg = tl.load(projected + wide + 2 * D, mask=here, other=0.0) + bg
+        zo = tl.load(projected + wide + 3 * D, mask=here, other=0.0) + bo
+        for k in range(0, D, CHUNK):
+            ks = k + tl.arange(0, CHUNK)
+            some = (rows < batch)[:, None] & (ks < D)[None, :]
+            h = tl.load(before + ks[None, :], mask=some, other=0.0)
+            across = (ks < D)[:, None] & (units < D)[None, :]
+            column = w + units[None, :] * D + ks[:, None]
+            wi = tl.load(column, mask=across, other=0.0)
+            wf = tl.load(column + D * D, mask=across, other=0.0)
+            wg = tl.load(column + 2 * D * D, mask=across, other=0.0)
+            wo = tl.load(column + 3 * D * D, mask=across, other=0.0)
+            zi = tl.dot(h, wi, zi, input_precision=PRECISION)
+            zf = tl.dot(h, wf, zf, input_precision=PRECISION)
+            zg = tl.dot(h, wg, zg, input_precision=PRECISION)
+            zo = tl.dot(h, wo, zo, input_precision=PRECISION)
+        i, f, g, o = _sigmoid(zi), _sigmoid(zf), _tanh(zg), _sigmoid(zo)
+        c = f * c + i * g
+        tl.store(gates + wide, i, mask=here)
+        tl.store(gates + wide + D, f, mask=here)
+        tl.store(gates + wide + 2 * D, g, mask=here)
+        tl.store(gates + wide + 3 * D, o, mask=here)
+        tl.store(cell + at * D + units[None, :], c, mask=here)
+        before = hidden + at * D
+        tl.store(before + units[None, :], o * _tanh(c), mask=here)
+        tl.debug_barrier()  # the next step reads h across threads
+
+
+@triton.jit
+def backward(
+    d_hidden,
+    d_last,
+    weight,
+    c0,
+    cell,
+    gates,
+    d_gates,
+    d_h0,
+    d_c0,
+    steps,
+    batch,
+    weight_stride,
+    D: tl.constexpr,
+    UNITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """The gradients of the gates and of the first state, from the last step to the first."""
+    seed = tl.program_id(0).to(tl.int64)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    units = tl.arange(0, UNITS)
+    here = (rows < batch)[:, None] & (units < D)[None, :]
+    w = weight + seed * weight_stride
+    start = seed * batch + rows[:, None]
+    dh = tl.zeros((ROWS, UNITS), tl.float32)
+    dc = tl.load(d_last + start * D + units[None, :], mask=here, other=0.0)
+    for back in range(steps):
+        t = steps - 1 - back
+        at = start * steps + t
+        narrow = at * D + units[None, :]
+        wide = at * 4 * D + units[None, :]
+        i = tl.load(gates + wide, mask=here, other=0.0)
+        f = tl.load(gates + wide + D, mask=here, other=0.0)
+        g = tl.load(gates + wide + 2 * D, mask=here, other=0.0)
+        o = tl.load(gates + wide + 3 * D, mask=here, other=0.0)
+        squashed = _tanh(tl.load(cell + narrow, mask=here, other=0.0))
+        earlier = tl.where(t > 0, cell + narrow - D, c0 + start * D + units[None, :])
+        before = tl.load(earlier, mask=here, other=0.0)
+        dh += tl.load(d_hidden + narrow, mask=here, other=0.0)
+        dc += dh * o * (1 - squashed * squashed)
+        tl.store(d_gates + wide, dc * g * i * (1 - i), mask=here)
+        tl.store(d_gates + wide + D, dc * before * f * (1 - f), mask=here)
+        tl.store(d_gates + wide + 2 * D, dc * i * (1 - g * g), mask=here)
+        tl.store(d_gates + wide + 3 * D, dh * squashed * o * (1 - o), mask=here)
+        dc = dc * f
+        tl.debug_barrier()  # the product reads the gates' gradients across threads
+        dh = tl.zeros((ROWS, UNITS), tl.float32)
+        for k in range(0, 4 * D, CHUNK):
+            ks = k + tl.arange(0, CHUNK)
+            some = (rows < batch)[:, None] & (ks < 4 * D)[None, :]
+            dz = tl.load(d_gates + at * 4 * D + ks[None, :], mask=some, other=0.0)
+            across = (ks < 4 * D)[:, None] & (units < D)[None, :]
+            row = tl.load(w + ks[:, None] * D + units[None, :], mask=across, other=0.0)
+            dh = tl.dot(dz, row, dh, input_precision=PRECISION)
+    tl.store(d_h0 + start * D + units[None, :], dh, mask=here)
+    tl.store(d_c0 + start * D + units[None, :], dc, mask=here)
