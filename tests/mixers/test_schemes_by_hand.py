@@ -234,7 +234,8 @@ def test_dape_convolves_scores_and_bias_along_the_keys():
         for j in range(TOKENS):
             for tap in range(3):
                 if 0 <= j + tap - 1 < TOKENS:
-                    out[:, j] += layer.weight[:, :, 0, tap] @ rows[:, j + tap - 1]
+                    kernel = layer.weight.unflatten(1, (3, -1))[:, tap]
+                    out[:, j] += kernel @ rows[:, j + tap - 1]
         return out
 
     hidden = convolved(torch.cat([a, b]), module.first)
@@ -343,7 +344,7 @@ class Largest(torch.utils._python_dispatch.TorchDispatchMode):
 
 @pytest.mark.parametrize(
     "spec",
-    ["alibi", "fire", "cope", "forget", "tra", "dape", "stick_breaking", "nope, weights=entmax"],
+    ["alibi", "xpos", "cope", "forget", "tra", "stick_breaking", "nope, weights=entmax"],
 )
 def test_no_table_of_all_scores_is_ever_made(spec, monkeypatch):
     n, budget = 256, 2**13

@@ -9,7 +9,8 @@ with e[p] interpolated between the learned vectors e[floor p] and e[ceil p], 0 a
 shared by the heads. Checked against the authors' code (facebookresearch/RAM), from which are the
 √d under both terms, the sharing and the start; the paper writes the gate without √d.
 
-Path: a block of queries at a time.
+Path: a block of queries at a time. On a GPU the gradient in e is added up in no fixed order, so
+two runs of the same training differ in their last bits.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ convolutions of width 3 along the keys with heads as channels, 2H -> 32 -> H. Ch
 authors' code, where later keys are set to 0 before the first convolution; here also before the
 second, so that a row does not depend on how many later keys there are (ours).
 
-Path: a block of queries at a time, of small blocks: 32 numbers are held for each score.
+Path: a block of queries at a time, of small blocks: 3 x 32 numbers are held for each score.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from outlast.errors import bad_value
 from outlast.mixers.attention.schemes.base import Scheme, distances, products
+from outlast.mixers.base import Linear
 from outlast.registry import schemes
 from outlast.specs import Spec
 
@@ -39,8 +40,8 @@ class Dape(Scheme):
         if type(self.inner).bias is Scheme.bias:
             biased = [n for n in schemes.names() if _has_bias(n)]
             raise bad_value("scheme", scheme, f"one with a bias: {' | '.join(biased)}")
-        self.first = nn.Conv2d(2 * heads, _HIDDEN, (1, 3), padding=(0, 1))
-        self.second = nn.Conv2d(_HIDDEN, heads, (1, 3), padding=(0, 1))
+        self.first = Linear(3 * 2 * heads, _HIDDEN)
+        self.second = Linear(3 * _HIDDEN, heads)
 
     def scores(self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor) -> Tensor:
         later = distances(positions, k.shape[-2]) < 0
@@ -48,8 +49,20 @@ class Dape(Scheme):
         bias = self.inner.bias(positions, k.shape[-2])
         assert bias is not None  # for the type checker: the constructor saw to it
         b = bias.to(a.dtype).masked_fill(later, 0).expand_as(a)
-        hidden = F.leaky_relu(self.first(torch.cat([a, b], 1))).masked_fill(later, 0)
-        return a + b + self.second(hidden)
+        hidden = F.leaky_relu(_convolve(torch.cat([a, b], 1), self.first)).masked_fill(later, 0)
+        return a + b + _convolve(hidden, self.second)
+
+
+def _convolve(x: Tensor, linear: Linear) -> Tensor:
+    """A convolution of width 3 along the last axis of x (batch, channels, queries, keys).
+
+    As a product over the channels of the key before, the key itself and the one after: unlike
+    `conv2d` it adds up in the same order every time, and stays one product a seed under vmap.
+    """
+    wider = F.pad(x, (1, 1))
+    taps = torch.cat([wider[..., :-2], x, wider[..., 2:]], 1).flatten(2)
+    weight, bias = linear.weight.to(x.dtype), linear.bias.to(x.dtype)
+    return (weight @ taps + bias[:, None]).unflatten(-1, x.shape[-2:])
 
 
 def _has_bias(name: str) -> bool:

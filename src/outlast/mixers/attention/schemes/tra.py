@@ -26,11 +26,14 @@ Ablations and variants, all but the first four ours (1-4 are questions about the
 It makes weights of its own and takes no others. Not here: the authors' dropout of 0.01 on the
 logits [deviation]: models have no source of chance that is a seed's own and can be resumed.
 
-Path: a block of queries at a time; the gate is kept in the cache for `gate=key` alone.
+Path: the published form and `gate=none` through `kernels.tra`, where that is there; the others a
+block of queries at a time.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import ClassVar, Literal
 
 import torch
@@ -74,6 +77,18 @@ class Tra(Scheme):
     def marks(self, x: Tensor) -> Tensor | None:
         return None if self.side is None else log_gates(self.gate, x)
 
+    def fused(
+        self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, positions: Tensor
+    ) -> Tensor | None:
+        """The published form, and the threshold alone (a gate of 0), from `kernels.tra`."""
+        varied = self.distance == "plain" or self.side == "key" or self.gain is not None
+        if varied or self.fixed is None or find_spec("outlast.kernels.tra") is None:
+            return None
+        attend = import_module("outlast.kernels.tra").threshold_relative_attention
+        gate = q.new_zeros(q.shape[:-1]) if marks is None else marks[..., -q.shape[-2] :, 0]
+        found: Tensor = attend(q, k, v, gate, threshold=self.fixed, normalised=self.norm)
+        return found
+
     def weigh(
         self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor, allowed: Tensor
     ) -> Tensor:
@@ -89,7 +104,7 @@ class Tra(Scheme):
         if marks is not None:
             delta = marks[..., 0].to(scores.dtype)
             own = delta[..., None, :] if self.side == "key" else delta[..., -q.shape[-2] :, None]
-            logits = logits + own * self._distance(kept, positions).to(scores.dtype)
+            logits = logits + own * self._distance(kept.to(scores.dtype), positions)
         return softmax_over(logits, kept)
 
     def _theta(self, scores: Tensor) -> Tensor:
@@ -103,7 +118,8 @@ class Tra(Scheme):
     def _distance(self, kept: Tensor, positions: Tensor) -> Tensor:
         if self.distance == "plain":
             return distances(positions, kept.shape[-1]) + 1
-        return kept.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1)
+        so_far = kept.cumsum(-1)  # whole numbers, so exact
+        return so_far[..., -1:] - so_far + kept
 
 
 def softmax_over(logits: Tensor, kept: Tensor) -> Tensor:
