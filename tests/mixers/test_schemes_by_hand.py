@@ -317,6 +317,7 @@ def test_rope_scalings(spec, same):
         ("t5(distance=16)", "distance=16: expected a whole number > buckets/2, 16"),
         ("tra(gate=keys)", "gate=keys: expected query | key or none"),
         ("tra(threshold=high)", "threshold=high: expected"),
+        ("tra(gate=none, distance=plain)", "distance=plain: expected contextual with gate=none"),
         ("cope(positions=1)", "positions=1: expected a whole number >= 2"),
         ("fire(threshold=0)", "threshold=0.0: expected a number > 0"),
     ],

@@ -2,6 +2,8 @@
 
 Added at every attention sublayer rather than once to the token embedding (our choice: the
 recurrent pathway of a hybrid must not see positions).
+
+Path: torch's fused attention.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """`alibi`: scores fall linearly with distance (Press et al., 2108.12409).
 
 Head h of H has the slope 2^(-8 h / H), h = 1..H.
+
+Path: a bias of positions alone, so torch's fused attention.
 """
 
 from __future__ import annotations

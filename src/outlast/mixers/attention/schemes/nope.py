@@ -1,4 +1,7 @@
-"""`nope`: no position at all; the causal mask alone tells order (Kazemnejad et al., 2305.19466)."""
+"""`nope`: no position at all; the causal mask alone tells order (Kazemnejad et al., 2305.19466).
+
+Path: torch's fused attention.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ For each head of width d, with q and k RMS-normalised (no scale, eps 1e-6) and s
 Scores [2, -1, 3, -2, 1] of the fifth query keep keys 1, 3 and 5 at distances 3, 2 and 1, and the
 logits are 2+3δ, 3+2δ and 1+δ. No other position anywhere.
 
-Ablations and variants, all but the first four ours (1-4 are questions about the published form):
+Ablations of the published form (the first four), and variants of ours:
 
     tra(gate=none)                          the threshold alone
     tra(threshold=none, distance=plain)     the gate with plain distance, i-j+1
@@ -39,6 +39,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from outlast.errors import bad_value
 from outlast.mixers.attention.schemes.base import Scheme, distances, products
 from outlast.mixers.attention.schemes.forget import log_gates
 from outlast.mixers.base import Linear
@@ -62,6 +63,10 @@ class Tra(Scheme):
         sharpen: bool = False,
     ) -> None:
         super().__init__(width, heads)
+        if gate is None and distance == "plain":
+            raise bad_value(
+                "distance", distance, "contextual with gate=none, which has no distance"
+            )
         self.fixed = None if threshold == "learned" else threshold
         self.learned = threshold == "learned"
         self.side, self.distance, self.norm = gate, distance, norm
