@@ -50,15 +50,15 @@ def _pure_claims(recall_at: float, state_at: float, state_high: float) -> list[C
 DEMO_TASK = "composite(modulus=3, keys=64, queries=4, length=10)"
 DEMO_LADDER = (1, 1.2, 2, 3, 4, 6)
 DEMO_LSTM = "lstm(init=orthogonal, forget_bias=1)"
-DEMO_HYBRID = f"1 x ({DEMO_LSTM} > attention(heads=2) > mlp) @ 64"
+DEMO_HYBRID = f"1 x ({DEMO_LSTM} > attention(heads=2) > mlp) @ 64, head=3"
 
 
 def _demo() -> Study:
     # a seed whose first phase has not converged by step 750 starts again from fresh weights
     settings = Settings(batch=32, lr=3e-3, decay_from=0.9)
     patience = "latest=750, otherwise=retry"
-    lstm = matched(f"1 x ({DEMO_LSTM} > mlp)", DEMO_HYBRID, DEMO_TASK)
-    transformer = matched("2 x (attention(heads=2) > mlp)", DEMO_HYBRID, DEMO_TASK)
+    lstm = matched(f"1 x ({DEMO_LSTM} > mlp) @ 64, head=3", DEMO_HYBRID, DEMO_TASK)
+    transformer = matched("2 x (attention(heads=2) > mlp) @ 64, head=3", DEMO_HYBRID, DEMO_TASK)
 
     def arm(name: str, label: str, model: str, *methods: str, steps: int = 2200) -> Arm:
         own = replace(settings, steps=steps)
