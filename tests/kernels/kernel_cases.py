@@ -31,3 +31,10 @@ def same(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float = 1
             atol=tolerance,
             msg=lambda text, index=index: f"number {index}: {text}",
         )
+
+
+def beside_others(rows: Tensor, beside: int = 13) -> Tensor:
+    """The same numbers as a view of a wider table, as a stack of seeds holds them."""
+    table = rows.new_full((len(rows), beside + rows[0].numel() + beside), torch.nan)
+    view = table[:, beside:-beside].unflatten(1, rows.shape[1:])
+    return view.copy_(rows)
