@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from outlast.kernels import pointwise
+from outlast.kernels.norm import norm
 from outlast.specs import Spec
 
 Pathway = Literal["recurrent", "attention", "pointwise"]
@@ -39,6 +40,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return flat.reshape(*x.shape[:-1], -1)
 
 
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """gelu(x W^T + b); where it is fused, the bias costs no pass of its own."""
+    if pointwise.fused(x, bias):
+        return pointwise.bias_gelu(linear(x, weight), bias)
+    return F.gelu(linear(x, weight, bias))
+
+
 class Linear(nn.Linear):
     """`nn.Linear` through `linear`."""
 
@@ -47,8 +55,7 @@ class Linear(nn.Linear):
 
 
 class Norm(nn.LayerNorm):
-    """`nn.LayerNorm` whose scale and shift are one pass under vmap instead of two."""
+    """`nn.LayerNorm` over the last axis through our `norm`, which is one pass where it can be."""
 
     def forward(self, x: Tensor) -> Tensor:
-        plain = F.layer_norm(x, self.normalized_shape, eps=self.eps)
-        return torch.addcmul(self.bias, plain, self.weight)
+        return norm(x, self.weight, self.bias, self.eps)
