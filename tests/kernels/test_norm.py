@@ -7,7 +7,7 @@ from kernel_cases import beside_others, draw, same
 from torch import Tensor
 from torch.func import vmap
 
-from outlast.kernels.norm import norm, reference
+from outlast.kernels.norm import add_norm, norm, reference
 from outlast.kernels.norm.op import back_end
 
 # the interpreter's own
@@ -41,7 +41,7 @@ def test_the_reference_is_torchs(shape):
     )
     same([reference.forward(x, scale, shift, EPS)], [wanted])
     above = draw(*shape, seed=4)
-    dx, affine = reference.backward(above, x, scale, EPS)
+    dx, affine = reference.backward(above, None, x, scale, EPS)
     same([dx, *affine.unbind(1)], torch.autograd.grad(wanted, (x, scale, shift), above), 1e-9)
 
 
@@ -57,9 +57,12 @@ def test_without_a_gpu_it_is_todays_operations_to_the_bit():
 def test_the_op_keeps_torchs_rules():
     x, scale, shift = (a.requires_grad_() for a in inputs(2, 3, 4, 5))
     torch.library.opcheck(torch.ops.outlast.norm.default, (x, scale, shift, EPS))
-    rest = (draw(*x.shape), x.detach(), scale.detach(), EPS)
+    y = draw(*x.shape, seed=8).requires_grad_()
+    torch.library.opcheck(torch.ops.outlast.add_norm.default, (x, y, scale, shift, EPS))
     utils = ("test_schema", "test_faketensor")
-    torch.library.opcheck(torch.ops.outlast.norm_backward.default, rest, test_utils=utils)
+    for past in (None, draw(*x.shape)):
+        rest = (draw(*x.shape), past, x.detach(), scale.detach(), EPS)
+        torch.library.opcheck(torch.ops.outlast.norm_backward.default, rest, test_utils=utils)
     (first,) = torch.autograd.grad(op(x[0], scale[0], shift[0]).sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="first derivatives only"):
         torch.autograd.grad(first.sum(), x)
@@ -83,6 +86,33 @@ def test_a_stack_is_each_of_it_alone(axes):
     same(torch.autograd.grad(found, given, above), wanted, 1e-9)
 
 
+def add(x: Tensor, y: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """The op for one seed, as `op`."""
+    total, normed = torch.ops.outlast.add_norm(x[None], y[None], scale[None], shift[None], EPS)
+    return total[0], normed[0]
+
+
+@pytest.mark.parametrize("used", [(0, 1), (0,), (1,)], ids=["both", "the sum", "the norm"])
+def test_a_sum_and_its_norm_in_a_stack_whichever_is_used(used):
+    x, scale, shift = inputs(3, 2, 4, 5)
+    given = [a.requires_grad_() for a in (x, draw(*x.shape, seed=8), scale, shift)]
+    found = [vmap(add)(*given)[i] for i in used]
+    total = given[0] + given[1]
+    wanted = [(total, reference.forward(total, scale, shift, EPS))[i] for i in used]
+    same(found, wanted)
+    above = [draw(*x.shape, seed=10 + i) for i in used]
+    found = torch.autograd.grad(found, given, above, materialize_grads=True)
+    same(found, torch.autograd.grad(wanted, given, above, materialize_grads=True), 1e-9)
+
+
+def test_without_a_gpu_a_sum_and_its_norm_are_todays_operations_to_the_bit():
+    x, scale, shift = (a.float() for a in inputs(2, 3, 8))
+    y = draw(*x.shape, seed=8).float()
+    total, normed = add_norm(x, y, scale, shift, EPS)
+    assert torch.equal(total, x + y)
+    assert torch.equal(normed, norm(x + y, scale, shift, EPS))
+
+
 def test_without_a_gpu_gradients_may_be_taken_inside_the_stack():
     def one(*own):
         return torch.func.grad(lambda *a: norm(*a, EPS).pow(3).sum(), (0, 1, 2))(*own)
@@ -100,18 +130,31 @@ def compare(shape, device, dtype=torch.float32, tolerance=1e-5) -> None:
     x, scale, shift = inputs(*shape)
     x = x.to(dtype).double()
     above = draw(*shape, seed=6).to(dtype).double()
-    turned = x.to(device, dtype).transpose(1, 2).contiguous().transpose(1, 2)
+
+    def moved(tensor):
+        if tensor is None:
+            return None
+        return tensor.to(device, dtype).transpose(1, 2).contiguous().transpose(1, 2)
+
+    turned = moved(x)
     near = [beside_others(a.to(device, torch.float32)) for a in (scale, shift)]
     found = fused.forward(turned, *near, EPS)
     assert found.dtype == dtype
     scale, shift = scale.float().double(), shift.float().double()
     same([found.cpu()], [reference.forward(x, scale, shift, EPS)], tolerance)
-    found = fused.backward(above.to(device, dtype), turned, near[0], EPS)
-    wanted = reference.backward(above, x, scale, EPS)
-    same([found[0].cpu()], wanted[:1], tolerance)
-    # a sum over many rows: float32 to the size of its terms
     rows = shape[1] * shape[2]
-    same([found[1].cpu() / rows**0.5], [wanted[1] / rows**0.5], 1e-5)
+    past = draw(*shape, seed=7).to(dtype).double()
+    for by in (None, past):
+        found = fused.backward(above.to(device, dtype), moved(by), turned, near[0], EPS)
+        wanted = reference.backward(above, by, x, scale, EPS)
+        same([found[0].cpu()], wanted[:1], tolerance)
+        # a sum over many rows: float32 to the size of its terms
+        same([found[1].cpu() / rows**0.5], [wanted[1] / rows**0.5], 1e-5)
+    total, normed = fused.add_forward(turned, moved(past), *near, EPS)
+    assert total.dtype == normed.dtype == dtype
+    same([total.cpu()], [x + past], tolerance)
+    # the norm is that of the sum as it was written
+    same([normed.cpu()], [reference.forward(total.cpu().double(), scale, shift, EPS)], tolerance)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
@@ -144,4 +187,7 @@ def test_on_a_gpu_seeds_together_are_each_alone_to_the_bit_and_fused():
         one = norm(*own)
         assert torch.equal(one, found[row])
         alone = torch.autograd.grad(one, own, above[row])
+        total, normed = add_norm(one.detach(), *own)
+        assert torch.equal(total, one + own[0])
+        assert torch.equal(normed, norm(total, *own[1:]))
         assert all(torch.equal(a, t[row]) for a, t in zip(alone, together, strict=True))

@@ -36,10 +36,24 @@ def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
     return standard * scale[:, None, None] + shift[:, None, None]
 
 
-def backward(dy: Tensor, x: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Gradients of x, and of scale and shift (n, 2, d)."""
+def add_forward(
+    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """x + y, and the same normed."""
+    total = x + y
+    return total, forward(total, scale, shift, eps)
+
+
+def backward(
+    dy: Tensor, dx: Tensor | None, x: Tensor, scale: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Gradients of x, and of scale and shift (n, 2, d).
+
+    `dx` is the gradient that reached x past the norm, which the result includes.
+    """
     standard, inverse = _standard(x, eps)
     g = dy * scale[:, None, None]
     along = (g * standard).mean(-1, keepdim=True)
-    dx = inverse * (g - g.mean(-1, keepdim=True) - standard * along)
-    return dx, torch.stack([(dy * standard).sum((1, 2)), dy.sum((1, 2))], 1)
+    through = inverse * (g - g.mean(-1, keepdim=True) - standard * along)
+    affine = torch.stack([(dy * standard).sum((1, 2)), dy.sum((1, 2))], 1)
+    return through if dx is None else dx + through, affine

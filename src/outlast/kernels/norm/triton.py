@@ -1,11 +1,14 @@
 """Layer norm fused: forward one read and one write, backward two reads and one write.
 
+What is added to the rows just before (forward), and the gradient that passes by (backward), is
+one more read each instead of a pass of its own.
+
 A program takes a span of one seed's rows, a tile at a time, whole rows in registers. Backward it
 keeps the sums for scale and shift beside them and writes one row of each at its end; the rows of
 all programs are added up afterwards, always in the same order. How the rows are split does not
 depend on the seeds, so a seed's numbers are the same alone and among others, to the bit.
 
-Shapes are those of `reference`; x and dy may lie in memory with their row axes either way.
+Shapes are those of `reference`; rows may lie in memory with their two axes either way.
 """
 
 from __future__ import annotations
@@ -28,16 +31,29 @@ def _standard(x, inside, D: tl.constexpr, eps):
 
 
 @triton.jit
+def _read(tensor, row, inner, seed, by_seed, by_outer, by_inner, columns, inside):
+    """A tile of a tensor whose axes lie any distance apart, in float32."""
+    at = seed * by_seed + (row // inner) * by_outer + (row % inner) * by_inner
+    tile = tl.load(tensor + at[:, None] + columns[None, :], mask=inside, other=0.0)
+    return tile.to(tl.float32)
+
+
+@triton.jit
 def _forward(
     x,
+    extra,
     scale,
     shift,
+    total,
     y,
     rows,
     inner,
     x_seed,
     x_outer,
     x_inner,
+    extra_seed,
+    extra_outer,
+    extra_inner,
     scale_stride,
     shift_stride,
     eps,
@@ -45,6 +61,7 @@ def _forward(
     WIDTH: tl.constexpr,
     TALL: tl.constexpr,
     SPAN: tl.constexpr,
+    ADD: tl.constexpr,
 ):
     seed = tl.program_id(1).to(tl.int64)
     columns = tl.arange(0, WIDTH)
@@ -53,16 +70,24 @@ def _forward(
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0).to(tl.int64) * SPAN + first + tl.arange(0, TALL)
         inside = (row < rows)[:, None] & (columns < D)[None, :]
-        at = seed * x_seed + (row // inner) * x_outer + (row % inner) * x_inner
-        some = tl.load(x + at[:, None] + columns[None, :], mask=inside, other=0.0)
-        standard, _ = _standard(some.to(tl.float32), inside, D, eps)
-        out = y + (seed * rows + row)[:, None] * D + columns[None, :]
-        tl.store(out, (standard * s[None, :] + b[None, :]).to(y.dtype.element_ty), mask=inside)
+        at = (seed * rows + row)[:, None] * D + columns[None, :]
+        some = _read(x, row, inner, seed, x_seed, x_outer, x_inner, columns, inside)
+        if ADD:
+            some += _read(
+                extra, row, inner, seed, extra_seed, extra_outer, extra_inner, columns, inside
+            )
+            rounded = some.to(total.dtype.element_ty)
+            tl.store(total + at, rounded, mask=inside)
+            some = rounded.to(tl.float32)  # what the backward pass will read
+        standard, _ = _standard(some, inside, D, eps)
+        out = standard * s[None, :] + b[None, :]
+        tl.store(y + at, out.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _backward(
     dy,
+    past,
     x,
     scale,
     dx,
@@ -72,6 +97,9 @@ def _backward(
     dy_seed,
     dy_outer,
     dy_inner,
+    past_seed,
+    past_outer,
+    past_inner,
     x_seed,
     x_outer,
     x_inner,
@@ -81,6 +109,7 @@ def _backward(
     WIDTH: tl.constexpr,
     TALL: tl.constexpr,
     SPAN: tl.constexpr,
+    ADD: tl.constexpr,
 ):
     seed = tl.program_id(1).to(tl.int64)
     columns = tl.arange(0, WIDTH)
@@ -90,16 +119,18 @@ def _backward(
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0).to(tl.int64) * SPAN + first + tl.arange(0, TALL)
         inside = (row < rows)[:, None] & (columns < D)[None, :]
-        at = seed * x_seed + (row // inner) * x_outer + (row % inner) * x_inner
-        some = tl.load(x + at[:, None] + columns[None, :], mask=inside, other=0.0)
-        standard, inverse = _standard(some.to(tl.float32), inside, D, eps)
-        at = seed * dy_seed + (row // inner) * dy_outer + (row % inner) * dy_inner
-        d = tl.load(dy + at[:, None] + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+        some = _read(x, row, inner, seed, x_seed, x_outer, x_inner, columns, inside)
+        standard, inverse = _standard(some, inside, D, eps)
+        d = _read(dy, row, inner, seed, dy_seed, dy_outer, dy_inner, columns, inside)
         d_scale += d * standard
         d_shift += d
         g = d * s[None, :]
         along = tl.sum(g * standard, 1) / D
         back = inverse[:, None] * (g - tl.sum(g, 1)[:, None] / D - standard * along[:, None])
+        if ADD:
+            back += _read(
+                past, row, inner, seed, past_seed, past_outer, past_inner, columns, inside
+            )
         out = dx + (seed * rows + row)[:, None] * D + columns[None, :]
         tl.store(out, back.to(dx.dtype.element_ty), mask=inside)
     # (seeds, programs, 2, D)
@@ -129,46 +160,71 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-    """As `reference.forward`, in float32 whatever the type of x."""
+def _run_forward(
+    x: Tensor, extra: Tensor | None, scale: Tensor, shift: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
     seeds, outer, inner, d = x.shape
     x, scale, shift = _dense(x), _dense(scale), _dense(shift)
+    added = x if extra is None else _dense(extra)
     y = x.new_empty(x.shape)
+    total = x if extra is None else x.new_empty(x.shape)
     _forward[(triton.cdiv(outer * inner, SPAN), seeds)](
         x,
+        added,
         scale,
         shift,
+        total,
         y,
         outer * inner,
         inner,
         *x.stride()[:3],
+        *added.stride()[:3],
         scale.stride(0),
         shift.stride(0),
         eps,
+        ADD=extra is not None,
         **_options(d),
     )
-    return y
+    return total, y
 
 
-def backward(dy: Tensor, x: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
+    """As `reference.forward`, in float32 whatever the type of x."""
+    return _run_forward(x, None, scale, shift, eps)[1]
+
+
+def add_forward(
+    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """As `reference.add_forward`; both results have the type of x."""
+    return _run_forward(x, y, scale, shift, eps)
+
+
+def backward(
+    dy: Tensor, dx: Tensor | None, x: Tensor, scale: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
     """As `reference.backward`, in float32 whatever the type of x."""
     seeds, outer, inner, d = x.shape
     dy, x, scale = _dense(dy), _dense(x), _dense(scale)
-    dx = x.new_empty(x.shape)
+    past = dy if dx is None else _dense(dx)
+    out = x.new_empty(x.shape)
     programs = triton.cdiv(outer * inner, SPAN)
     sums = x.new_empty(seeds, programs, 2, d, dtype=torch.float32)
     _backward[(programs, seeds)](
         dy,
+        past,
         x,
         scale,
-        dx,
+        out,
         sums,
         outer * inner,
         inner,
         *dy.stride()[:3],
+        *past.stride()[:3],
         *x.stride()[:3],
         scale.stride(0),
         eps,
+        ADD=dx is not None,
         **_options(d),
     )
-    return dx, sums.sum(1).to(scale.dtype)
+    return out, sums.sum(1).to(scale.dtype)
