@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from outlast.kernels import pointwise
-from outlast.kernels.norm import norm
+from outlast.kernels.norm import add_norm, norm
 from outlast.specs import Spec
 
 Pathway = Literal["recurrent", "attention", "pointwise"]
@@ -59,3 +59,7 @@ class Norm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         return norm(x, self.weight, self.bias, self.eps)
+
+    def after(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """x + y, and this norm of it."""
+        return add_norm(x, y, self.weight, self.bias, self.eps)
