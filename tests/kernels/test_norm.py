@@ -27,7 +27,7 @@ def inputs(*shape: int) -> list[Tensor]:
 
 def op(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """The op itself for one seed; `norm` takes it only where it is fused."""
-    return torch.ops.outlast.norm(x[None], scale[None], shift[None], EPS)[0]
+    return torch.ops.outlast.norm(x[None], scale[None], shift[None], EPS, x.dtype)[0]
 
 
 @shapes
@@ -39,7 +39,7 @@ def test_the_reference_is_torchs(shape):
             for one, *own in zip(x, scale, shift, strict=True)
         ]
     )
-    same([reference.forward(x, scale, shift, EPS)], [wanted])
+    same([reference.forward(x, scale, shift, EPS, x.dtype)], [wanted])
     above = draw(*shape, seed=4)
     dx, affine = reference.backward(above, None, x, scale, EPS)
     same([dx, *affine.unbind(1)], torch.autograd.grad(wanted, (x, scale, shift), above), 1e-9)
@@ -56,9 +56,9 @@ def test_without_a_gpu_it_is_todays_operations_to_the_bit():
 
 def test_the_op_keeps_torchs_rules():
     x, scale, shift = (a.requires_grad_() for a in inputs(2, 3, 4, 5))
-    torch.library.opcheck(torch.ops.outlast.norm.default, (x, scale, shift, EPS))
+    torch.library.opcheck(torch.ops.outlast.norm.default, (x, scale, shift, EPS, x.dtype))
     y = draw(*x.shape, seed=8).requires_grad_()
-    torch.library.opcheck(torch.ops.outlast.add_norm.default, (x, y, scale, shift, EPS))
+    torch.library.opcheck(torch.ops.outlast.add_norm.default, (x, y, scale, shift, EPS, x.dtype))
     utils = ("test_schema", "test_faketensor")
     for past in (None, draw(*x.shape)):
         rest = (draw(*x.shape), past, x.detach(), scale.detach(), EPS)
@@ -88,7 +88,8 @@ def test_a_stack_is_each_of_it_alone(axes):
 
 def add(x: Tensor, y: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """The op for one seed, as `op`."""
-    total, normed = torch.ops.outlast.add_norm(x[None], y[None], scale[None], shift[None], EPS)
+    args = (a[None] for a in (x, y, scale, shift))
+    total, normed = torch.ops.outlast.add_norm(*args, EPS, x.dtype)
     return total[0], normed[0]
 
 
@@ -98,7 +99,7 @@ def test_a_sum_and_its_norm_in_a_stack_whichever_is_used(used):
     given = [a.requires_grad_() for a in (x, draw(*x.shape, seed=8), scale, shift)]
     found = [vmap(add)(*given)[i] for i in used]
     total = given[0] + given[1]
-    wanted = [(total, reference.forward(total, scale, shift, EPS))[i] for i in used]
+    wanted = [(total, reference.forward(total, scale, shift, EPS, x.dtype))[i] for i in used]
     same(found, wanted)
     above = [draw(*x.shape, seed=10 + i) for i in used]
     found = torch.autograd.grad(found, given, above, materialize_grads=True)
@@ -138,10 +139,11 @@ def compare(shape, device, dtype=torch.float32, tolerance=1e-5) -> None:
 
     turned = moved(x)
     near = [beside_others(a.to(device, torch.float32)) for a in (scale, shift)]
-    found = fused.forward(turned, *near, EPS)
+    found = fused.forward(turned, *near, EPS, dtype)
     assert found.dtype == dtype
+    assert fused.forward(turned, *near, EPS, torch.bfloat16).dtype == torch.bfloat16
     scale, shift = scale.float().double(), shift.float().double()
-    same([found.cpu()], [reference.forward(x, scale, shift, EPS)], tolerance)
+    same([found.cpu()], [reference.forward(x, scale, shift, EPS, x.dtype)], tolerance)
     rows = shape[1] * shape[2]
     past = draw(*shape, seed=7).to(dtype).double()
     for by in (None, past):
@@ -150,11 +152,15 @@ def compare(shape, device, dtype=torch.float32, tolerance=1e-5) -> None:
         same([found[0].cpu()], wanted[:1], tolerance)
         # a sum over many rows: float32 to the size of its terms
         same([found[1].cpu() / rows**0.5], [wanted[1] / rows**0.5], 1e-5)
-    total, normed = fused.add_forward(turned, moved(past), *near, EPS)
+    total, normed = fused.add_forward(turned, moved(past), *near, EPS, dtype)
     assert total.dtype == normed.dtype == dtype
     same([total.cpu()], [x + past], tolerance)
     # the norm is that of the sum as it was written
-    same([normed.cpu()], [reference.forward(total.cpu().double(), scale, shift, EPS)], tolerance)
+    same(
+        [normed.cpu()],
+        [reference.forward(total.cpu().double(), scale, shift, EPS, x.dtype)],
+        tolerance,
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
@@ -170,6 +176,31 @@ def test_in_the_interpreter_it_is_the_reference(shape):
 )
 def test_on_a_gpu_it_is_the_reference(shape, dtype, tolerance):
     compare(shape, "cuda", dtype, tolerance)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_under_autocast_it_comes_in_the_type_of_the_products():
+    x, scale, shift = (a.to("cuda", torch.float32).requires_grad_() for a in inputs(9, 33, 128))
+    with torch.autocast("cuda", torch.bfloat16):
+        found = norm(x, scale, shift)
+        total, normed = add_norm(x, found, scale, shift)
+    assert found.dtype == normed.dtype == torch.bfloat16
+    assert total.dtype == torch.float32
+    same([found.float()], [norm(x, scale, shift)], 2e-2)
+    grads = torch.autograd.grad(normed.float().pow(2).sum() + total.sum(), (x, scale, shift))
+    assert all(g.dtype == torch.float32 and g.isfinite().all() for g in grads)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_it_can_be_captured():
+    x, y = (draw(4, 59, 128, seed=s).float().cuda() for s in (1, 2))
+    scale, shift = torch.ones(128, device="cuda"), torch.zeros(128, device="cuda")
+    wanted = add_norm(x, y, scale, shift)  # compiles
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = add_norm(x, y, scale, shift)
+    graph.replay()
+    assert all(torch.equal(f, w) for f, w in zip(found, wanted, strict=True))
 
 
 @pytest.mark.gpu

@@ -17,9 +17,10 @@ from outlast.kernels.folding import folded
 from outlast.kernels.norm import reference
 
 _library = torch.library.Library("outlast", "FRAGMENT")
-_library.define("norm(Tensor x, Tensor scale, Tensor shift, float eps) -> Tensor")
+_library.define("norm(Tensor x, Tensor scale, Tensor shift, float eps, ScalarType dtype) -> Tensor")
 _library.define(
-    "add_norm(Tensor x, Tensor y, Tensor scale, Tensor shift, float eps) -> (Tensor, Tensor)"
+    "add_norm(Tensor x, Tensor y, Tensor scale, Tensor shift, float eps, ScalarType dtype) "
+    "-> (Tensor, Tensor)"
 )
 _library.define(
     "norm_backward(Tensor dy, Tensor? dx, Tensor x, Tensor scale, float eps) -> (Tensor, Tensor)"
@@ -41,15 +42,24 @@ def fused(x: Tensor, scale: Tensor) -> bool:
     return back_end(x, scale) is not reference
 
 
-def norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
-    """Layer norm of x (..., d) with scale and shift (d); the result has the type of x.
+def _product_type(x: Tensor) -> torch.dtype:
+    """What a product of x would be computed in: so autocast needs no pass of its own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
+
+def norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
+    """Layer norm of x (..., d) with scale and shift (d).
+
+    The result has the type of x; under autocast, where it is fused, that of the products to come.
     Where nothing is fused these are torch's own operations, so every derivative exists there.
     """
     if x.dim() < 2 or not fused(x, scale):
         return reference.plain(x, scale, shift, eps)
     rows = x.reshape(1, -1, *x.shape[-2:])
-    out: Tensor = torch.ops.outlast.norm(rows, scale.unsqueeze(0), shift.unsqueeze(0), eps)
+    out: Tensor = torch.ops.outlast.norm(
+        rows, scale.unsqueeze(0), shift.unsqueeze(0), eps, _product_type(x)
+    )
     return out.reshape(x.shape)
 
 
@@ -63,20 +73,25 @@ def add_norm(
         return total, norm(total, scale, shift, eps)
     rows = (1, -1, *x.shape[-2:])
     total, normed = torch.ops.outlast.add_norm(
-        x.reshape(rows), y.reshape(rows), scale.unsqueeze(0), shift.unsqueeze(0), eps
+        x.reshape(rows),
+        y.reshape(rows),
+        scale.unsqueeze(0),
+        shift.unsqueeze(0),
+        eps,
+        _product_type(x),
     )
     return total.reshape(x.shape), normed.reshape(x.shape)
 
 
-def _norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-    found: Tensor = back_end(x, scale).forward(x, scale, shift, eps)
+def _norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    found: Tensor = back_end(x, scale).forward(x, scale, shift, eps, dtype)
     return found
 
 
 def _add_norm(
-    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float
+    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    found: tuple[Tensor, Tensor] = back_end(x, scale).add_forward(x, y, scale, shift, eps)
+    found: tuple[Tensor, Tensor] = back_end(x, scale).add_forward(x, y, scale, shift, eps, dtype)
     return found
 
 
@@ -88,13 +103,15 @@ def _norm_backward(
 
 
 @torch.library.register_fake("outlast::norm", lib=_library)
-def _(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-    return x.new_empty(x.shape)
+def _(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    return x.new_empty(x.shape, dtype=dtype)
 
 
 @torch.library.register_fake("outlast::add_norm", lib=_library)
-def _(x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty(x.shape)
+def _(
+    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape, dtype=dtype)
 
 
 @torch.library.register_fake("outlast::norm_backward", lib=_library)
@@ -103,17 +120,17 @@ def _(dy: Tensor, dx: Tensor | None, x: Tensor, scale: Tensor, eps: float) -> tu
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, scale, _, ctx.eps = inputs
+    x, scale, _, ctx.eps, _ = inputs
     ctx.save_for_backward(x, scale)
 
 
 def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     dx, affine = torch.ops.outlast.norm_backward(dy, None, *ctx.saved_tensors, ctx.eps)
-    return dx, affine[:, 0], affine[:, 1], None
+    return dx, affine[:, 0], affine[:, 1], None, None
 
 
 def _save_sum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    _, y, scale, _, ctx.eps = inputs
+    _, y, scale, _, ctx.eps, _ = inputs
     ctx.dtype = y.dtype
     ctx.set_materialize_grads(False)  # the last sum of a stream is only ever normed
     ctx.save_for_backward(output[0], scale)
@@ -124,9 +141,9 @@ def _differentiate_sum(
 ) -> tuple[Tensor | None, ...]:
     if d_normed is None:
         dy = None if d_total is None else d_total.to(ctx.dtype)
-        return d_total, dy, None, None, None
+        return d_total, dy, None, None, None, None
     dx, affine = torch.ops.outlast.norm_backward(d_normed, d_total, *ctx.saved_tensors, ctx.eps)
-    return dx, dx.to(ctx.dtype), affine[:, 0], affine[:, 1], None
+    return dx, dx.to(ctx.dtype), affine[:, 0], affine[:, 1], None, None
 
 
 def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:

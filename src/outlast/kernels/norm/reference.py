@@ -30,18 +30,18 @@ def _standard(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return centred * inverse, inverse
 
 
-def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-    """The normed rows."""
+def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """The normed rows, as `dtype`."""
     standard, _ = _standard(x, eps)
-    return standard * scale[:, None, None] + shift[:, None, None]
+    return (standard * scale[:, None, None] + shift[:, None, None]).to(dtype)
 
 
 def add_forward(
-    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float
+    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """x + y, and the same normed."""
+    """x + y, and the same normed, as `dtype`."""
     total = x + y
-    return total, forward(total, scale, shift, eps)
+    return total, forward(total, scale, shift, eps, dtype)
 
 
 def backward(

@@ -161,12 +161,12 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 def _run_forward(
-    x: Tensor, extra: Tensor | None, scale: Tensor, shift: Tensor, eps: float
+    x: Tensor, extra: Tensor | None, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     seeds, outer, inner, d = x.shape
     x, scale, shift = _dense(x), _dense(scale), _dense(shift)
     added = x if extra is None else _dense(extra)
-    y = x.new_empty(x.shape)
+    y = x.new_empty(x.shape, dtype=dtype)
     total = x if extra is None else x.new_empty(x.shape)
     _forward[(triton.cdiv(outer * inner, SPAN), seeds)](
         x,
@@ -188,16 +188,16 @@ def _run_forward(
     return total, y
 
 
-def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
+def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """As `reference.forward`, in float32 whatever the type of x."""
-    return _run_forward(x, None, scale, shift, eps)[1]
+    return _run_forward(x, None, scale, shift, eps, dtype)[1]
 
 
 def add_forward(
-    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float
+    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """As `reference.add_forward`; both results have the type of x."""
-    return _run_forward(x, y, scale, shift, eps)
+    """As `reference.add_forward`; the sum has the type of x."""
+    return _run_forward(x, y, scale, shift, eps, dtype)
 
 
 def backward(
