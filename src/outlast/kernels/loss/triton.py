@@ -2,7 +2,7 @@
 
 A program takes a span of one seed's tokens, a tile at a time, whole rows of logits in registers,
 and writes its sums of loss, right answers and tokens for each part; those of all programs are
-added up afterwards, always in the same order. Backward the softmax is computed again.
+added up afterwards, without atomics: the same every time. Backward the softmax is computed again.
 
 Shapes are those of `reference`. Up to 4,096 classes.
 """

@@ -5,8 +5,8 @@ one more read each instead of a pass of its own.
 
 A program takes a span of one seed's rows, a tile at a time, whole rows in registers. Backward it
 keeps the sums for scale and shift beside them and writes one row of each at its end; the rows of
-all programs are added up afterwards, always in the same order. How the rows are split does not
-depend on the seeds, so a seed's numbers are the same alone and among others, to the bit.
+all programs are added up afterwards, without atomics: the same every time. How the rows are
+split does not depend on the seeds, so a seed alone is that seed among others, to rounding.
 
 Shapes are those of `reference`; rows may lie in memory with their two axes either way.
 """

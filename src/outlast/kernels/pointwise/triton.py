@@ -2,7 +2,7 @@
 
 A program takes a span of one seed's rows and a block of columns, a tile at a time. Backward it
 keeps the bias's sums beside them and writes one row at its end; the rows of all programs are
-added up afterwards, always in the same order, which does not depend on the seeds.
+added up afterwards, without atomics: the same every time.
 
 Shapes are those of `reference`, any width.
 """
