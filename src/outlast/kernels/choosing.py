@@ -1,4 +1,7 @@
-"""Where a fused kernel may run at all; what else it asks for is its own `fits`."""
+"""What the kernels ask before they run: whether they may at all, and in which type.
+
+What else a kernel asks for is its own `fits`.
+"""
 
 from __future__ import annotations
 
@@ -19,3 +22,10 @@ def _has_triton() -> bool:
 def can_fuse(*tensors: Tensor) -> bool:
     """Whether these lie on a GPU with Triton, in a type the kernels read (float32 or bfloat16)."""
     return all(t.is_cuda and t.dtype in FLOATS for t in tensors) and _has_triton()
+
+
+def product_type(x: Tensor) -> torch.dtype:
+    """What a product of x is computed in: autocast's type where that is on, else that of x."""
+    kind = x.device.type
+    casts = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+    return torch.get_autocast_dtype(kind) if casts else x.dtype

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from outlast.kernels import pointwise
+from outlast.kernels.choosing import product_type
+from outlast.kernels.linear import linear as stacked_linear
 from outlast.kernels.norm import add_norm, norm
 from outlast.specs import Spec
 
@@ -36,8 +38,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     With an input of three axes vmap would batch over the rows too, and copy the weights for each.
     """
-    flat = F.linear(x.reshape(-1, x.shape[-1]), weight, bias)
-    return flat.reshape(*x.shape[:-1], -1)
+    flat = x.reshape(-1, x.shape[-1])
+    if x.is_cuda:
+        kind = product_type(x)
+        bias = None if bias is None else bias.to(kind)
+        out = stacked_linear(flat.to(kind), weight.to(kind), bias)
+    else:
+        out = F.linear(flat, weight, bias)
+    return out.reshape(*x.shape[:-1], -1)
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outlast.kernels.choosing import can_fuse
+from outlast.kernels.choosing import can_fuse, product_type
 from outlast.kernels.folding import folded
 from outlast.kernels.norm import reference
 
@@ -42,12 +42,6 @@ def fused(x: Tensor, scale: Tensor) -> bool:
     return back_end(x, scale) is not reference
 
 
-def _product_type(x: Tensor) -> torch.dtype:
-    """What a product of x would be computed in: so autocast needs no pass of its own."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-
-
 def norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
     """Layer norm of x (..., d) with scale and shift (d).
 
@@ -58,7 +52,7 @@ def norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
         return reference.plain(x, scale, shift, eps)
     rows = x.reshape(1, -1, *x.shape[-2:])
     out: Tensor = torch.ops.outlast.norm(
-        rows, scale.unsqueeze(0), shift.unsqueeze(0), eps, _product_type(x)
+        rows, scale.unsqueeze(0), shift.unsqueeze(0), eps, product_type(x)
     )
     return out.reshape(x.shape)
 
@@ -78,7 +72,7 @@ def add_norm(
         scale.unsqueeze(0),
         shift.unsqueeze(0),
         eps,
-        _product_type(x),
+        product_type(x),
     )
     return total.reshape(x.shape), normed.reshape(x.shape)
 
