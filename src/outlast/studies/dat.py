@@ -5,8 +5,9 @@ format, the sizes and the readings of "delayed" are ours, so this is a re-design
 a reproduction of its numbers.
 
 - ``demo``: modulus 3, one serial block of width 64, trained on up to 10 items; minutes on a laptop.
-- ``paper``: modulus 10, serial, parallel and interleaved hybrids of 2 and 4 blocks and width 128,
-  trained on up to 25 items; each jointly, with DAT in six readings, and with the control.
+- ``paper``: modulus 10, serial, parallel and interleaved hybrids of 2 and 4 blocks and width 128
+  (and a parallel one whose softmax keeps its sharpness: `scalable`), trained on up to 25 items;
+  each jointly, with DAT in six readings, and with the control.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ PAPER_TASK = "composite(modulus=10, keys=1024, queries=8, length=25)"
 DESIGNS = {
     ("serial", 4): "4 x (lstm > attention > mlp)",
     ("parallel", 4): "4 x (lstm | attention > mlp)",
+    ("scalable", 4): "4 x (lstm | attention(scalable) > mlp)",
     ("interleaved", 4): "2 x (lstm > mlp > lstm > mlp > attention > mlp)",
     ("serial", 2): "2 x (lstm > attention > mlp)",
     ("parallel", 2): "2 x (lstm | attention > mlp)",
@@ -160,6 +162,7 @@ def _paper() -> Study:
         run = RunSpec(PAPER_TASK, matched(line, like, PAPER_TASK), (), seeds, settings, label)
         arms.append(Arm(name, run, "pure models"))
     default = [f"{d}4-{t}" for d in ("parallel", "serial") for t in HEADLINE]
+    default += ["scalable4-joint", "scalable4-dat"]
     return Study(
         "dat",
         "paper",
