@@ -39,3 +39,10 @@ def near(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float) ->
     for index, (one, two) in enumerate(zip(found, wanted, strict=True)):
         error = (one.cpu().to(two.dtype) - two).abs().max() / two.abs().max().clamp_min(1e-30)
         assert error <= tolerance, f"number {index}: off by {error:.1e} of the largest"
+
+
+def beside_others(rows: Tensor, beside: int = 13) -> Tensor:
+    """The same numbers as a view of a wider table, as a stack of seeds holds them."""
+    table = rows.new_full((len(rows), beside + rows[0].numel() + beside), torch.nan)
+    view = table[:, beside:-beside].unflatten(1, rows.shape[1:])
+    return view.copy_(rows)

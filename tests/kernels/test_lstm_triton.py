@@ -5,7 +5,7 @@ Without a GPU the kernel runs in Triton's interpreter (see tests/conftest.py), w
 
 import pytest
 import torch
-from kernel_cases import draw, lstm_inputs, near, same
+from kernel_cases import beside_others, draw, lstm_inputs, near, same
 
 from outlast.kernels.lstm import lstm, reference
 
@@ -29,23 +29,14 @@ def precision(request):
     torch.set_float32_matmul_precision(before)
 
 
-def in_a_table(weight: torch.Tensor, beside: int = 13) -> torch.Tensor:
-    """The same numbers as a view of a wider table, as a stack of seeds holds them."""
-    table = weight.new_full((weight.shape[0], beside + weight[0].numel() + beside), torch.nan)
-    view = table[:, beside:-beside].unflatten(1, weight.shape[1:])
-    view.copy_(weight)
-    assert not view.is_contiguous() or len(weight) == 1
-    return view
-
-
 def compare(shape, device, precision, table=True):
     from outlast.kernels.lstm import triton as fused
 
     seeds, steps, rows, width = shape
     exact = lstm_inputs(steps, rows, width, seeds)
     projected, bias, weight, h0, c0 = (a.to(device, torch.float32) for a in exact)
-    weight = in_a_table(weight) if table else weight.mT.contiguous().mT
-    bias = in_a_table(bias) if table else bias
+    weight = beside_others(weight) if table else weight.mT.contiguous().mT
+    bias = beside_others(bias) if table else bias
     wanted = reference.forward(*exact)
     found = fused.forward(projected, bias, weight, h0, c0)
     tolerance = PRECISIONS[precision]

@@ -88,6 +88,15 @@ def test_a_skip_opens_it_at_once():
     assert run.at(300).gate["attention"] == 1
 
 
+@pytest.mark.parametrize("method", ["dat", "loss_order"])
+def test_everything_can_learn_at_another_rate_after_the_switch(method):
+    run = Run(f"{method}(rate=0.5)")
+    assert run.at(299).rate["pointwise"] == 1
+    run.look(300, 0.001)
+    control = run.at(1000)
+    assert set(control.rate.values()) == {0.5}
+
+
 @pytest.mark.parametrize("factor", [0.0, 0.1])
 def test_the_recurrence_can_be_slowed_or_frozen_after_the_switch(factor):
     run = Run(f"dat(recurrent={factor})")
@@ -195,6 +204,7 @@ def test_what_does_not_fit_the_run_is_named(name, arguments, says):
     [
         ("rewarm=-1", "method dat: rewarm=-1: expected a number of steps >= 0"),
         ("ramp=-1", "method dat: ramp=-1: expected a number of steps >= 0"),
+        ("rate=0", "method dat: rate=0.0: expected a factor > 0"),
         ("recurrent=-0.5", "method dat: recurrent=-0.5: expected a factor >= 0 (0 freezes)"),
         ("switch=below(0)", "method dat: level=0.0: expected a loss > 0"),
         ("switch=1.5", "method dat: switch=1.5: expected a step >= 0, or a share"),

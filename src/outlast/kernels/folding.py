@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torch import Tensor
 
 
@@ -14,3 +17,24 @@ def fold(tensor: Tensor, axis: int | None, size: int) -> Tensor:
 def unfold(tensor: Tensor, size: int) -> Tensor:
     """Undo `fold`: (size * n, ...) to (size, n, ...)."""
     return tensor.unflatten(0, (size, -1))
+
+
+def folded(op: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    """The vmap rule of an op whose tensors all have the seeds first: more of them in one call.
+
+    Arguments that are no tensors are the same for all.
+    """
+
+    def rule(info: Any, axes: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        size = info.batch_size
+        out = op(
+            *(
+                fold(a, axis, size) if isinstance(a, Tensor) else a
+                for a, axis in zip(args, axes, strict=True)
+            )
+        )
+        if isinstance(out, Tensor):
+            return unfold(out, size), 0
+        return tuple(unfold(o, size) for o in out), (0,) * len(out)
+
+    return rule

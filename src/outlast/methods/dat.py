@@ -21,8 +21,8 @@ The other arguments: `switch` is when attention joins (a step, a share of traini
 or ``plateau(patience, tolerance)`` on the smoothed loss of the part `watch`; looked at once a block
 of steps). A seed not there by the step `latest` (0.6 of training, 0.3 with ``retry``) does what
 `otherwise` says: ``switch`` all the same and be reported, ``wait`` on, or ``retry`` from fresh
-weights. `rewarm` is over how many steps attention's learning rate rises at the switch, `recurrent`
-the factor on the recurrent pathway's learning rate from then on (0 freezes it).
+weights. `rate` is the factor on every learning rate from the switch on, `recurrent` a further one
+on the recurrent pathway's (0 freezes it); over `rewarm` steps attention's rises to its own.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ class DelayedAttention(Phased):
         watch: str | None = None,
         latest: int | float | None = None,
         otherwise: Otherwise = "switch",
+        rate: float = 1.0,
         rewarm: int = 200,
         ramp: int = 500,
         recurrent: float = 1.0,
     ) -> None:
-        super().__init__(switch, phase1, watch, latest, otherwise)
+        super().__init__(switch, phase1, watch, latest, otherwise, rate)
         for name, value in (("rewarm", rewarm), ("ramp", ramp)):
             if value < 0:
                 raise bad_value(name, value, "a number of steps >= 0")

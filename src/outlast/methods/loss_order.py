@@ -23,5 +23,6 @@ class LossOrder(Phased):
         watch: str | None = None,
         latest: int | float | None = None,
         otherwise: Otherwise = "switch",
+        rate: float = 1.0,
     ) -> None:
-        super().__init__(switch, phase1, watch, latest, otherwise)
+        super().__init__(switch, phase1, watch, latest, otherwise, rate)

@@ -37,9 +37,12 @@ class Phased(Method):
         watch: str | None,
         latest: int | float | None,
         otherwise: Otherwise,
+        rate: float,
     ) -> None:
+        if rate <= 0:
+            raise bad_value("rate", rate, "a factor > 0")
         self.switch, self.phase1, self.watch = switch, phase1, watch
-        self.latest, self.otherwise = latest, otherwise
+        self.latest, self.otherwise, self.rate = latest, otherwise, rate
         make_trigger(switch, 1)  # a bad trigger is an error now, not when training begins
 
     def begin(self, setup: Setup) -> MethodState:
@@ -73,12 +76,14 @@ class Phased(Method):
         return {p: float(p in STATE_PARTS) for p in parts}
 
     def control(self, step: int, state: MethodState, control: Control) -> None:
+        factor = self.rate
         if state["switched"] is None:
             control.weights.update(self.first_weights)
+            factor = 1.0
         if state["attempt"]:
-            warmth = min(1.0, (step - state["since"] + 1) / RESTART_WARMUP)
-            for pathway in control.rate:
-                control.rate[pathway] *= warmth
+            factor *= min(1.0, (step - state["since"] + 1) / RESTART_WARMUP)
+        for pathway in control.rate:
+            control.rate[pathway] *= factor
 
     def observe(self, step: int, losses: Losses, state: MethodState) -> list[Event]:
         if state["switched"] is not None or self.watched not in losses:

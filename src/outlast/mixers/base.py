@@ -13,6 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from outlast.kernels import pointwise
+from outlast.kernels.choosing import product_type
+from outlast.kernels.linear import linear as stacked_linear
+from outlast.kernels.norm import add_norm, norm
 from outlast.specs import Spec
 
 Pathway = Literal["recurrent", "attention", "pointwise"]
@@ -35,8 +39,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     With an input of three axes vmap would batch over the rows too, and copy the weights for each.
     """
-    flat = F.linear(x.reshape(-1, x.shape[-1]), weight, bias)
-    return flat.reshape(*x.shape[:-1], -1)
+    flat = x.reshape(-1, x.shape[-1])
+    if x.is_cuda:
+        kind = product_type(x)
+        bias = None if bias is None else bias.to(kind)
+        out = stacked_linear(flat.to(kind), weight.to(kind), bias)
+    else:
+        out = F.linear(flat, weight, bias)
+    return out.reshape(*x.shape[:-1], -1)
+
+
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """gelu(x W^T + b); where it is fused, the bias costs no pass of its own."""
+    if pointwise.fused(x, bias):
+        return pointwise.bias_gelu(linear(x, weight), bias)
+    return F.gelu(linear(x, weight, bias))
 
 
 class Linear(nn.Linear):
@@ -57,10 +74,18 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
 
+    def after(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """x + y, and this norm of it."""
+        total = x + y
+        return total, self(total)
+
 
 class Norm(nn.LayerNorm):
-    """`nn.LayerNorm` whose scale and shift are one pass under vmap instead of two."""
+    """`nn.LayerNorm` over the last axis through our `norm`, which is one pass where it can be."""
 
     def forward(self, x: Tensor) -> Tensor:
-        plain = F.layer_norm(x, self.normalized_shape, eps=self.eps)
-        return torch.addcmul(self.bias, plain, self.weight)
+        return norm(x, self.weight, self.bias, self.eps)
+
+    def after(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """x + y, and this norm of it."""
+        return add_norm(x, y, self.weight, self.bias, self.eps)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.errors import bad_value
-from outlast.mixers.base import Linear, Mixer, State
+from outlast.mixers.base import Linear, Mixer, State, linear_gelu
 from outlast.registry import mixers
 
 
@@ -33,7 +33,7 @@ class MLP(_Pointwise):
         self.down = Linear(self.inner, width)
 
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
-        return self.down(F.gelu(self.up(x))), None
+        return self.down(linear_gelu(x, self.up.weight, self.up.bias)), None
 
 
 @mixers.register("glu")

@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from outlast.kernels.choosing import can_fuse
 from outlast.mixers.base import Linear, Mixer, Norm, Pathway, RMSNorm, State
 from outlast.specs import Layout, Spec
 
@@ -31,9 +32,38 @@ def setting(values: list[float]) -> Setting:
     return "on" if all(v == 1 for v in values) else "between"
 
 
-def make_norm(width: int, kind: str | None) -> nn.Module:
+def make_norm(width: int, kind: str | None) -> Norm | RMSNorm:
     """The norm that a line asks for."""
     return RMSNorm(width) if kind == "rms" else Norm(width)
+
+
+class Stream:
+    """The residual stream between two sublayers: x, and perhaps what is yet to be added to it.
+
+    On a GPU a sum waits for the norm that follows, since the two are one pass there; elsewhere it
+    is made at once.
+    """
+
+    def __init__(self, x: Tensor, owed: Tensor | None = None) -> None:
+        self._x, self._owed = x, owed
+
+    @property
+    def x(self) -> Tensor:
+        """The sum, made now if it has not been."""
+        if self._owed is not None:
+            self._x, self._owed = self._x + self._owed, None
+        return self._x
+
+    def plus(self, y: Tensor) -> Stream:
+        """This stream and what a sublayer adds to it."""
+        return Stream(self.x, y) if can_fuse(self.x, y) else Stream(self.x + y)
+
+    def normed(self, norm: Norm | RMSNorm) -> Tensor:
+        """The norm of the sum, which is made on the way."""
+        if self._owed is None:
+            return norm(self._x)
+        (self._x, out), self._owed = norm.after(self._x, self._owed), None
+        return out
 
 
 class Sublayer(nn.Module):
@@ -69,18 +99,23 @@ class Sublayer(nn.Module):
         self.leak.fill_(value)
         self.leaking = setting([value])
 
-    def enter(self, x: Tensor) -> Tensor:
+    def enter(self, stream: Stream) -> Stream:
         """What the stream carries from here on: x as it is, or normalised."""
-        return self.norm(x) if self.normalised and self.gating != "off" else x
+        if not self.normalised or self.gating == "off":
+            return stream
+        return Stream(stream.normed(self.norm).to(stream.x.dtype))
 
-    def forward(self, x: Tensor, state: State = None) -> tuple[Tensor | None, State]:
-        """What is to be added to x, which has gone through `enter`."""
+    def forward(self, x: Tensor | Stream, state: State = None) -> tuple[Tensor | None, State]:
+        """What is to be added to the stream, which has gone through `enter`."""
         if self.gating == "off":
             return None, state
+        stream = x if isinstance(x, Stream) else Stream(x)
         if self.leaking != "on":
-            stopped = x.detach()
-            x = stopped if self.leaking == "off" else stopped + self.leak * (x - stopped)
-        y, state = self.mixer(x if self.normalised else self.norm(x), state)
+            whole, stopped = stream.x, stream.x.detach()
+            off = self.leaking == "off"
+            stream = Stream(stopped if off else stopped + self.leak * (whole - stopped))
+        entered = stream.x if self.normalised else stream.normed(self.norm)
+        y, state = self.mixer(entered, state)
         return (y if self.gating == "on" else self.gate * y), state
 
 
@@ -91,16 +126,16 @@ class Chain(nn.Module):
         super().__init__()
         self.nodes = nn.ModuleList(nodes)
 
-    def forward(self, x: Tensor, states: Iterator[State], after: list[State]) -> Tensor:
+    def forward(self, stream: Stream, states: Iterator[State], after: list[State]) -> Stream:
         for node in self.nodes:
             if isinstance(node, Sublayer):
-                x = node.enter(x)
-                y, state = node(x, next(states))
+                stream = node.enter(stream)
+                y, state = node(stream, next(states))
                 after.append(state)
-                x = x if y is None else x + y
+                stream = stream if y is None else stream.plus(y)
             else:
-                x = node(x, states, after)
-        return x
+                stream = node(stream, states, after)
+        return stream
 
 
 class Branches(nn.Module):
@@ -110,15 +145,15 @@ class Branches(nn.Module):
         super().__init__()
         self.nodes = nn.ModuleList(nodes)
 
-    def forward(self, x: Tensor, states: Iterator[State], after: list[State]) -> Tensor:
-        total = x
+    def forward(self, stream: Stream, states: Iterator[State], after: list[State]) -> Stream:
+        total = stream
         for node in self.nodes:
             if isinstance(node, Sublayer):
-                y, state = node(x, next(states))
+                y, state = node(stream, next(states))
                 after.append(state)
-                total = total if y is None else total + y
+                total = total if y is None else total.plus(y)
             else:
-                total = total + (node(x, states, after) - x)
+                total = total.plus(node(stream, states, after).x - stream.x)
         return total
 
 
@@ -143,8 +178,8 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor, state: ModelState | None = None) -> tuple[Tensor, ModelState]:
         before = iter(state) if state is not None else iter([None] * len(self.sublayers()))
         after: list[State] = []
-        x = self.body(self.embedding(tokens), before, after)
-        return self.head(self.norm(x)), tuple(after)
+        stream = self.body(Stream(self.embedding(tokens)), before, after)
+        return self.head(stream.normed(self.norm)), tuple(after)
 
     def sublayers(self) -> list[Sublayer]:
         """Every sublayer, in the order of the layout line."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from outlast.kernels.loss import part_losses
 from outlast.methods.base import PATHWAYS
 from outlast.mixers.base import Pathway
 from outlast.tasks import IGNORE
@@ -42,23 +42,6 @@ class Block:
         """Take over the numbers of another block of the same shape."""
         for f in fields(self):
             getattr(self, f.name).copy_(getattr(other, f.name))
-
-
-def part_losses(logits: Tensor, targets: Tensor, part: Tensor, parts: int) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy and accuracy by part, each (S, parts).
-
-    logits (S, batch, tokens, outputs); targets and part (S, batch, tokens).
-    """
-    flat, wanted = logits.flatten(0, 2).float(), targets.flatten()
-    loss = F.cross_entropy(flat, wanted, ignore_index=IGNORE, reduction="none").view(part.shape)
-    right = (flat.argmax(-1) == wanted).view(part.shape)
-    sums = []
-    for index in range(parts):
-        mask = part == index
-        count = mask.sum((1, 2)).clamp_min(1)
-        sums.append(((loss * mask).sum((1, 2)) / count, (right & mask).sum((1, 2)) / count))
-    losses, accuracies = zip(*sums, strict=True)
-    return torch.stack(losses, 1), torch.stack(accuracies, 1)
 
 
 class Stepper:
@@ -98,7 +81,7 @@ class Stepper:
         now = block.at(self.cursor)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             logits = self.stack.run(now.inputs, gates=now.gates, leaks=now.leaks)
-        losses, accuracies = part_losses(logits, now.targets, now.part, len(self.parts))
+        losses, accuracies = part_losses(logits, now.targets, now.part, len(self.parts), IGNORE)
         gradient = self.stack.gradient((losses * now.weights).sum())
         self.optimiser.update(gradient, now.rates, now.active)
         with torch.no_grad():

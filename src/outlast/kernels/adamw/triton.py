@@ -1,0 +1,139 @@
+"""AdamW on a table (S seeds, P weights), fused: the gradient's norm, then the update in place.
+
+Shapes::
+
+    gradient, weights, first, second (S, P)
+    controls (S, pathways, 4)   learns (0 or 1); rate; rate / (1 - beta1^t); 1 - beta2^t
+    pathway  (P,) int32         which pathway's controls a weight obeys; -1 is left alone
+    decays   (P,)               weight decay, as a multiple of the rate
+
+The first pass leaves a few sums of squares a seed; every program of the second adds them up again
+in the same order, so that clipping by a seed's norm needs no pass between.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK, MOST_PARTS = 1024, 256  # weights at a time; sums of squares a seed
+CONTROLS = 4
+
+
+@triton.jit
+def _squares(
+    gradient,
+    controls,
+    pathway,
+    sums,
+    width,
+    turns,
+    PATHWAYS: tl.constexpr,
+    CONTROLS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    seed = tl.program_id(1).to(tl.int64)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for turn in range(turns):
+        at = (turn * tl.num_programs(0) + tl.program_id(0)) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < width
+        way = tl.load(pathway + at, mask=inside, other=-1)
+        g = tl.load(gradient + seed * width + at, mask=inside, other=0.0)
+        g *= tl.load(controls + (seed * PATHWAYS + way) * CONTROLS, mask=way >= 0, other=0.0)
+        total += g * g
+    tl.store(sums + seed * tl.num_programs(0) + tl.program_id(0), tl.sum(total, 0))
+
+
+@triton.jit
+def _update(
+    gradient,
+    weights,
+    first,
+    second,
+    controls,
+    pathway,
+    decays,
+    sums,
+    width,
+    parts,
+    clip,
+    new1,
+    new2,
+    epsilon,
+    PATHWAYS: tl.constexpr,
+    CONTROLS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    seed = tl.program_id(1).to(tl.int64)
+    part = tl.arange(0, PARTS)
+    squares = tl.load(sums + seed * parts + part, mask=part < parts, other=0.0)
+    share = tl.div_rn(clip, tl.sqrt_rn(tl.sum(squares, 0)) + 1e-6)
+    share = tl.where(share > 1, 1.0, share)  # a share that is not a number stays one
+
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    way = tl.load(pathway + at, mask=inside, other=-1)
+    learns = way >= 0
+    own = controls + (seed * PATHWAYS + way) * CONTROLS
+    active = tl.load(own, mask=learns, other=0.0)
+    rate = tl.load(own + 1, mask=learns, other=0.0)
+    pace = tl.load(own + 2, mask=learns, other=0.0)
+    correction = tl.load(own + 3, mask=learns, other=1.0)
+
+    here = seed * width + at
+    g = tl.load(gradient + here, mask=inside, other=0.0)
+    g = tl.where(learns, g * active * share, 0.0)
+    m = tl.load(first + here, mask=inside, other=0.0)
+    v = tl.load(second + here, mask=inside, other=0.0)
+    w = tl.load(weights + here, mask=inside, other=0.0)
+    m += new1 * active * (g - m)
+    v += new2 * active * (g * g - v)
+    w *= 1 - rate * tl.load(decays + at, mask=inside, other=0.0)
+    w -= tl.div_rn(pace * m, tl.sqrt_rn(tl.div_rn(v, correction)) + epsilon)
+    tl.store(first + here, m, mask=inside)
+    tl.store(second + here, v, mask=inside)
+    tl.store(weights + here, w, mask=inside)
+
+
+def update(
+    gradient: Tensor,
+    weights: Tensor,
+    first: Tensor,
+    second: Tensor,
+    controls: Tensor,
+    pathway: Tensor,
+    decays: Tensor,
+    *,
+    clip: float,
+    betas: tuple[float, float],
+    epsilon: float,
+) -> None:
+    """One step of all seeds, in place."""
+    seeds, width = weights.shape
+    blocks = triton.cdiv(width, BLOCK)
+    parts = min(blocks, MOST_PARTS)
+    sums = weights.new_empty(seeds, parts, dtype=torch.float32)
+    sizes = {"PATHWAYS": controls.shape[1], "CONTROLS": CONTROLS, "BLOCK": BLOCK}
+    _squares[(parts, seeds)](
+        gradient, controls, pathway, sums, width, triton.cdiv(blocks, parts), **sizes
+    )
+    _update[(blocks, seeds)](
+        gradient,
+        weights,
+        first,
+        second,
+        controls,
+        pathway,
+        decays,
+        sums,
+        width,
+        parts,
+        float(clip),
+        *(1 - beta for beta in betas),  # here: in float32 the second would lose half its digits
+        epsilon,
+        PARTS=triton.next_power_of_2(parts),
+        **sizes,
+    )

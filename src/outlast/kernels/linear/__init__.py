@@ -1,0 +1,5 @@
+"""A linear map with weights for each seed."""
+
+from outlast.kernels.linear.op import linear
+
+__all__ = ["linear"]

@@ -1,0 +1,165 @@
+"""Losses by part fused: logits are read where something is asked, and their gradient written once.
+
+A program takes a span of one seed's tokens, a tile at a time, whole rows of logits in registers,
+and writes its sums of loss, right answers and tokens for each part; those of all programs are
+added up afterwards, without atomics: the same every time. Backward the softmax is computed again.
+
+Shapes are those of `reference`. Up to 4,096 classes.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+MOST_CLASSES = 4096
+TILE = 2048  # numbers in a tile
+
+
+@triton.jit
+def _rows(row, rows, seed, targets, part, ignore):
+    """Where these tokens lie, which of them ask something, for what, and their part."""
+    inside = row < rows
+    at = seed * rows + row
+    target = tl.load(targets + at, mask=inside, other=ignore).to(tl.int32)
+    own = tl.load(part + at, mask=inside, other=-1).to(tl.int32)
+    return at, inside, inside & (target != ignore), target, own
+
+
+@triton.jit
+def _forward(
+    logits,
+    targets,
+    part,
+    sums,
+    rows,
+    ignore,
+    C: tl.constexpr,
+    CLASSES: tl.constexpr,
+    PARTS: tl.constexpr,
+    TALL: tl.constexpr,
+    SPAN: tl.constexpr,
+    ALL_PARTS: tl.constexpr,
+):
+    seed = tl.program_id(1).to(tl.int64)
+    classes, indices = tl.arange(0, CLASSES), tl.arange(0, ALL_PARTS)
+    losses = tl.zeros((ALL_PARTS,), tl.float32)
+    rights = tl.zeros((ALL_PARTS,), tl.float32)
+    counts = tl.zeros((ALL_PARTS,), tl.float32)
+    for first in range(0, SPAN, TALL):
+        row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
+        at, _, asked, target, own = _rows(row, rows, seed, targets, part, ignore)
+        here = asked[:, None] & (classes < C)[None, :]
+        z = tl.load(logits + at[:, None] * C + classes[None, :], mask=here, other=0.0)
+        z = tl.where((classes < C)[None, :], z.to(tl.float32), float("-inf"))
+        most = tl.max(z, 1)
+        total = most + tl.log(tl.sum(tl.exp(z - most[:, None]), 1))
+        wanted = tl.sum(tl.where(classes[None, :] == target[:, None], z, 0.0), 1)
+        loss = tl.where(asked, total - wanted, 0.0)
+        right = (asked & (tl.argmax(z, 1) == target)).to(tl.float32)
+        mine = own[:, None] == indices[None, :]
+        losses += tl.sum(tl.where(mine, loss[:, None], 0.0), 0)
+        rights += tl.sum(tl.where(mine, right[:, None], 0.0), 0)
+        counts += tl.sum(mine.to(tl.float32), 0)
+    # (seeds, programs, 3, PARTS)
+    out = sums + (seed * tl.num_programs(0) + tl.program_id(0)) * 3 * PARTS + indices
+    tl.store(out, losses, mask=indices < PARTS)
+    tl.store(out + PARTS, rights, mask=indices < PARTS)
+    tl.store(out + 2 * PARTS, counts, mask=indices < PARTS)
+
+
+@triton.jit
+def _backward(
+    shares,
+    logits,
+    targets,
+    part,
+    d_logits,
+    rows,
+    ignore,
+    C: tl.constexpr,
+    CLASSES: tl.constexpr,
+    PARTS: tl.constexpr,
+    TALL: tl.constexpr,
+    SPAN: tl.constexpr,
+):
+    seed = tl.program_id(1).to(tl.int64)
+    classes = tl.arange(0, CLASSES)
+    for first in range(0, SPAN, TALL):
+        row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
+        at, inside, asked, target, own = _rows(row, rows, seed, targets, part, ignore)
+        asked = asked & (own >= 0) & (own < PARTS)
+        share = tl.load(shares + seed * PARTS + own, mask=asked, other=0.0)
+        here = asked[:, None] & (classes < C)[None, :]
+        place = at[:, None] * C + classes[None, :]
+        z = tl.load(logits + place, mask=here, other=0.0)
+        z = tl.where((classes < C)[None, :], z.to(tl.float32), float("-inf"))
+        weight = tl.exp(z - tl.max(z, 1)[:, None])
+        weight /= tl.sum(weight, 1)[:, None]
+        weight -= (classes[None, :] == target[:, None]).to(tl.float32)
+        d = tl.where(asked[:, None], weight * share[:, None], 0.0)
+        within = inside[:, None] & (classes < C)[None, :]
+        tl.store(d_logits + place, d.to(d_logits.dtype.element_ty), mask=within)
+
+
+def fits(logits: Tensor) -> bool:
+    """Whether a row of logits fits into a program."""
+    return logits.shape[-1] <= MOST_CLASSES
+
+
+def _options(classes: int, parts: int) -> dict[str, int]:
+    width = triton.next_power_of_2(classes)
+    tall = min(128, max(1, TILE // width))
+    return {
+        "C": classes,
+        "CLASSES": width,
+        "PARTS": parts,
+        "TALL": tall,
+        "SPAN": max(16, 4 * tall),
+        "num_warps": 4,
+    }
+
+
+def forward(
+    logits: Tensor, targets: Tensor, part: Tensor, parts: int, ignore: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `reference.forward`, in float32 whatever the type of the logits."""
+    seeds, batch, tokens, classes = logits.shape
+    options = _options(classes, parts)
+    programs = triton.cdiv(batch * tokens, options["SPAN"])
+    sums = logits.new_empty(seeds, programs, 3, parts, dtype=torch.float32)
+    _forward[(programs, seeds)](
+        logits.contiguous(),
+        targets.contiguous(),
+        part.contiguous(),
+        sums,
+        batch * tokens,
+        ignore,
+        ALL_PARTS=triton.next_power_of_2(parts),
+        **options,
+    )
+    losses, rights, counts = sums.sum(1).unbind(1)
+    counts = counts.clamp_min(1)
+    return losses / counts, rights / counts, counts
+
+
+def backward(
+    d_losses: Tensor, counts: Tensor, logits: Tensor, targets: Tensor, part: Tensor, ignore: int
+) -> Tensor:
+    """As `reference.backward`, in float32 whatever the type of the logits."""
+    seeds, batch, tokens, classes = logits.shape
+    options = _options(classes, counts.shape[1])
+    d_logits = logits.new_empty(logits.shape)
+    _backward[(triton.cdiv(batch * tokens, options["SPAN"]), seeds)](
+        (d_losses / counts).contiguous(),
+        logits.contiguous(),
+        targets.contiguous(),
+        part.contiguous(),
+        d_logits,
+        batch * tokens,
+        ignore,
+        **options,
+    )
+    return d_logits

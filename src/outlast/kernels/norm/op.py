@@ -1,0 +1,158 @@
+"""Layer norm as a torch op: fake, autograd and vmap rules around the back ends.
+
+Under `vmap` the seeds become the op's own leading axis, and their scales and shifts are read
+where they lie in the table of weights.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outlast.kernels.choosing import can_fuse, product_type
+from outlast.kernels.folding import folded
+from outlast.kernels.norm import reference
+
+_library = torch.library.Library("outlast", "FRAGMENT")
+_library.define("norm(Tensor x, Tensor scale, Tensor shift, float eps, ScalarType dtype) -> Tensor")
+_library.define(
+    "add_norm(Tensor x, Tensor y, Tensor scale, Tensor shift, float eps, ScalarType dtype) "
+    "-> (Tensor, Tensor)"
+)
+_library.define(
+    "norm_backward(Tensor dy, Tensor? dx, Tensor x, Tensor scale, float eps) -> (Tensor, Tensor)"
+)
+
+
+def back_end(x: Tensor, scale: Tensor) -> ModuleType:
+    """The module to run: the fused kernel where it can, else the reference."""
+    if can_fuse(x, scale):
+        from outlast.kernels.norm import triton
+
+        if triton.fits(x):
+            return triton
+    return reference
+
+
+def fused(x: Tensor, scale: Tensor) -> bool:
+    """Whether this is one pass here; where it is not, torch's own operations do better."""
+    return back_end(x, scale) is not reference
+
+
+def norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
+    """Layer norm of x (..., d) with scale and shift (d).
+
+    The result has the type of x; under autocast, where it is fused, that of the products to come.
+    Where nothing is fused these are torch's own operations, so every derivative exists there.
+    """
+    if x.dim() < 2 or not fused(x, scale):
+        return reference.plain(x, scale, shift, eps)
+    rows = x.reshape(1, -1, *x.shape[-2:])
+    out: Tensor = torch.ops.outlast.norm(
+        rows, scale.unsqueeze(0), shift.unsqueeze(0), eps, product_type(x)
+    )
+    return out.reshape(x.shape)
+
+
+def add_norm(
+    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5
+) -> tuple[Tensor, Tensor]:
+    """x + y, and its `norm`: the step from one sublayer to the next on a residual stream."""
+    alike = x.shape == y.shape and torch.promote_types(x.dtype, y.dtype) == x.dtype
+    if x.dim() < 2 or not alike or not fused(x, scale):
+        total = x + y
+        return total, norm(total, scale, shift, eps)
+    rows = (1, -1, *x.shape[-2:])
+    total, normed = torch.ops.outlast.add_norm(
+        x.reshape(rows),
+        y.reshape(rows),
+        scale.unsqueeze(0),
+        shift.unsqueeze(0),
+        eps,
+        product_type(x),
+    )
+    return total.reshape(x.shape), normed.reshape(x.shape)
+
+
+def _norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    found: Tensor = back_end(x, scale).forward(x, scale, shift, eps, dtype)
+    return found
+
+
+def _add_norm(
+    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = back_end(x, scale).add_forward(x, y, scale, shift, eps, dtype)
+    return found
+
+
+def _norm_backward(
+    dy: Tensor, dx: Tensor | None, x: Tensor, scale: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = back_end(x, scale).backward(dy, dx, x, scale, eps)
+    return found
+
+
+@torch.library.register_fake("outlast::norm", lib=_library)
+def _(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    return x.new_empty(x.shape, dtype=dtype)
+
+
+@torch.library.register_fake("outlast::add_norm", lib=_library)
+def _(
+    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape, dtype=dtype)
+
+
+@torch.library.register_fake("outlast::norm_backward", lib=_library)
+def _(dy: Tensor, dx: Tensor | None, x: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), scale.new_empty(len(scale), 2, *scale.shape[1:])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, scale, _, ctx.eps, _ = inputs
+    ctx.save_for_backward(x, scale)
+
+
+def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    dx, affine = torch.ops.outlast.norm_backward(dy, None, *ctx.saved_tensors, ctx.eps)
+    return dx, affine[:, 0], affine[:, 1], None, None
+
+
+def _save_sum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    _, y, scale, _, ctx.eps, _ = inputs
+    ctx.dtype = y.dtype
+    ctx.set_materialize_grads(False)  # the last sum of a stream is only ever normed
+    ctx.save_for_backward(output[0], scale)
+
+
+def _differentiate_sum(
+    ctx: Any, d_total: Tensor | None, d_normed: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    if d_normed is None:
+        dy = None if d_total is None else d_total.to(ctx.dtype)
+        return d_total, dy, None, None, None, None
+    dx, affine = torch.ops.outlast.norm_backward(d_normed, d_total, *ctx.saved_tensors, ctx.eps)
+    return dx, dx.to(ctx.dtype), affine[:, 0], affine[:, 1], None, None
+
+
+def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
+    raise NotImplementedError("the norm kernel has first derivatives only; use the CPU for more")
+
+
+_library.impl("norm", _norm, "CompositeExplicitAutograd")
+_library.impl("add_norm", _add_norm, "CompositeExplicitAutograd")
+_library.impl("norm_backward", _norm_backward, "CompositeExplicitAutograd")
+torch.library.register_autograd("outlast::norm", _differentiate, setup_context=_save, lib=_library)
+torch.library.register_autograd(
+    "outlast::add_norm", _differentiate_sum, setup_context=_save_sum, lib=_library
+)
+torch.library.register_autograd("outlast::norm_backward", _refuse, lib=_library)
+for _name in ("norm", "add_norm", "norm_backward"):
+    torch.library.register_vmap(
+        f"outlast::{_name}", folded(getattr(torch.ops.outlast, _name)), lib=_library
+    )

@@ -1,0 +1,230 @@
+"""Layer norm fused: forward one read and one write, backward two reads and one write.
+
+What is added to the rows just before (forward), and the gradient that passes by (backward), is
+one more read each instead of a pass of its own.
+
+A program takes a span of one seed's rows, a tile at a time, whole rows in registers. Backward it
+keeps the sums for scale and shift beside them and writes one row of each at its end; the rows of
+all programs are added up afterwards, without atomics: the same every time. How the rows are
+split does not depend on the seeds, so a seed alone is that seed among others, to rounding.
+
+Shapes are those of `reference`; rows may lie in memory with their two axes either way.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+WIDEST = 1024
+TILE, SPAN = 2048, 128  # numbers in a tile, rows of a program
+
+
+@triton.jit
+def _standard(x, inside, D: tl.constexpr, eps):
+    """Rows with mean 0 and spread 1, and the inverse of what they were divided by."""
+    centred = tl.where(inside, x - tl.sum(x, 1)[:, None] / D, 0.0)
+    inverse = 1 / tl.sqrt(tl.sum(centred * centred, 1) / D + eps)
+    return centred * inverse[:, None], inverse
+
+
+@triton.jit
+def _read(tensor, row, inner, seed, by_seed, by_outer, by_inner, columns, inside):
+    """A tile of a tensor whose axes lie any distance apart, in float32."""
+    at = seed * by_seed + (row // inner) * by_outer + (row % inner) * by_inner
+    tile = tl.load(tensor + at[:, None] + columns[None, :], mask=inside, other=0.0)
+    return tile.to(tl.float32)
+
+
+@triton.jit
+def _forward(
+    x,
+    extra,
+    scale,
+    shift,
+    total,
+    y,
+    rows,
+    inner,
+    x_seed,
+    x_outer,
+    x_inner,
+    extra_seed,
+    extra_outer,
+    extra_inner,
+    scale_stride,
+    shift_stride,
+    eps,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TALL: tl.constexpr,
+    SPAN: tl.constexpr,
+    ADD: tl.constexpr,
+):
+    seed = tl.program_id(1).to(tl.int64)
+    columns = tl.arange(0, WIDTH)
+    s = tl.load(scale + seed * scale_stride + columns, mask=columns < D, other=0.0).to(tl.float32)
+    b = tl.load(shift + seed * shift_stride + columns, mask=columns < D, other=0.0).to(tl.float32)
+    for first in range(0, SPAN, TALL):
+        row = tl.program_id(0).to(tl.int64) * SPAN + first + tl.arange(0, TALL)
+        inside = (row < rows)[:, None] & (columns < D)[None, :]
+        at = (seed * rows + row)[:, None] * D + columns[None, :]
+        some = _read(x, row, inner, seed, x_seed, x_outer, x_inner, columns, inside)
+        if ADD:
+            some += _read(
+                extra, row, inner, seed, extra_seed, extra_outer, extra_inner, columns, inside
+            )
+            rounded = some.to(total.dtype.element_ty)
+            tl.store(total + at, rounded, mask=inside)
+            some = rounded.to(tl.float32)  # what the backward pass will read
+        standard, _ = _standard(some, inside, D, eps)
+        out = standard * s[None, :] + b[None, :]
+        tl.store(y + at, out.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward(
+    dy,
+    past,
+    x,
+    scale,
+    dx,
+    sums,
+    rows,
+    inner,
+    dy_seed,
+    dy_outer,
+    dy_inner,
+    past_seed,
+    past_outer,
+    past_inner,
+    x_seed,
+    x_outer,
+    x_inner,
+    scale_stride,
+    eps,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TALL: tl.constexpr,
+    SPAN: tl.constexpr,
+    ADD: tl.constexpr,
+):
+    seed = tl.program_id(1).to(tl.int64)
+    columns = tl.arange(0, WIDTH)
+    s = tl.load(scale + seed * scale_stride + columns, mask=columns < D, other=0.0).to(tl.float32)
+    d_scale = tl.zeros((TALL, WIDTH), tl.float32)
+    d_shift = tl.zeros((TALL, WIDTH), tl.float32)
+    for first in range(0, SPAN, TALL):
+        row = tl.program_id(0).to(tl.int64) * SPAN + first + tl.arange(0, TALL)
+        inside = (row < rows)[:, None] & (columns < D)[None, :]
+        some = _read(x, row, inner, seed, x_seed, x_outer, x_inner, columns, inside)
+        standard, inverse = _standard(some, inside, D, eps)
+        d = _read(dy, row, inner, seed, dy_seed, dy_outer, dy_inner, columns, inside)
+        d_scale += d * standard
+        d_shift += d
+        g = d * s[None, :]
+        along = tl.sum(g * standard, 1) / D
+        back = inverse[:, None] * (g - tl.sum(g, 1)[:, None] / D - standard * along[:, None])
+        if ADD:
+            back += _read(
+                past, row, inner, seed, past_seed, past_outer, past_inner, columns, inside
+            )
+        out = dx + (seed * rows + row)[:, None] * D + columns[None, :]
+        tl.store(out, back.to(dx.dtype.element_ty), mask=inside)
+    # (seeds, programs, 2, D)
+    out = sums + (seed * tl.num_programs(0) + tl.program_id(0)) * 2 * D + columns
+    tl.store(out, tl.sum(d_scale, 0), mask=columns < D)
+    tl.store(out + D, tl.sum(d_shift, 0), mask=columns < D)
+
+
+def fits(x: Tensor) -> bool:
+    """Whether rows of this width fit into a program."""
+    return x.shape[-1] <= WIDEST
+
+
+def _options(d: int) -> dict[str, int]:
+    width = triton.next_power_of_2(d)
+    return {
+        "D": d,
+        "WIDTH": width,
+        "TALL": max(1, min(SPAN, TILE // width)),
+        "SPAN": SPAN,
+        "num_warps": 4,
+    }
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The numbers of a row side by side; rows and seeds may lie apart."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _run_forward(
+    x: Tensor, extra: Tensor | None, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    seeds, outer, inner, d = x.shape
+    x, scale, shift = _dense(x), _dense(scale), _dense(shift)
+    added = x if extra is None else _dense(extra)
+    y = x.new_empty(x.shape, dtype=dtype)
+    total = x if extra is None else x.new_empty(x.shape)
+    _forward[(triton.cdiv(outer * inner, SPAN), seeds)](
+        x,
+        added,
+        scale,
+        shift,
+        total,
+        y,
+        outer * inner,
+        inner,
+        *x.stride()[:3],
+        *added.stride()[:3],
+        scale.stride(0),
+        shift.stride(0),
+        eps,
+        ADD=extra is not None,
+        **_options(d),
+    )
+    return total, y
+
+
+def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """As `reference.forward`, in float32 whatever the type of x."""
+    return _run_forward(x, None, scale, shift, eps, dtype)[1]
+
+
+def add_forward(
+    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """As `reference.add_forward`; the sum has the type of x."""
+    return _run_forward(x, y, scale, shift, eps, dtype)
+
+
+def backward(
+    dy: Tensor, dx: Tensor | None, x: Tensor, scale: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """As `reference.backward`, in float32 whatever the type of x."""
+    seeds, outer, inner, d = x.shape
+    dy, x, scale = _dense(dy), _dense(x), _dense(scale)
+    past = dy if dx is None else _dense(dx)
+    out = x.new_empty(x.shape)
+    programs = triton.cdiv(outer * inner, SPAN)
+    sums = x.new_empty(seeds, programs, 2, d, dtype=torch.float32)
+    _backward[(programs, seeds)](
+        dy,
+        past,
+        x,
+        scale,
+        out,
+        sums,
+        outer * inner,
+        inner,
+        *dy.stride()[:3],
+        *past.stride()[:3],
+        *x.stride()[:3],
+        scale.stride(0),
+        eps,
+        ADD=dx is not None,
+        **_options(d),
+    )
+    return out, sums.sum(1).to(scale.dtype)

@@ -1,0 +1,58 @@
+"""A whole stack of models through the fused kernels is the same through torch's operations.
+
+Without a GPU the kernels run in Triton's interpreter (see tests/conftest.py), with one on it.
+"""
+
+import pytest
+import torch
+
+import outlast.kernels.norm.op as norm_op
+import outlast.kernels.pointwise.op as pointwise_op
+import outlast.models.model as model
+from outlast.registry import tasks
+from outlast.train.stack import Stack
+
+pytest.importorskip("triton")
+# the interpreter's own
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+
+TASK = tasks.build("modsum(modulus=5)")
+LINES = [
+    "gru | attention(heads=2) > mlp > mlp @ 12",
+    "(mlp > mlp) | attention(heads=2) | mlp > attention(rope, heads=2) @ 12",
+]
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def trial(line: str, fuse: bool, monkeypatch, gates) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and gradient of two seeds; `gates` are those of each pathway."""
+    for module in (norm_op, pointwise_op, model):
+        monkeypatch.setattr(module, "can_fuse", lambda *_: fuse)
+    stack = Stack(line, TASK, (0, 1), DEVICE)
+    # norms and biases that are not as fresh as they were made
+    noise = torch.randn(stack.table.shape, generator=torch.Generator().manual_seed(3)) / 10
+    with torch.no_grad():
+        stack.table += noise.to(DEVICE)
+    stack.set_controls(*gates)
+    tokens = torch.randint(TASK.vocabulary, (2, 3, 5), generator=torch.Generator().manual_seed(1))
+    logits = stack.run(tokens.to(DEVICE))
+    return logits.detach(), stack.gradient(logits.pow(2).sum())
+
+
+def controls(**attention: float) -> list[dict[str, list[float]]]:
+    """Gates and leaks of two seeds, all open but attention's."""
+    return [
+        {"recurrent": [1, 1], "pointwise": [1, 1], "attention": [attention.get(name, 1)] * 2}
+        for name in ("gate", "leak")
+    ]
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("shut", [{}, {"gate": 0}, {"leak": 0}], ids=str)
+def test_a_stack_of_models_is_the_same_fused(line, shut, monkeypatch):
+    plain = trial(line, False, monkeypatch, controls(**shut))
+    fused = trial(line, True, monkeypatch, controls(**shut))
+    for found, wanted in zip(fused, plain, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5 * wanted.abs().max().item())
+        if DEVICE.type == "cpu":
+            assert not torch.equal(found, wanted), "the kernels were not taken"
