@@ -37,6 +37,8 @@ MODELS = [
     "2 x (lstm | attention(heads=2) > mlp) @ 16",
     "gru > mlp > attention(rope, heads=2) > mlp @ 16",
     "attention(alibi, heads=2) > mlp > attention(heads=2, weights=scalable) @ 16",
+    "attention(tra, heads=2) > glu > attention(forget, heads=2, weights=entmax) @ 16, norm=rms, "
+    "residual=normalised",
     "lstm(init=orthogonal, forget_bias=1) > mlp > attention(learned(ceiling=64), heads=2) @ 24",
 ]
 
