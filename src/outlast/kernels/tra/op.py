@@ -169,7 +169,12 @@ def _tra_backward(*args: Any) -> tuple[Tensor, ...]:
 def _(q: Tensor, *_: Any) -> tuple[Tensor, ...]:
     wide = torch.promote_types(q.dtype, torch.float32)
     kept = q.new_empty(q.shape[:-1], dtype=torch.int32)
-    return q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=wide), kept, kept.new_empty(kept.shape)
+    return (
+        q.new_empty(q.shape),
+        q.new_empty(q.shape[:-1], dtype=wide),
+        kept,
+        kept.new_empty(kept.shape),
+    )
 
 
 @torch.library.register_fake("outlast::tra_backward", lib=_library)

@@ -123,7 +123,7 @@ def backward(
     how: Setting,
 ) -> Backward:
     """Gradients of q, k, v and gate, given the output and what the forward pass returned."""
-    z, kept, distance = logits(q, k, gate, start, stop, how)
+    z, _, distance = logits(q, k, gate, start, stop, how)
     groups = q.shape[1] // k.shape[1]
     queries, keys, values, above, given = (t.to(z.dtype) for t in (q, k, v, d_out, out))
     keys, values = (t.repeat_interleave(groups, 1) for t in (keys, values))

@@ -38,6 +38,8 @@ def obstacle(q: Tensor, k: Tensor) -> str | None:
         return "q is not on a GPU"
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"q is {q.dtype}, not float32, bfloat16 or float16"
+    if q.dtype == torch.bfloat16 and interpreted():
+        return "Triton's interpreter has no bfloat16"
     if not WIDTHS[0] <= width <= WIDTHS[1] or width % 8:
         return f"the head width {width} is no multiple of 8 from {WIDTHS[0]} to {WIDTHS[1]}"
     return None
@@ -114,8 +116,8 @@ def backward(
     d_gate = torch.empty_like(lse)
     above, result = call.readable(d_out), call.readable(out)
     first, second = call.options("of_queries"), call.options("of_keys")
-    second["BLOCK_N"] = first["BLOCK_N"]  # the notes are for tiles of this many keys
     blocks, columns = -(-call.queries // first["BLOCK_M"]), -(-call.keys // first["BLOCK_N"])
+    key_blocks = -(-call.keys // second["BLOCK_N"])
     number = torch.int16 if call.keys <= 1 << 15 else torch.int32
     note_bytes = columns * call.queries * number.itemsize * call.groups
     every = call.rows // call.groups  # key heads of the whole batch
@@ -124,11 +126,12 @@ def backward(
     heads = share * call.groups
     slopes, shifts, deltas = lse.new_empty(3, heads, call.queries)
     notes = lse.new_empty(heads, columns, call.queries, dtype=number)
-    full = lse.new_empty(heads, blocks, columns if how.sparse else 1, dtype=torch.int8)
+    full = lse.new_zeros(heads, blocks, columns if how.sparse else 0, dtype=torch.int8)
     ends = lse.new_empty(heads, blocks, dtype=torch.int32)
     of_rows = [call.tiled(t, first["BLOCK_M"]) for t in (call.q, result, above)]
     tiles = [call.tiled(t, first["BLOCK_N"]) for t in (call.k, call.v)]
     of_blocks = [call.tiled(t, second["BLOCK_M"]) for t in (call.q, above)]
+    key_tiles = [call.tiled(t, second["BLOCK_N"]) for t in (call.k, call.v)]
     sizes = (call.groups, call.queries, call.keys, how.offset)
     for since in range(0, every, share):
         now = min(share, every - since)
@@ -162,10 +165,10 @@ def backward(
             EARLY=int(call.early),
             **first,
         )
-        until = _until(ends, first, columns) if call.early else ends
-        of_keys[(columns * now,)](
+        until = _until(ends, first, second, key_blocks) if call.early else ends
+        of_keys[(key_blocks * now,)](
             of_blocks[0],
-            *tiles,
+            *key_tiles,
             of_blocks[1],
             call.start,
             slopes,
@@ -186,6 +189,7 @@ def backward(
             how.scale,
             call.level,
             ROWS=first["BLOCK_M"],
+            NOTE=first["BLOCK_N"],
             GROUPED=int(call.groups > 1),
             EARLY=int(call.early),
             **second,
@@ -193,11 +197,11 @@ def backward(
     return dq, dk, dv, d_gate.to(gate.dtype)
 
 
-def _until(ends: Tensor, tiles: Options, columns: int) -> Tensor:
-    """For every tile of keys, the end of the last block of queries that read it."""
+def _until(ends: Tensor, queries: Options, keys: Options, blocks_of_keys: int) -> Tensor:
+    """For every block of keys, the end of the last block of queries that read it."""
     heads, blocks = ends.shape
-    last = (torch.arange(blocks, device=ends.device, dtype=torch.int32) + 1) * tiles["BLOCK_M"]
-    read = ends.new_zeros(heads, columns)
-    where = (ends // tiles["BLOCK_N"]).long().clamp(max=columns - 1)
+    last = (torch.arange(blocks, device=ends.device, dtype=torch.int32) + 1) * queries["BLOCK_M"]
+    read = ends.new_zeros(heads, blocks_of_keys)
+    where = (ends // keys["BLOCK_N"]).long().clamp(max=blocks_of_keys - 1)
     read.scatter_reduce_(1, where, last.expand(heads, blocks), "amax")
-    return read.cummax(1).values.to(torch.int32)
+    return read.cummax(1).values

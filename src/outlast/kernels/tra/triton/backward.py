@@ -58,12 +58,12 @@ def _query_tile(
 ):
     k = read(keys, batch, head, first, BLOCK_N, WIDTH)
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    above = scores - level if LEVEL else scores
     key = first + tl.arange(0, BLOCK_N)
     if MASKED:
-        above = tl.where(last[:, None] >= key[None, :], above, -1.0)
+        scores = tl.where(last[:, None] >= key[None, :], scores, float("-inf"))
     if PADDED:
-        above = tl.where((key >= begin)[None, :], above, -1.0)
+        scores = tl.where((key >= begin)[None, :], scores, float("-inf"))
+    above = scores - level if LEVEL else scores
     kept = above > 0
     counts = tl.dot(flags(above, PACKED), ones, out_dtype=tl.float16).to(tl.float32)
     found = first_column(counts, BLOCK_N)

@@ -51,21 +51,27 @@ def _key_tile(
     rows = first + tl.arange(0, BLOCK_M)
     here = rows < queries
     q = read(queries_tensor, batch, head, first, BLOCK_M, WIDTH)
-    scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
-    above = scores - level if LEVEL else scores
+    if PRECISION == "tf32x3":  # its three products are not the same the other way round
+        scores = tl.trans(tl.dot(q, tl.trans(k), input_precision=PRECISION))
+    else:
+        scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
     if MASKED:
         last = tl.minimum(offset + rows, keys - 1)
-        above = tl.where(last[None, :] >= key[:, None], above, -1.0)
+        scores = tl.where(last[None, :] >= key[:, None], scores, float("-inf"))
     if PADDED:
-        above = tl.where((key >= begin)[:, None], above, -1.0)
+        scores = tl.where((key >= begin)[:, None], scores, float("-inf"))
+    above = scores - level if LEVEL else scores
     kept = above > 0
     counts = tl.dot(ones, flags(above, PACKED), out_dtype=tl.float16).to(tl.float32)
     slope = tl.load(slopes + rows, mask=here, other=0.0)
     shift = tl.load(shifts + rows, mask=here, other=1.0e37)
-    nearer = tl.load(notes + rows, mask=here, other=0).to(tl.float32) - 1.0
+    noted = here
+    if MASKED:  # a query inside the block has nothing to its right, and left no note of that
+        noted = here & (last >= block_end)
+    nearer = tl.load(notes + rows, mask=noted, other=0).to(tl.float32) - 1.0
     if EARLY:  # a block of queries that stopped before these keys
         shift = tl.where(tl.load(ends + first // ROWS) < block_end, shift, 1.0e37)
-    nearer = tl.where(shift < 1.0e36, nearer, 0.0)  # else there may be no note
+    nearer = tl.where(shift < 1.0e36, nearer, 0.0)  # a row without a kept key may have no note
     z = exponent(scores, scale, counts, nearer[None, :], slope[None, :], shift[None, :], FIXED)
     p = tl.where(kept, tl.math.exp2(z), 0.0)
     above_out = read(above_tensor, batch, head, first, BLOCK_M, WIDTH)
@@ -113,6 +119,7 @@ def of_keys(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     ROWS: tl.constexpr,
+    NOTE: tl.constexpr,
     GROUPED: tl.constexpr,
     PADDED: tl.constexpr,
     FIXED: tl.constexpr,
@@ -135,6 +142,9 @@ def of_keys(
     dv = tl.zeros([BLOCK_N, WIDTH], tl.float32)
     ones = triangle(BLOCK_N, True)
     blocks, tiles = tl.cdiv(queries, ROWS), tl.cdiv(queries, BLOCK_M)
+    # notes were made for tiles of NOTE keys: the one for the right end of the block counts
+    wide = tl.cdiv(keys, NOTE)
+    right = tl.minimum((block + 1) * (BLOCK_N // NOTE), wide) - 1
     # queries from the first that sees a key of the block; those before `whole` see a part of it
     block_end = (block + 1) * BLOCK_N
     lowest = tl.minimum(tl.maximum(block * BLOCK_N - offset, 0) // BLOCK_M, tiles)
@@ -151,8 +161,10 @@ def of_keys(
             for tile in range(since, highest if PHASE else whole):
                 some = True
                 if SPARSE:
-                    seen = query_row * blocks + tile * BLOCK_M // ROWS
-                    some = tl.load(full + seen * columns + block) != 0
+                    seen = (query_row * blocks + tile * BLOCK_M // ROWS) * wide
+                    part = block * (BLOCK_N // NOTE) + tl.arange(0, BLOCK_N // NOTE)
+                    marks = tl.load(full + seen + part, mask=part < wide, other=0)
+                    some = tl.max(marks.to(tl.int32), 0) != 0
                 if some:
                     dk, dv = _key_tile(
                         dk,
@@ -164,7 +176,7 @@ def of_keys(
                         slopes + query_row * queries,
                         shifts + query_row * queries,
                         deltas + query_row * queries,
-                        notes + (query_row * columns + block) * queries,
+                        notes + (query_row * wide + right) * queries,
                         ends + query_row * blocks,
                         ones,
                         key,

@@ -35,11 +35,10 @@ def interpreted() -> bool:
 
 def _strides(tensor: Tensor) -> list[int]:
     """The strides, with an axis of one entry given one that would be right for more."""
-    packed = tensor.new_empty(0).expand(0) if tensor.numel() == 0 else tensor
-    wanted = math.prod(packed.shape)
+    wanted = tensor.numel()
     found = []
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        wanted //= max(size, 1)
+        wanted //= size
         found.append(wanted if size == 1 else stride)
     return found
 
@@ -81,8 +80,10 @@ class Call:
         strides = _strides(tensor)
         bytes_apart = [s * tensor.element_size() for s in strides[:-1]]
         fits = strides[-1] == 1 and all(b > 0 and b % ALIGNED == 0 for b in bytes_apart)
-        return tensor if fits and tensor.data_ptr() % ALIGNED == 0 else tensor.clone(
-            memory_format=torch.contiguous_format
+        return (
+            tensor
+            if fits and tensor.data_ptr() % ALIGNED == 0
+            else tensor.clone(memory_format=torch.contiguous_format)
         )
 
     def tiled(self, tensor: Tensor, rows: int) -> TensorDescriptor:
@@ -196,7 +197,8 @@ class Call:
             "LEVEL": int(self.how.threshold != 0),
             "SPARSE": int(self.how.sparse),
             "PACKED": int(hopper and not interpreted()),
-            "PRECISION": "ieee" if self.arithmetic == "exact" else "tf32",
+            "PRECISION": "tf32x3" if self.arithmetic == "exact" else "tf32",
             "num_warps": chosen.warps,
             "num_stages": chosen.stages,
+            "maxnreg": chosen.registers,
         }
