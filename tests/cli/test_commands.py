@@ -22,7 +22,7 @@ from outlast.runs import CHECKPOINT, METRICS, RESULTS, RUN
 from tiny_runs import outlast, tiny, trained
 
 #: the order in which one example can use what another left
-ORDER = ("list", "show", "train", "resume", "eval", "report", "reproduce", "doctor")
+ORDER = ("list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor")
 
 
 def example(verb: str) -> list[str]:

@@ -165,7 +165,8 @@ def backward(
             EARLY=int(call.early),
             **first,
         )
-        until = _until(ends, first, second, key_blocks) if call.early else ends
+        read = ends[: now * call.groups]
+        until = _until(read, first, second, key_blocks) if call.early else ends
         of_keys[(key_blocks * now,)](
             of_blocks[0],
             *key_tiles,
@@ -202,6 +203,6 @@ def _until(ends: Tensor, queries: Options, keys: Options, blocks_of_keys: int) -
     heads, blocks = ends.shape
     last = (torch.arange(blocks, device=ends.device, dtype=torch.int32) + 1) * queries["BLOCK_M"]
     read = ends.new_zeros(heads, blocks_of_keys)
-    where = (ends // keys["BLOCK_N"]).long().clamp(max=blocks_of_keys - 1)
+    where = (ends // keys["BLOCK_N"]).long().clamp(0, blocks_of_keys - 1)
     read.scatter_reduce_(1, where, last.expand(heads, blocks), "amax")
     return read.cummax(1).values
