@@ -164,9 +164,9 @@ def test_on_a_gpu_random_inputs_in_bfloat16_with_any_strides():
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_passes_keep_the_same_keys():
-    """With the output's gradient 0 and the lse's 1, dv is 0 and d_gate the mean distance.
+    """Random scores, some at the threshold's very edge: in every pass a row's weights sum to 1.
 
-    The weights of either half of the backward pass sum to 1 only if its counts are the forward's.
+    They do in the backward pass only if its counts are those that the log-sum-exp was made with.
     """
     q, k, v, gate = (t.requires_grad_() for t in random_inputs(2048, 64))
     out = tra(q, k, torch.ones_like(v), gate, normalised=True)

@@ -1,7 +1,8 @@
 """Benchmarks that print their own truth: `outlast bench NAME`.
 
-A bench is one module with `SECTIONS`, a dict of functions that take a `Bench` and add rows to it,
-and `default`, the sections to run on a kind of device. Adding one is a file and a line here.
+A bench is one module with `SECTIONS`, a dict of functions that take a `Bench` and add rows to it;
+`default`, the sections to run on a kind of device; and `prepare`, which compiles what they need.
+Adding one is a file and a line here.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ a backward pass, gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.bench.timing import Bench, Row, Side
+from outlast.bench.warm import side_by_side
 from outlast.kernels.tra import reference, threshold_relative_attention
 from outlast.kernels.tra.setting import Setting
 
@@ -257,6 +258,22 @@ def cpu(bench: Bench) -> None:
     bench.rows += small.rows
 
 
+def prepare(bench: Bench, sections: Sequence[str]) -> None:
+    """Compile what the sections will use, side by side."""
+    wide = {"forward", "backward", "decode"} & set(sections)
+    jobs = [(attend, width) for width in (WIDTHS if wide else WIDTHS[:1]) for attend in OURS[:2]]
+    if "early" in sections:
+        jobs.append((OURS[2], WIDTHS[0]))
+    side_by_side(_compile, jobs, max(1.0, bench.left() / 3))
+
+
+def _compile(attend: Callable[..., Tensor], width: int) -> None:
+    small = Bench(torch.device("cuda"), 1.0)
+    Inputs.draw(small, (BATCH, HEADS, 256, width)).side(attend, True)()
+    Inputs.draw(small, (BATCH, HEADS, 2048, width), queries=1).side(attend, False)()
+
+
+OURS = (fused, fused_online, fused_early)
 SECTIONS: dict[str, Callable[[Bench], None]] = {
     "forward": forward,
     "backward": backward,

@@ -48,6 +48,8 @@ def main(
             raise bad_value("sections", section, " | ".join(module.SECTIONS))
         if where.type != "cuda" and section not in module.default(where):
             raise bad_value("sections", section, "cpu where there is no CUDA device")
+    if where.type == "cuda":
+        module.prepare(bench, chosen)
     for section in chosen:
         module.SECTIONS[section](bench)
         if where.type == "cuda":
