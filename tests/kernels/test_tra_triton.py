@@ -39,9 +39,47 @@ def test_in_the_interpreter_half_precision_too(name):
     agree(case.run(inputs, "triton"), case.truth(inputs), 2e-3)
 
 
+WIDER = ("plain", "tile + 1", "few kept, looked for", "padding before", "grouped heads")
+PLACED = ("after a cache", "a place of its own", "beyond the keys", "before the keys", "all kept")
+
+
+@no_gpu
+@pytest.mark.parametrize("name", [*WIDER, *PLACED])
+def test_in_the_interpreter_blocks_of_keys_wider_than_the_notes(name, tf32):
+    case = CASES[name]
+    inputs = case.inputs(torch.float32)
+    agree(case.run(inputs, "triton"), case.truth(inputs), 1e-5)
+
+
+@pytest.fixture
+def tf32():
+    """The tiles of tf32; the interpreter rounds nothing."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
 @no_gpu
 def test_in_the_interpreter_stopping_early_keeps_its_promise():
-    stopped(torch.float32, "cpu", 2e-5)
+    stopped(torch.float32, "cpu", 2e-5, 300)
+
+
+@no_gpu
+def test_in_the_interpreter_stopping_early_with_wider_blocks_of_keys(tf32):
+    stopped(torch.float32, "cpu", 2e-5, 600)
+
+
+@no_gpu
+def test_in_the_interpreter_few_heads_at_a_time_are_as_all(monkeypatch):
+    from outlast.kernels.tra import triton as fused
+
+    case = Case(40, 40, batch=3, heads=2, key_heads=1)
+    inputs = case.inputs(torch.float32)
+    wanted = case.run(inputs, "triton")
+    monkeypatch.setattr(fused, "NOTES", 2 * 2 * 2 * 40 * 2)  # two of the three key heads
+    found = case.run(inputs, "triton")
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 @no_gpu
@@ -50,9 +88,9 @@ def test_in_the_interpreter_a_cache_split_over_programs(told):
     decoded(told, 1300, torch.float32, "cpu", 2e-6)
 
 
-def stopped(dtype, device, tolerance):
+def stopped(dtype, device, tolerance, length):
     """A strong gate: rows are read only in part, and the result is right within the tolerance."""
-    case = Case(300, 300, signs=True, gate=math.log(0.2))
+    case = Case(length, length, signs=True, gate=math.log(0.2))
     inputs = case.inputs(dtype, device)
     found = case.run(inputs, "triton", normalised=True, tolerance=1e-6)
     wanted = case.truth(inputs)
@@ -135,7 +173,7 @@ def on_a_gpu(name, dtype, tolerance):
 @pytest.mark.gpu
 @types
 def test_on_a_gpu_stopping_early_and_decoding(dtype):
-    stopped(dtype, "cuda", TOLERANCES[dtype])
+    stopped(dtype, "cuda", TOLERANCES[dtype], 1000)
     for told in ({}, {"threshold": 2.6}, {"offset": 3000}):
         decoded(told, 5000, dtype, "cuda", TOLERANCES[dtype])
 
