@@ -6,6 +6,9 @@ time is the median over at least twenty turns. Beside a time stands the error of
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import os
 import re
 import statistics
 import time
@@ -134,6 +137,7 @@ class Bench:
             side()
             self.wait()
             return (torch.cuda.max_memory_allocated() - there) / 2**20
+        _give_back()
         before = _resident("VmRSS")
         reset = Path("/proc/self/clear_refs")
         if before is None or not reset.exists():
@@ -141,6 +145,14 @@ class Bench:
         reset.write_text("5")  # forget the highest mark
         side()
         return (_resident("VmHWM") or before) - before
+
+
+def _give_back() -> None:
+    """Return freed memory to the system, or an earlier run would hide what this one needs."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 def _resident(name: str) -> float | None:
