@@ -1,10 +1,11 @@
 """Tile sizes of the fused kernels, chosen beforehand: nothing is searched for at run time.
 
 By pass, by how numbers are multiplied (`half`: bfloat16 and float16; `tf32`; `exact`: float32 to
-its last bits, as three products of tf32), and by head width. Small tiles with four warps won on an
-H200. Every entry fits the shared memory of a Hopper card. Compiled for one, nothing spills a
-register except the backward pass at width 256 and the exact arithmetic from width 64: right, but
-not tuned.
+its last bits, as three products of tf32), and by head width. They start from a trial on an H200,
+in which small tiles with four warps won. Every entry fits the shared memory of a Hopper card.
+Compiled for one, the plain `half` kernels up to width 128 spill no register; sparse tiles, early
+stops and grouped heads spill a few at width 128, `half` and `tf32` some in the backward pass at
+width 256, and `exact` many from width 32: right, but not tuned.
 
 The three passes over one score must use the same kind of matrix instruction, or their masks could
 differ in the last bit: in `half` and `tf32` the left factor of a score has 64 rows or more (a warp
