@@ -22,12 +22,23 @@ if TYPE_CHECKING:
     from outlast.api import model, task
     from outlast.errors import OutlastError
     from outlast.evaluate.ladder import evaluate
+    from outlast.kernels.tra import threshold_relative_attention
     from outlast.methods.delay import delay
     from outlast.report import report
     from outlast.train.session import load
 
 __version__ = "0.1.0"
-__all__ = ["OutlastError", "__version__", "delay", "evaluate", "load", "model", "report", "task"]
+__all__ = [
+    "OutlastError",
+    "__version__",
+    "delay",
+    "evaluate",
+    "load",
+    "model",
+    "report",
+    "task",
+    "threshold_relative_attention",
+]
 
 _HOMES = {
     "OutlastError": "outlast.errors",
@@ -37,6 +48,7 @@ _HOMES = {
     "model": "outlast.api",
     "report": "outlast.report",
     "task": "outlast.api",
+    "threshold_relative_attention": "outlast.kernels.tra",
 }
 
 

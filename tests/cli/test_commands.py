@@ -22,7 +22,7 @@ from outlast.runs import CHECKPOINT, METRICS, RESULTS, RUN
 from tiny_runs import outlast, tiny, trained
 
 #: the order in which one example can use what another left
-ORDER = ("list", "show", "train", "resume", "eval", "report", "reproduce", "doctor")
+ORDER = ("list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor")
 
 
 def example(verb: str) -> list[str]:
@@ -112,6 +112,9 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("reproduce", "dat", "--arms", "jiont"), r"arms=jiont: no such arm; did you mean 'joint'\?"),
     (("reproduce", "dat", "--seeds", "x"), r"seeds=x: expected numbers and ranges"),
     (("reproduce", "dat", "--workers", "0"), r"workers=0: expected a whole number >= 1"),
+    (("bench", "tar"), r"name=tar: expected tra"),
+    (("bench", "tra", "--sections", "speed"), r"sections=speed: expected forward"),
+    (("bench", "tra", "--budget", "0"), r"budget=0.0: expected seconds > 0"),
     (("show", "compsite"), r"there is nothing called 'compsite'; did you mean 'composite'\?"),
     (("show", "lstm > mpl"), r"there is no mixer or preset 'mpl'"),
     (("show", "composite(modulus=1)"), r"modulus=1: expected a whole number >= 2"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from outlast import __version__
 from outlast.errors import OutlastError
 
-VERBS = ("list", "show", "train", "resume", "eval", "report", "reproduce", "doctor")
+VERBS = ("list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor")
 #: exit codes: 2 for an error a user can mend, 130 for a run that was asked to stop and saved
 MISTAKE, STOPPED = 2, 130
 

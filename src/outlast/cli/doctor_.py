@@ -37,5 +37,7 @@ def main() -> None:
     fused = cuda and find_spec("triton") is not None
     table.add_row("lstm", "fused over time (Triton), up to width 256" if fused else "a time loop")
     table.add_row("attention", "torch's scaled_dot_product_attention")
+    blocks = "blocks of queries in plain torch"
+    table.add_row("tra", "fused (Triton), widths 16 to 256" if fused else blocks)
     table.add_row("a step", "captured as a CUDA graph" if cuda else "run as it is")
     console.print(table)

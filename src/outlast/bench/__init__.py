@@ -1,0 +1,22 @@
+"""Benchmarks that print their own truth: `outlast bench NAME`.
+
+A bench is one module with `SECTIONS`, a dict of functions that take a `Bench` and add rows to it;
+`default`, the sections to run on a kind of device; and `prepare`, which compiles what they need.
+Adding one is a file and a line here.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from outlast.errors import bad_value
+
+BENCHES = {"tra": "outlast.bench.tra"}
+
+
+def bench_module(name: str) -> ModuleType:
+    """The module of a bench."""
+    if name not in BENCHES:
+        raise bad_value("name", name, " | ".join(BENCHES))
+    return import_module(BENCHES[name])

@@ -1,0 +1,177 @@
+"""Time and memory of several sides of one question, measured in the same process and run.
+
+The sides take turns, so that a clock or a neighbour that changes meets all of them alike, and each
+time is the median over at least twenty turns. Beside a time stands the error of what was timed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from outlast.errors import bad_value
+
+Side = Callable[[], Any]
+REPEATS, WARM_UP = 20, 2
+#: clock cycles the GPU idles before a measurement, so that the host can queue all of it
+HEAD_START = 3_000_000
+
+
+@dataclass
+class Row:
+    """One line of the table; `against` is the time as a multiple of the first peer's."""
+
+    section: str
+    what: str
+    side: str
+    ms: float | None
+    against: float | None = None
+    error: float | None = None
+    mib: float | None = None
+    note: str = ""
+
+
+@dataclass
+class Bench:
+    """Where the rows go, on which device, and until when."""
+
+    device: torch.device
+    seconds: float
+    repeats: int = REPEATS
+    say: Callable[[str], None] = lambda text: None
+    rows: list[Row] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        if self.seconds <= 0:
+            raise bad_value("budget", self.seconds, "seconds > 0")
+        if self.repeats < 1:
+            raise bad_value("repeats", self.repeats, "a whole number >= 1")
+
+    def left(self) -> float:
+        """Seconds of the budget that remain."""
+        return self.seconds - (time.perf_counter() - self.started)
+
+    def add(self, row: Row) -> None:
+        """Keep a row, and say it at once: a run that is stopped has told what it knew."""
+        self.rows.append(row)
+        self.say(line(row))
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows for a JSON file."""
+        return [asdict(row) for row in self.rows]
+
+    def compare(
+        self,
+        section: str,
+        what: str,
+        sides: Mapping[str, Side],
+        errors: Mapping[str, float] | None = None,
+        note: str = "",
+    ) -> dict[str, float]:
+        """Time the sides in turns and add a row for each; the first is what others are against."""
+        if self.left() <= 0:
+            self.add(Row(section, what, "all", None, note="skipped: the budget is spent"))
+            return {}
+        found, failed = self.times(sides)
+        first = next(iter(sides))
+        for side in sides:
+            ms = found.get(side)
+            ratio = ms / found[first] if ms is not None and first in found else None
+            error = (errors or {}).get(side)
+            self.add(Row(section, what, side, ms, ratio, error, note=failed.get(side, note)))
+        return found
+
+    def times(self, sides: Mapping[str, Side]) -> tuple[dict[str, float], dict[str, str]]:
+        """Median milliseconds of the sides that run, and why the others do not."""
+        failed: dict[str, str] = {}
+        for name, side in sides.items():
+            try:
+                for _ in range(WARM_UP if self.repeats > 1 else 1):
+                    side()
+                self.wait()
+            except (RuntimeError, ImportError, NotImplementedError) as error:
+                failed[name] = f"n/a: {str(error).splitlines()[0][:80]}"
+        able = {name: side for name, side in sides.items() if name not in failed}
+        times: dict[str, list[float]] = {name: [] for name in able}
+        for _ in range(self.repeats):
+            for name, side in able.items():
+                times[name].append(self.once(side))
+        return {name: statistics.median(some) for name, some in times.items()}, failed
+
+    def once(self, side: Side) -> float:
+        """Milliseconds of one run."""
+        if self.device.type != "cuda":
+            begun = time.perf_counter()
+            side()
+            return 1e3 * (time.perf_counter() - begun)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(HEAD_START)
+        start.record()
+        side()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+    def wait(self) -> None:
+        """Until the device is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def peak(self, side: Side) -> float:
+        """MiB that one run needs beyond what was there before it."""
+        if self.device.type == "cuda":
+            self.wait()
+            torch.cuda.reset_peak_memory_stats()
+            there = torch.cuda.memory_allocated()
+            side()
+            self.wait()
+            return (torch.cuda.max_memory_allocated() - there) / 2**20
+        _give_back()
+        before = _resident("VmRSS")
+        reset = Path("/proc/self/clear_refs")
+        if before is None or not reset.exists():
+            return float("nan")
+        reset.write_text("5")  # forget the highest mark
+        side()
+        return (_resident("VmHWM") or before) - before
+
+
+def _give_back() -> None:
+    """Return freed memory to the system, or an earlier run would hide what this one needs."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
+
+
+def _resident(name: str) -> float | None:
+    """A line of the kernel's account of this process, in MiB; None where there is no such thing."""
+    account = Path("/proc/self/status")
+    if not account.exists():
+        return None
+    found = re.search(rf"^{name}:\s+(\d+) kB", account.read_text(), re.MULTILINE)
+    return int(found[1]) / 1024 if found else None
+
+
+def line(row: Row) -> str:
+    """One row as text."""
+    cells = (
+        f"{row.section:9s} {row.what:30s} {row.side:12s}",
+        "        -   " if row.ms is None else f"{row.ms:9.3f} ms",
+        "" if row.against is None else f"x{row.against:.2f}",
+        "" if row.mib is None else f"{row.mib:.0f} MiB",
+        "" if row.error is None else f"error {row.error:.0e}",
+        row.note,
+    )
+    return "  ".join(cell for cell in cells if cell).rstrip()

@@ -1,0 +1,292 @@
+"""Threshold Relative Attention against what else there is: time, memory, and the error beside it.
+
+Inputs are random with a QK-norm and threshold 0, so half of the keys are kept. Gates are
+``log sigmoid(2 z + 2)`` of a normal z unless a row says otherwise: nothing is cut short.
+Peers: torch's attention by FlashAttention and by cuDNN (plain causal attention, which is less
+work), the reference as it stands, and the reference compiled.
+
+The error is the norm of the difference from the float64 reference over its norm, for the last
+queries of the first head, whose rows need nothing of the others; the largest of output and, with
+a backward pass, gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from outlast.bench.timing import Bench, Row, Side
+from outlast.bench.warm import side_by_side
+from outlast.kernels.tra import reference, threshold_relative_attention
+from outlast.kernels.tra.setting import Setting
+
+BATCH, HEADS = 2, 16
+#: queries whose result is compared with the truth
+CHECKED = 128
+EARLY = 2.0**-24
+PEERS = {"sdpa flash": "FLASH_ATTENTION", "sdpa cudnn": "CUDNN_ATTENTION"}
+WIDTHS, LENGTHS = (64, 128), (2048, 8192, 32768)
+
+
+@dataclass
+class Inputs:
+    """q, k, v, gate and the gradient of the output."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate: Tensor
+    above: Tensor
+
+    @classmethod
+    def draw(
+        cls,
+        bench: Bench,
+        shape: tuple[int, int, int, int],
+        gate: float | None = None,
+        queries: int | None = None,
+    ) -> Inputs:
+        """Random ones; `gate` is the sigmoid of all gates, None for different ones."""
+        batch, heads, length, width = shape
+        chance = torch.Generator(bench.device).manual_seed(0)
+        dtype = torch.bfloat16 if bench.device.type == "cuda" else torch.float32
+
+        def normal(*size: int) -> Tensor:
+            return torch.randn(size, device=bench.device, generator=chance)
+
+        q, k, v = (normal(batch, heads, length, width) for _ in range(3))
+        q, k = (F.normalize(t, dim=-1) * width**0.5 for t in (q, k))
+        if queries is not None:
+            q = q[:, :, -queries:]
+        gates = F.logsigmoid(2 * normal(*q.shape[:3]) + 2)
+        if gate is not None:
+            gates = torch.full_like(gates, math.log(gate))
+        q, k, v = (t.to(dtype).contiguous().requires_grad_() for t in (q, k, v))
+        return cls(q, k, v, gates.requires_grad_(), normal(*q.shape).to(dtype))
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """What has a gradient."""
+        return [self.q, self.k, self.v, self.gate]
+
+    def side(self, attend: Callable[..., Tensor], backward: bool, gated: bool = True) -> Side:
+        """A run of some attention, with its backward pass or without."""
+        leaves = self.leaves if gated else self.leaves[:3]
+        if not backward:
+            bare = [t.detach() for t in leaves]
+            return lambda: attend(*bare)
+        return lambda: torch.autograd.grad(attend(*leaves), leaves, self.above)
+
+    def error(self, attend: Callable[..., Tensor], backward: bool) -> float:
+        """How far the last queries of the first head are from the truth."""
+        some = min(CHECKED, self.q.shape[2])
+        above = torch.zeros_like(self.above)
+        above[:1, :1, -some:] = self.above[:1, :1, -some:]
+        leaves = self.leaves if backward else [t.detach() for t in self.leaves]
+        out = attend(*leaves)
+        q, k, v, gate = (t[:1, :1].detach().double() for t in self.leaves)
+        exact = [q[:, :, -some:], k, v, gate[:, :, -some:]]
+        q, k, v, gate = exact = [t.requires_grad_() for t in exact]
+        how = Setting(0.0, self.q.shape[-1] ** -0.5, self.k.shape[2] - some)
+        wanted = reference.attend(q, k, v, gate, None, None, how)[0]
+        pairs = [(out[:1, :1, -some:], wanted)]
+        if backward:
+            found = torch.autograd.grad(out, leaves, above)
+            truth = torch.autograd.grad(wanted, exact, above[:1, :1, -some:].double())
+            for one, two in zip(found, truth, strict=True):
+                pairs.append((one[:1, :1, -two.shape[2] :], two))
+        return max(((a.double() - b).norm() / b.norm()).item() for a, b in pairs)
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
+    """The op as it is meant to be used, with a QK-norm."""
+    return threshold_relative_attention(q, k, v, gate, normalised=True)
+
+
+def fused_online(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
+    """The op without being told of the QK-norm: a running maximum."""
+    return threshold_relative_attention(q, k, v, gate)
+
+
+def fused_early(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
+    """The op that may leave out what cannot matter."""
+    return threshold_relative_attention(q, k, v, gate, normalised=True, tolerance=EARLY)
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
+    """Explicit scores."""
+    how = Setting(0.0, q.shape[-1] ** -0.5, k.shape[2] - q.shape[2])
+    return reference.attend(q, k, v, gate, None, None, how)[0]
+
+
+def sdpa(peer: str) -> Callable[..., Tensor]:
+    """Plain causal attention by one of torch's own kernels."""
+    which = getattr(torch.nn.attention.SDPBackend, PEERS[peer])
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with torch.nn.attention.sdpa_kernel(which):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    return attend
+
+
+def peers(data: Inputs, backward: bool) -> dict[str, Side]:
+    """torch's own kernels; the first is what times are given against."""
+    return {name: data.side(sdpa(name), backward, gated=False) for name in PEERS}
+
+
+def _sizes(bench: Bench, section: str, backward: bool) -> None:
+    for length in LENGTHS:
+        for width in WIDTHS:
+            if bench.left() <= 0:
+                return
+            data = Inputs.draw(bench, (BATCH, HEADS, length, width))
+            ours = {"tra": fused, "tra, online": fused_online}
+            sides = peers(data, backward)
+            sides |= {name: data.side(attend, backward) for name, attend in ours.items()}
+            errors = {name: data.error(attend, backward) for name, attend in ours.items()}
+            bench.compare(section, f"n {length}, width {width}", sides, errors, "density 0.5")
+
+
+def forward(bench: Bench) -> None:
+    """The forward pass by width and length."""
+    _sizes(bench, "forward", False)
+
+
+def backward(bench: Bench) -> None:
+    """Forward and backward pass by width and length."""
+    _sizes(bench, "fwd+bwd", True)
+
+
+def against_eager(bench: Bench) -> None:
+    """The reference as it stands, with backward pass, at a length that it can hold."""
+    data = Inputs.draw(bench, (BATCH, HEADS, 8192, 64))
+    sides = {name: data.side(f, True) for name, f in (("tra", fused), ("eager", eager))}
+    bench.compare("eager", "n 8192, width 64, fwd+bwd", sides)
+
+
+def against_compiled(bench: Bench) -> None:
+    """The reference through torch.compile, which takes a while itself."""
+    data = Inputs.draw(bench, (BATCH, HEADS, 8192, 64))
+    built = torch.compile(eager)
+    sides = {name: data.side(f, True) for name, f in (("tra", fused), ("compiled", built))}
+    bench.compare("compiled", "n 8192, width 64, fwd+bwd", sides)
+
+
+def early(bench: Bench) -> None:
+    """Stopping early at 32k against plain attention in full."""
+    for gate in (0.5, 0.9, 0.99, None):
+        if bench.left() <= 0:
+            return
+        data = Inputs.draw(bench, (BATCH, HEADS, 32768, 64), gate)
+        note = "gates differ" if gate is None else f"all gates {gate}"
+        for name, learns in (("forward", False), ("fwd+bwd", True)):
+            plain = sdpa("sdpa flash")
+            sides = {"sdpa flash": data.side(plain, learns, gated=False)}
+            sides["tra, early"] = data.side(fused_early, learns)
+            errors = {"tra, early": data.error(fused_early, learns)}
+            bench.compare("early", f"n 32768, width 64, {name}", sides, errors, note)
+
+
+def short(bench: Bench) -> None:
+    """Short sequences, thousands of heads: what training on short sequences is."""
+    for length, batch in ((64, 512), (128, 512), (256, 256), (512, 128)):
+        if bench.left() <= 0:
+            return
+        data = Inputs.draw(bench, (batch, 8, length, 64))
+        sides = peers(data, True)
+        sides |= {name: data.side(f, True) for name, f in (("tra", fused), ("eager", eager))}
+        errors = {"tra": data.error(fused, True)}
+        note = f"{batch * 8} heads in all"
+        bench.compare("short", f"n {length}, width 64, fwd+bwd", sides, errors, note)
+
+
+def memory(bench: Bench) -> None:
+    """Peak memory beyond the inputs, forward and backward."""
+    for length, heads in ((8192, 4), (16384, HEADS), (32768, HEADS)):
+        data = Inputs.draw(bench, (BATCH, heads, length, 64))
+        sides = {"sdpa flash": data.side(sdpa("sdpa flash"), True, gated=False)}
+        sides["tra"] = data.side(fused, True)
+        if length == 8192:
+            sides["eager"] = data.side(eager, True)
+        _memory(bench, f"n {length}, {BATCH * heads} heads", sides)
+
+
+def _memory(bench: Bench, what: str, sides: dict[str, Side]) -> None:
+    for name, side in sides.items():
+        try:
+            side()
+            row = Row("memory", what, name, None, mib=bench.peak(side))
+        except RuntimeError as error:
+            row = Row("memory", what, name, None, note=f"n/a: {str(error).splitlines()[0][:80]}")
+        bench.add(row)
+
+
+def decode(bench: Bench) -> None:
+    """One token against a cache, and the time to read the cache once at copy speed."""
+    for length in (16384, 65536):
+        for width in WIDTHS:
+            if bench.left() <= 0:
+                return
+            data = Inputs.draw(bench, (BATCH, HEADS, length, width), queries=1)
+            cache = torch.stack([data.k.detach(), data.v.detach()])
+            copy = torch.empty_like(cache)
+
+            def read_once(copy: Tensor = copy, cache: Tensor = cache) -> Tensor:
+                half = cache.shape[0] // 2  # a copy reads and writes: half of it moves as much
+                return copy[:half].copy_(cache[:half])
+
+            sides = {"read once": read_once, "tra": data.side(fused, False)}
+            errors = {"tra": data.error(fused, False)}
+            bench.compare("decode", f"{length} keys, width {width}", sides, errors)
+
+
+def cpu(bench: Bench) -> None:
+    """Blocks of plain torch against the reference, on the CPU."""
+    small = Bench(torch.device("cpu"), max(bench.left(), 1e-3), bench.repeats, bench.say)
+    for length in (1024, 4096) if bench.repeats > 2 else (256,):
+        data = Inputs.draw(small, (1, 2, length, 64))
+        sides = {name: data.side(f, True) for name, f in (("eager", eager), ("tra", fused))}
+        _memory(small, f"cpu, n {length}, width 64", sides)
+        errors = {name: data.error(f, True) for name, f in (("eager", eager), ("tra", fused))}
+        small.compare("cpu", f"n {length}, width 64, fwd+bwd", sides, errors, "density 0.5")
+    bench.rows += small.rows
+
+
+def prepare(bench: Bench, sections: Sequence[str]) -> None:
+    """Compile what the sections will use, side by side."""
+    wide = {"forward", "backward", "decode"} & set(sections)
+    jobs = [(attend, width) for width in (WIDTHS if wide else WIDTHS[:1]) for attend in OURS[:2]]
+    if "early" in sections:
+        jobs.append((OURS[2], WIDTHS[0]))
+    side_by_side(_compile, jobs, max(1.0, bench.left() / 3))
+
+
+def _compile(attend: Callable[..., Tensor], width: int) -> None:
+    small = Bench(torch.device("cuda"), 1.0)
+    Inputs.draw(small, (BATCH, HEADS, 256, width)).side(attend, True)()
+    Inputs.draw(small, (BATCH, HEADS, 2048, width), queries=1).side(attend, False)()
+
+
+OURS = (fused, fused_online, fused_early)
+SECTIONS: dict[str, Callable[[Bench], None]] = {
+    "forward": forward,
+    "backward": backward,
+    "early": early,
+    "short": short,
+    "decode": decode,
+    "memory": memory,
+    "eager": against_eager,
+    "compiled": against_compiled,
+    "cpu": cpu,
+}
+
+
+def default(device: torch.device) -> tuple[str, ...]:
+    """What is run if nothing is asked for."""
+    return tuple(SECTIONS)[:-2] if device.type == "cuda" else ("cpu",)

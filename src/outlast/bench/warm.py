@@ -1,0 +1,25 @@
+"""Compiling kernels side by side before anything is timed: what they leave is cached on disk."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
+from typing import Any
+
+#: more processes than this hold more of the device than they save in time
+MOST = 12
+
+
+def side_by_side(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], seconds: float) -> None:
+    """Run `work` on each job in processes of their own; what takes longer is left to compile later.
+
+    Failures are not reported here: the same work fails again, and is reported, when it is timed.
+    """
+    workers = min(len(jobs), os.cpu_count() or 1, MOST)
+    if workers < 2:
+        return
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    wait([pool.submit(work, *job) for job in jobs], timeout=seconds)
+    pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,63 @@
+"""`outlast bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+def main(
+    name: Annotated[str, tyro.conf.Positional],
+    sections: tuple[str, ...] = (),
+    budget: float = 300.0,
+    repeats: int = 20,
+    device: str = "auto",
+    out: Path | None = None,
+) -> None:
+    """Time a kernel beside its peers, with the error of each result beside its time.
+
+    Example: outlast bench tra --sections cpu --repeats 1
+
+    Args:
+        name: What to measure: tra.
+        sections: Parts of it; by default all that the device can show in short time.
+        budget: Seconds after which nothing new is begun.
+        repeats: Turns of each side; the median is shown.
+        device: auto, cpu, cuda, cuda:1 ...
+        out: A JSON file for the numbers.
+    """
+    import json
+    import logging
+    import sys
+
+    import torch
+
+    from outlast.bench import bench_module
+    from outlast.bench.timing import Bench, line
+    from outlast.errors import bad_value
+    from outlast.train.session import pick_device
+
+    module = bench_module(name)
+    where = pick_device(device)
+    bench = Bench(where, budget, repeats, logging.getLogger("outlast").info)
+    chosen = sections or module.default(where)
+    for section in chosen:
+        if section not in module.SECTIONS:
+            raise bad_value("sections", section, " | ".join(module.SECTIONS))
+        if where.type != "cuda" and section not in module.default(where):
+            raise bad_value("sections", section, "cpu where there is no CUDA device")
+    if where.type == "cuda":
+        module.prepare(bench, chosen)
+    for section in chosen:
+        module.SECTIONS[section](bench)
+        if where.type == "cuda":
+            torch.cuda.empty_cache()
+    card = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
+    sys.stdout.write(f"outlast bench {name}: {card}, torch {torch.__version__}, ")
+    sys.stdout.write(f"median of {repeats}\n")
+    sys.stdout.write("".join(f"{line(row)}\n" for row in bench.rows))
+    if out is not None:
+        facts = {"bench": name, "device": card, "torch": torch.__version__, "repeats": repeats}
+        out.write_text(json.dumps(facts | {"rows": bench.records()}, indent=1), encoding="utf-8")

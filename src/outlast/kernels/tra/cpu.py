@@ -1,0 +1,174 @@
+"""Threshold Relative Attention in blocks of queries, in plain torch: memory linear in length.
+
+A block of queries sees all its keys at once, so the softmax is exact and needs no running maximum;
+the keys to the right of the block are never touched. Counting from the right is two short steps
+rather than a scan over the row: inside leaves of 32 keys it is one product with a triangle of
+ones, and the leaves' totals are summed from the right. The backward pass does the same again and
+keeps nothing but the log-sum-exp. Short sequences go many heads at a time.
+
+Written for the CPU, but nothing in it is: it serves wherever the fused kernel cannot. Shapes and
+meaning are those of `reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outlast.kernels.tra.reference import Backward, Forward, wide
+from outlast.kernels.tra.setting import LOWEST_GATE, Setting
+
+LEAF = 32
+#: scores that are worked on at a time: a few megabytes, so that they stay near the processor
+AT_ONCE = 1 << 18
+FEWEST_QUERIES, MOST_QUERIES = 16, 128
+
+
+class Rows(NamedTuple):
+    """The inputs with batch and heads in one axis, each query head with keys of its own."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate: Tensor
+    start: Tensor | None
+    stop: Tensor | None
+
+
+def _rows(
+    q: Tensor, k: Tensor, v: Tensor, gate: Tensor, start: Tensor | None, stop: Tensor | None
+) -> Rows:
+    heads, groups, computed = q.shape[1], q.shape[1] // k.shape[1], wide(q.dtype)
+    keys, values = (t.to(computed) for t in (k, v))
+    if groups > 1:
+        keys, values = (t.repeat_interleave(groups, 1) for t in (keys, values))
+    return Rows(
+        q.to(computed).flatten(0, 1),
+        keys.flatten(0, 1),
+        values.flatten(0, 1),
+        gate.to(computed).clamp(min=LOWEST_GATE).flatten(0, 1).unsqueeze(-1),
+        None if start is None else start.repeat_interleave(heads).view(-1, 1, 1),
+        None if stop is None else stop.repeat_interleave(heads).view(-1, 1, 1),
+    )
+
+
+def _blocks(rows: int, queries: int, keys: int, offset: int) -> Iterator[tuple[slice, slice, int]]:
+    """Which heads and queries go together, and how many keys those queries can see."""
+    block = max(FEWEST_QUERIES, min(MOST_QUERIES, AT_ONCE // max(keys, 1)))
+    for first in range(0, queries, block):
+        last = min(first + block, queries)
+        seen = max(0, min(offset + last, keys))
+        together = max(1, AT_ONCE // max(1, (last - first) * seen))
+        for row in range(0, rows, together):
+            yield slice(row, row + together), slice(first, last), seen
+
+
+def _score(
+    rows: Rows, some: slice, queries: slice, seen: int, how: Setting, triangle: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, which are dropped, and each one's distance over the kept keys, counted from 0."""
+    scores = rows.q[some, queries] @ rows.k[some, :seen].mT
+    scores *= how.scale
+    kept = scores > how.threshold
+    place = torch.arange(queries.start, queries.stop, device=scores.device)[:, None] + how.offset
+    key = torch.arange(seen, device=scores.device)
+    kept &= key <= place
+    if rows.start is not None and rows.stop is not None:
+        kept &= (key >= rows.start[some]) & (place < rows.stop[some])
+    padded = -(-seen // LEAF) * LEAF
+    ones = scores.new_zeros(*scores.shape[:-1], padded)
+    ones[..., :seen] = kept
+    distance = ones.unflatten(-1, (-1, LEAF)) @ triangle
+    totals = distance[..., 0]
+    to_the_right = totals.flip(-1).cumsum(-1).flip(-1) - totals
+    distance += (to_the_right - 1).unsqueeze(-1)
+    return scores, ~kept, distance.flatten(-2)[..., :seen]
+
+
+def _triangle(like: Tensor) -> Tensor:
+    return like.new_ones(LEAF, LEAF).tril()
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    how: Setting,
+) -> Forward:
+    """As `reference.forward`."""
+    rows = _rows(q, k, v, gate, start, stop)
+    out = torch.empty_like(rows.q)
+    lse = rows.q.new_empty(rows.q.shape[:-1])
+    kept = lse.new_zeros(lse.shape, dtype=torch.int32)
+    triangle = _triangle(rows.q)
+    for some, queries, seen in _blocks(len(rows.q), q.shape[-2], k.shape[-2], how.offset):
+        if seen == 0:
+            out[some, queries], lse[some, queries] = 0.0, float("-inf")
+            continue
+        logits, dropped, distance = _score(rows, some, queries, seen, how, triangle)
+        kept[some, queries] = (distance[..., 0] + 1).to(torch.int32)
+        logits.addcmul_(distance, rows.gate[some, queries]).masked_fill_(dropped, float("-inf"))
+        peak = logits.amax(-1, keepdim=True)
+        peak.masked_fill_(peak == float("-inf"), 0.0)
+        weights = logits.sub_(peak).exp_()
+        total = weights.sum(-1, keepdim=True)
+        lse[some, queries] = (total.log() + peak).squeeze(-1)
+        product = weights @ rows.v[some, :seen]
+        out[some, queries] = product.div_(total.masked_fill_(total == 0, 1.0))
+    shape = q.shape[:-1]
+    kept = kept.view(shape)
+    return out.view(q.shape).to(q.dtype), lse.view(shape), kept, torch.zeros_like(kept)
+
+
+def backward(
+    d_out: Tensor,
+    d_lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    reach: Tensor,
+    how: Setting,
+) -> Backward:
+    """As `reference.backward`."""
+    rows = _rows(q, k, v, gate, start, stop)
+    above = d_out.to(rows.q.dtype).flatten(0, 1)
+    # what the softmax takes off every entry of a row: sum_j p_ij dp_ij, less the lse's own share
+    offset = (above * out.to(above.dtype).flatten(0, 1)).sum(-1, keepdim=True)
+    offset -= d_lse.to(above.dtype).flatten(0, 1).unsqueeze(-1)
+    sums = lse.to(above.dtype).flatten(0, 1).unsqueeze(-1)
+    sums = sums.masked_fill(sums == float("-inf"), 0.0)  # of a row without a kept key: all is 0
+    dq, d_gate = torch.zeros_like(rows.q), torch.zeros_like(rows.gate)
+    dk, dv = torch.zeros_like(rows.k), torch.zeros_like(rows.v)
+    triangle = _triangle(rows.q)
+    for some, queries, seen in _blocks(len(rows.q), q.shape[-2], k.shape[-2], how.offset):
+        if seen == 0:
+            continue
+        logits, dropped, distance = _score(rows, some, queries, seen, how, triangle)
+        logits.addcmul_(distance, rows.gate[some, queries]).sub_(sums[some, queries])
+        weights = logits.masked_fill_(dropped, float("-inf")).exp_()
+        below = above[some, queries]
+        dv[some, :seen] += weights.mT @ below
+        d_logits = below @ rows.v[some, :seen].mT
+        d_logits.sub_(offset[some, queries]).mul_(weights)
+        d_gate[some, queries] = (d_logits * distance).sum(-1, keepdim=True)
+        dq[some, queries] = d_logits @ rows.k[some, :seen]
+        dk[some, :seen] += d_logits.mT @ rows.q[some, queries]
+    heads, groups = q.shape[:2], q.shape[1] // k.shape[1]
+    dk, dv = (t.unflatten(0, (*k.shape[:2], groups)).sum(2) for t in (dk.mul_(how.scale), dv))
+    return (
+        dq.mul_(how.scale).unflatten(0, heads).to(q.dtype),
+        dk.to(k.dtype),
+        dv.to(v.dtype),
+        d_gate.view(gate.shape).to(gate.dtype),
+    )

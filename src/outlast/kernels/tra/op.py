@@ -1,0 +1,239 @@
+"""Threshold Relative Attention as a torch op: fake, autograd, autocast and vmap rules.
+
+Attention has no weights, so under `vmap` a stack of seeds is simply more batch. Under autocast
+q, k and v take the lower precision and the gate keeps its own: it is multiplied by counts that run
+into the thousands.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from outlast.errors import bad_value
+from outlast.kernels.folding import fold, unfold
+from outlast.kernels.tra.checks import check, real_keys
+from outlast.kernels.tra.parts import Parts
+from outlast.kernels.tra.setting import Setting
+
+BACKENDS = ("triton", "cpu", "reference")
+_ARGUMENTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor gate, Tensor? start, Tensor? stop, "
+    "float threshold, float scale, int offset, float bound, float tolerance, "
+    "bool sparse, bool split, str backend"
+)
+#: how many of those are tensors, and where the numbers of `Setting` lie
+_TENSORS, _NUMBERS = 6, slice(6, 13)
+
+_library = torch.library.Library("outlast", "FRAGMENT")
+_library.define(f"tra({_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
+_library.define(
+    "tra_backward(Tensor d_out, Tensor d_lse, Tensor out, Tensor lse, Tensor reach, "
+    f"{_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+_FIRST = 5  # the backward op's own arguments before the forward op's
+
+
+def back_end(q: Tensor, k: Tensor, name: str = "") -> ModuleType:
+    """The module to run: the fused kernel where it can, else blocks of plain torch."""
+    if name not in ("", *BACKENDS):
+        raise bad_value("backend", name, " | ".join(BACKENDS))
+    if name in ("cpu", "reference"):
+        return import_module(f"outlast.kernels.tra.{name}")
+    if find_spec("triton") is not None and (q.is_cuda or name):
+        from outlast.kernels.tra import triton as fused
+
+        obstacle = fused.obstacle(q, k)
+        if obstacle is None:
+            return fused
+        if name:
+            raise bad_value("backend", name, f"cpu | reference, because {obstacle}")
+    elif name:
+        raise bad_value("backend", name, "cpu | reference, because Triton is not installed")
+    from outlast.kernels.tra import cpu
+
+    return cpu
+
+
+@overload
+def threshold_relative_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor,
+    *,
+    threshold: float = 0.0,
+    scale: float | None = None,
+    lengths: Tensor | None = None,
+    padding: Literal["right", "left"] = "right",
+    offset: int | None = None,
+    normalised: bool = False,
+    tolerance: float | None = None,
+    sparse: bool = False,
+    backend: str | None = None,
+    return_parts: Literal[False] = False,
+) -> Tensor: ...
+
+
+@overload
+def threshold_relative_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor,
+    *,
+    threshold: float = 0.0,
+    scale: float | None = None,
+    lengths: Tensor | None = None,
+    padding: Literal["right", "left"] = "right",
+    offset: int | None = None,
+    normalised: bool = False,
+    tolerance: float | None = None,
+    sparse: bool = False,
+    backend: str | None = None,
+    return_parts: Literal[True],
+) -> Parts: ...
+
+
+def threshold_relative_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor,
+    *,
+    threshold: float = 0.0,
+    scale: float | None = None,
+    lengths: Tensor | None = None,
+    padding: Literal["right", "left"] = "right",
+    offset: int | None = None,
+    normalised: bool = False,
+    tolerance: float | None = None,
+    sparse: bool = False,
+    backend: str | None = None,
+    return_parts: bool = False,
+) -> Tensor | Parts:
+    """Causal attention over the keys whose score passes a threshold, distance counted over those.
+
+    Args:
+        q: (batch, heads, queries, width).
+        k: (batch, key heads, keys, width); the key heads divide the heads (grouped queries).
+        v: As `k`.
+        gate: (batch, heads, queries), at most 0: what one kept key of distance adds to a logit.
+        threshold: A key is kept if its scaled score is above this.
+        scale: Of the scores, above 0; one over the root of the width by default.
+        lengths: (batch,) whole numbers: how many of a row's keys are real; None: all of them.
+        padding: Where the keys that are not real lie: after the real ones or before them. A query
+            at the place of such a key gives 0.
+        offset: The first query's position among the keys. By default the last query is at the
+            last key, as after a cache.
+        normalised: The rows of q and k have a root mean square of 1 (QK-norm), so the scores are
+            bounded and no running maximum is needed. It is not checked.
+        tolerance: The share of a row's weight that may be left out, so that reading can stop early
+            under strong gates; needs `normalised`. None: exact. Only the fused kernel stops, and
+            it then counts as kept what it read.
+        sparse: Few keys are kept: look at every tile and skip the value products of empty ones.
+        backend: triton | cpu | reference; by default the fastest that can.
+        return_parts: Also return the log-sum-exp and the number of kept keys, as `Parts`.
+
+    Every back end gives the same bits for the same input, backward pass included.
+    """
+    how = check(q, k, v, gate, threshold, scale, offset, normalised, tolerance)
+    start, stop = real_keys(lengths, padding, k)
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, gate))
+    split = not learns and q.shape[-2] == 1
+    how = how._replace(sparse=sparse, split=split)
+    out, lse, kept, _ = torch.ops.outlast.tra(q, k, v, gate, start, stop, *how, backend or "")
+    return Parts(out, lse, kept) if return_parts else out
+
+
+def _tra(*args: Any) -> tuple[Tensor, ...]:
+    q, k, how = args[0], args[1], Setting(*args[_NUMBERS])
+    found: tuple[Tensor, ...] = back_end(q, k, args[-1]).forward(*args[:_TENSORS], how)
+    return found
+
+
+def _tra_backward(*args: Any) -> tuple[Tensor, ...]:
+    (d_out, d_lse, out, lse, reach), given = args[:_FIRST], args[_FIRST:]
+    found: tuple[Tensor, ...] = back_end(given[0], given[1], given[-1]).backward(
+        d_out, d_lse, *given[:_TENSORS], out, lse, reach, Setting(*given[_NUMBERS])
+    )
+    return found
+
+
+@torch.library.register_fake("outlast::tra", lib=_library)
+def _(q: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    wide = torch.promote_types(q.dtype, torch.float32)
+    kept = q.new_empty(q.shape[:-1], dtype=torch.int32)
+    return (
+        q.new_empty(q.shape),
+        q.new_empty(q.shape[:-1], dtype=wide),
+        kept,
+        kept.new_empty(kept.shape),
+    )
+
+
+@torch.library.register_fake("outlast::tra_backward", lib=_library)
+def _(*args: Any) -> tuple[Tensor, ...]:
+    return tuple(t.new_empty(t.shape) for t in args[_FIRST : _FIRST + 4])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    out, lse, kept, reach = output
+    ctx.save_for_backward(out, lse, reach, *inputs[:_TENSORS])
+    ctx.numbers = inputs[_TENSORS:]
+    ctx.mark_non_differentiable(kept, reach)
+
+
+def _differentiate(ctx: Any, d_out: Tensor, d_lse: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    found = torch.ops.outlast.tra_backward(d_out, d_lse, *ctx.saved_tensors, *ctx.numbers)
+    return (*found, *(None for _ in range(2 + len(ctx.numbers))))
+
+
+def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
+    raise NotImplementedError(
+        "threshold_relative_attention has first derivatives only; "
+        "kernels.tra.reference.attend has all"
+    )
+
+
+def _batched(op: Any) -> Any:
+    def rule(info: Any, axes: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        size = info.batch_size
+        folded = (
+            fold(a, axis, size) if isinstance(a, Tensor) else a
+            for a, axis in zip(args, axes, strict=True)
+        )
+        out = op(*folded)
+        return tuple(unfold(o, size) for o in out), (0,) * len(out)
+
+    return rule
+
+
+def _autocast(device: str) -> Any:
+    key = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device.upper()}"))
+
+    def rule(*args: Any) -> tuple[Tensor, ...]:
+        lower = torch.get_autocast_dtype(device)
+        qkv = (t if t.dtype == torch.float64 else t.to(lower) for t in args[:3])
+        with torch._C._ExcludeDispatchKeyGuard(key):
+            found: tuple[Tensor, ...] = torch.ops.outlast.tra(*qkv, *args[3:])
+        return found
+
+    return rule
+
+
+_library.impl("tra", _tra, "CompositeExplicitAutograd")
+_library.impl("tra_backward", _tra_backward, "CompositeExplicitAutograd")
+for _device in ("cpu", "cuda"):
+    _library.impl("tra", _autocast(_device), f"Autocast{_device.upper()}")
+torch.library.register_autograd("outlast::tra", _differentiate, setup_context=_save, lib=_library)
+torch.library.register_autograd("outlast::tra_backward", _refuse, lib=_library)
+for _name in ("tra", "tra_backward"):
+    torch.library.register_vmap(
+        f"outlast::{_name}", _batched(getattr(torch.ops.outlast, _name)), lib=_library
+    )

@@ -1,0 +1,128 @@
+"""Tile sizes of the fused kernels, chosen beforehand: nothing is searched for at run time.
+
+By pass, by how numbers are multiplied (`half`: bfloat16 and float16; `tf32`; `exact`: float32 to
+its last bits, as three products of tf32), and by head width. They start from a trial on an H200,
+in which small tiles with four warps won. Every entry fits the shared memory of a Hopper card.
+Compiled for one, the plain `half` kernels up to width 128 spill no register; sparse tiles, early
+stops and grouped heads spill a few at width 128, `half` and `tf32` some in the backward pass at
+width 256, and `exact` many from width 32: right, but not tuned.
+
+The three passes over one score must use the same kind of matrix instruction, or their masks could
+differ in the last bit: in `half` and `tf32` the left factor of a score has 64 rows or more (a warp
+group's product), in `exact` fewer (a warp's).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Pass = Literal["forward", "of_queries", "of_keys", "decode"]
+Arithmetic = Literal["half", "tf32", "exact"]
+
+
+class Tiles(NamedTuple):
+    """Queries and keys of a tile, warps of a program, stages of its pipeline.
+
+    `registers` is the most a thread may use, where fewer let one more program on a processor.
+    Keys of `of_keys` are a multiple of those of `of_queries`.
+    """
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+    registers: int | None = None
+
+
+_WIDTHS = (16, 32, 64, 128, 256)
+_TABLE: dict[tuple[Pass, Arithmetic], tuple[Tiles, ...]] = {
+    ("forward", "half"): (
+        Tiles(64, 64, 4, 2),
+        Tiles(64, 64, 4, 2),
+        Tiles(64, 64, 4, 2),
+        Tiles(128, 32, 4, 2),
+        Tiles(64, 32, 4, 2),
+    ),
+    ("of_queries", "half"): (
+        Tiles(64, 64, 4, 2),
+        Tiles(64, 64, 4, 2),
+        Tiles(64, 64, 4, 2, 168),
+        Tiles(64, 64, 4, 2),
+        Tiles(64, 32, 8, 2),
+    ),
+    ("of_keys", "half"): (
+        Tiles(64, 64, 4, 2),
+        Tiles(64, 64, 4, 2),
+        Tiles(64, 64, 4, 2),
+        Tiles(64, 64, 8, 2),
+        Tiles(32, 64, 8, 2),
+    ),
+    ("forward", "tf32"): (
+        Tiles(64, 64, 4, 2),
+        Tiles(64, 64, 4, 2),
+        Tiles(64, 32, 4, 2),
+        Tiles(64, 32, 4, 2),
+        Tiles(64, 16, 8, 2),
+    ),
+    ("of_queries", "tf32"): (
+        Tiles(64, 32, 4, 2),
+        Tiles(64, 32, 4, 2),
+        Tiles(64, 32, 4, 2),
+        Tiles(64, 32, 4, 1),
+        Tiles(64, 16, 8, 1),
+    ),
+    ("of_keys", "tf32"): (
+        Tiles(32, 64, 4, 2),
+        Tiles(32, 64, 4, 2),
+        Tiles(32, 64, 4, 2),
+        Tiles(32, 64, 8, 2),
+        Tiles(16, 64, 8, 1),
+    ),
+    ("forward", "exact"): (
+        Tiles(32, 32, 4, 1),
+        Tiles(32, 32, 4, 1),
+        Tiles(32, 32, 4, 1),
+        Tiles(32, 16, 4, 1),
+        Tiles(16, 16, 8, 1),
+    ),
+    ("of_queries", "exact"): (
+        Tiles(32, 32, 4, 1),
+        Tiles(32, 32, 4, 1),
+        Tiles(32, 32, 4, 1),
+        Tiles(16, 16, 8, 1),
+        Tiles(16, 16, 8, 1),
+    ),
+    ("of_keys", "exact"): (
+        Tiles(32, 32, 4, 1),
+        Tiles(32, 32, 4, 1),
+        Tiles(32, 32, 4, 1),
+        Tiles(16, 16, 8, 1),
+        Tiles(16, 16, 8, 1),
+    ),
+    ("decode", "half"): (
+        Tiles(16, 128, 4, 3),
+        Tiles(16, 128, 4, 3),
+        Tiles(16, 64, 4, 4),
+        Tiles(16, 64, 4, 3),
+        Tiles(16, 32, 4, 3),
+    ),
+    ("decode", "tf32"): (
+        Tiles(16, 64, 4, 3),
+        Tiles(16, 64, 4, 3),
+        Tiles(16, 64, 4, 3),
+        Tiles(16, 32, 4, 3),
+        Tiles(16, 16, 4, 3),
+    ),
+    ("decode", "exact"): (
+        Tiles(16, 32, 4, 2),
+        Tiles(16, 32, 4, 2),
+        Tiles(16, 32, 4, 2),
+        Tiles(16, 16, 4, 2),
+        Tiles(16, 16, 8, 2),
+    ),
+}
+
+
+def tiles(which: Pass, arithmetic: Arithmetic, width: int) -> Tiles:
+    """The tiles of one pass for heads of this width, a power of two from 16 to 256."""
+    return _TABLE[which, arithmetic][_WIDTHS.index(width)]

@@ -1,0 +1,208 @@
+"""Threshold Relative Attention fused on the GPU: FlashAttention's loops and one count a row.
+
+No score leaves the chip. Between the passes only the output and one number a row are kept; the
+backward pass notes the counts at the edges of its tiles for a few heads at a time, so that memory
+stays linear in the length however long the sequence. Everything is deterministic.
+
+q, k, v and the gradient of the output are read by descriptors and may have any strides that are
+multiples of 16 bytes with the width innermost, as a projection split into heads has; others are
+copied. Shapes and meaning are those of `reference`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outlast.kernels.tra.reference import Backward, Forward
+from outlast.kernels.tra.setting import Setting
+from outlast.kernels.tra.triton.backward import of_queries
+from outlast.kernels.tra.triton.backward_keys import of_keys
+from outlast.kernels.tra.triton.decode import one_query
+from outlast.kernels.tra.triton.forward import attend
+from outlast.kernels.tra.triton.launch import Call, Options, interpreted
+
+#: bytes of counts that the backward pass holds at a time
+NOTES = 1 << 28
+#: tiles between two looks at whether the rest can be left out
+LOOK = 4
+#: fewer keys than this are one program's work
+FEWEST_TO_SPLIT = 1024
+WIDTHS = (16, 256)
+
+
+def obstacle(q: Tensor, k: Tensor) -> str | None:
+    """Why the kernel cannot take this, or None."""
+    width = q.shape[-1]
+    if not (q.is_cuda or interpreted()):
+        return "q is not on a GPU"
+    if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"q is {q.dtype}, not float32, bfloat16 or float16"
+    if q.dtype == torch.bfloat16 and interpreted():
+        return "Triton's interpreter has no bfloat16"
+    if not WIDTHS[0] <= width <= WIDTHS[1] or width % 8:
+        return f"the head width {width} is no multiple of 8 from {WIDTHS[0]} to {WIDTHS[1]}"
+    return None
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    how: Setting,
+) -> Forward:
+    """As `reference.forward`."""
+    call = Call.of(q, k, v, gate, start, stop, how)
+    out = q.new_empty(q.shape)
+    lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+    kept = q.new_empty(q.shape[:-1], dtype=torch.int32)
+    if how.split and call.keys >= FEWEST_TO_SPLIT:
+        one_query(call, out, lse, kept)
+        return out, lse, kept, torch.zeros_like(kept)
+    reach = torch.empty_like(kept)
+    options = call.options("forward")
+    rows, keys = options["BLOCK_M"], options["BLOCK_N"]
+    blocks = -(-call.queries // rows)
+    attend[(blocks * call.rows,)](
+        call.tiled(call.q, rows),
+        call.tiled(call.k, keys),
+        call.tiled(call.v, keys),
+        call.gate,
+        call.start,
+        call.stop,
+        out,
+        lse,
+        kept,
+        reach,
+        call.heads,
+        call.groups,
+        call.queries,
+        call.keys,
+        how.offset,
+        call.together(call.rows),
+        *out.stride()[:3],
+        call.scale,
+        call.level,
+        call.bound,
+        call.pivot,
+        call.tolerance,
+        call.lowest,
+        EARLY=LOOK if call.early else 0,
+        **options,
+    )
+    return out, lse, kept, reach
+
+
+def backward(
+    d_out: Tensor,
+    d_lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    reach: Tensor,
+    how: Setting,
+) -> Backward:
+    """As `reference.backward`, a few key heads at a time."""
+    call = Call.of(q, k, v, gate, start, stop, how)
+    dq, dk, dv = (t.new_empty(t.shape) for t in (q, k, v))
+    d_gate = torch.empty_like(lse)
+    above, result = call.readable(d_out), call.readable(out)
+    first, second = call.options("of_queries"), call.options("of_keys")
+    blocks, columns = -(-call.queries // first["BLOCK_M"]), -(-call.keys // first["BLOCK_N"])
+    key_blocks = -(-call.keys // second["BLOCK_N"])
+    number = torch.int16 if call.keys <= 1 << 15 else torch.int32
+    note_bytes = columns * call.queries * number.itemsize * call.groups
+    every = call.rows // call.groups  # key heads of the whole batch
+    runs = -(-every // max(1, NOTES // note_bytes))
+    share = -(-every // runs)
+    heads = share * call.groups
+    slopes, shifts, deltas = lse.new_empty(3, heads, call.queries)
+    notes = lse.new_empty(heads, columns, call.queries, dtype=number)
+    full = lse.new_zeros(heads, blocks, columns if how.sparse else 0, dtype=torch.int8)
+    ends = lse.new_empty(heads, blocks, dtype=torch.int32)
+    of_rows = [call.tiled(t, first["BLOCK_M"]) for t in (call.q, result, above)]
+    tiles = [call.tiled(t, first["BLOCK_N"]) for t in (call.k, call.v)]
+    of_blocks = [call.tiled(t, second["BLOCK_M"]) for t in (call.q, above)]
+    key_tiles = [call.tiled(t, second["BLOCK_N"]) for t in (call.k, call.v)]
+    sizes = (call.groups, call.queries, call.keys, how.offset)
+    for since in range(0, every, share):
+        now = min(share, every - since)
+        of_queries[(blocks * now * call.groups,)](
+            of_rows[0],
+            *tiles,
+            *of_rows[1:],
+            call.gate,
+            call.start,
+            call.stop,
+            lse,
+            d_lse.contiguous(),
+            reach,
+            dq,
+            d_gate,
+            slopes,
+            shifts,
+            deltas,
+            notes,
+            full,
+            ends,
+            call.heads,
+            *sizes,
+            call.together(now * call.groups),
+            since * call.groups,
+            *dq.stride()[:3],
+            call.scale,
+            how.scale,
+            call.level,
+            call.lowest,
+            EARLY=int(call.early),
+            **first,
+        )
+        read = ends[: now * call.groups]
+        until = _until(read, first, second, key_blocks) if call.early else ends
+        of_keys[(key_blocks * now,)](
+            of_blocks[0],
+            *key_tiles,
+            of_blocks[1],
+            call.start,
+            slopes,
+            shifts,
+            deltas,
+            notes,
+            full,
+            until,
+            ends,
+            dk,
+            dv,
+            call.heads // call.groups,
+            *sizes,
+            call.together(now),
+            since,
+            *dk.stride()[:3],
+            call.scale,
+            how.scale,
+            call.level,
+            ROWS=first["BLOCK_M"],
+            NOTE=first["BLOCK_N"],
+            GROUPED=int(call.groups > 1),
+            EARLY=int(call.early),
+            **second,
+        )
+    return dq, dk, dv, d_gate.to(gate.dtype)
+
+
+def _until(ends: Tensor, queries: Options, keys: Options, blocks_of_keys: int) -> Tensor:
+    """For every block of keys, the end of the last block of queries that read it."""
+    heads, blocks = ends.shape
+    last = (torch.arange(blocks, device=ends.device, dtype=torch.int32) + 1) * queries["BLOCK_M"]
+    read = ends.new_zeros(heads, blocks_of_keys)
+    where = (ends // keys["BLOCK_N"]).long().clamp(0, blocks_of_keys - 1)
+    read.scatter_reduce_(1, where, last.expand(heads, blocks), "amax")
+    return read.cummax(1).values

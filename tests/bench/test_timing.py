@@ -1,0 +1,61 @@
+"""The shared way to measure: sides take turns, failures are rows, a spent budget begins nothing."""
+
+import pytest
+import torch
+
+from outlast.bench import bench_module
+from outlast.bench.timing import Bench, line
+from outlast.errors import SpecError
+
+CPU = torch.device("cpu")
+
+
+def test_sides_take_turns_and_are_given_against_the_first():
+    order = []
+    sides = {name: lambda name=name: order.append(name) for name in ("peer", "ours")}
+    bench = Bench(CPU, seconds=60, repeats=3)
+    bench.compare("section", "what", sides, {"ours": 1e-3}, "a note")
+    assert order[-6:] == ["peer", "ours"] * 3
+    peer, ours = bench.rows
+    assert peer.against == 1.0
+    assert ours.error == 1e-3
+    assert "error 1e-03" in line(ours)
+    assert line(ours).endswith("a note")
+
+
+def test_a_side_that_cannot_run_is_said_and_the_others_are_measured():
+    def broken():
+        raise RuntimeError("no such kernel\nand a long trace")
+
+    bench = Bench(CPU, seconds=60, repeats=1)
+    found = bench.compare("section", "what", {"broken": broken, "ours": lambda: None})
+    assert list(found) == ["ours"]
+    assert bench.rows[0].ms is None
+    assert bench.rows[0].note == "n/a: no such kernel"
+    assert bench.rows[1].against is None
+
+
+def test_nothing_is_begun_after_the_budget():
+    bench = Bench(CPU, seconds=1e-9, repeats=1)
+    assert bench.compare("section", "what", {"ours": pytest.fail}) == {}
+    assert "budget is spent" in line(bench.rows[0])
+
+
+def test_memory_of_a_run_is_seen():
+    bench = Bench(CPU, seconds=60, repeats=1)
+    found = bench.peak(lambda: torch.ones(1 << 25))  # 128 MiB
+    assert found != found or found > 100
+
+
+@pytest.mark.parametrize("given", [{"seconds": 0}, {"seconds": 1, "repeats": 0}])
+def test_what_cannot_be_is_refused(given):
+    with pytest.raises(SpecError, match="expected"):
+        Bench(CPU, **given)
+
+
+def test_every_bench_has_sections_with_a_word_on_each():
+    module = bench_module("tra")
+    assert set(module.default(CPU)) <= set(module.SECTIONS)
+    assert all(section.__doc__ for section in module.SECTIONS.values())
+    with pytest.raises(SpecError, match=r"name=tar: expected tra"):
+        bench_module("tar")

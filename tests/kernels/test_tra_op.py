@@ -1,0 +1,217 @@
+"""The op around the back ends: blocks of torch against the truth, torch's rules, and mistakes."""
+
+import functools
+import itertools
+import math
+
+import pytest
+import torch
+from torch.func import vmap
+from torch.utils.checkpoint import checkpoint
+from tra_cases import CASES, Case, agree
+
+import outlast
+from outlast.errors import SpecError
+from outlast.kernels.tra import Parts, cpu, merge
+from outlast.kernels.tra.op import back_end
+
+pytestmark = pytest.mark.filterwarnings("error:::outlast")
+
+tra = outlast.threshold_relative_attention
+cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+@cases
+def test_blocks_are_the_truth_gradients_included(case):
+    inputs = [t.double() for t in case.inputs(torch.float64)]
+    agree(case.run(inputs, "cpu"), case.truth(inputs), 1e-9)
+
+
+@cases
+def test_so_they_are_in_single_precision_and_below(case):
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+        inputs = case.inputs(dtype)
+        agree(case.run(inputs, "cpu"), case.truth(inputs), tolerance)
+
+
+def test_many_blocks_of_queries_are_as_one(monkeypatch):
+    case = Case(300, 300, heads=3)
+    inputs = case.inputs(torch.float32)
+    monkeypatch.setattr(cpu, "AT_ONCE", 5000)
+    agree(case.run(inputs, "cpu"), case.truth(inputs), 1e-5)
+
+
+def test_4097_keys():
+    case = Case(130, 4097, heads=2, key_heads=1, gate=-0.001)
+    inputs = case.inputs(torch.float32)
+    agree(case.run(inputs, "cpu"), case.truth(inputs), 1e-4)
+
+
+def test_two_runs_are_equal_to_the_bit():
+    case = Case(65, 65)
+    inputs = case.inputs(torch.float32)
+    first, second = (case.run(inputs, "cpu") for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_by_default_the_cpu_gets_blocks():
+    q, k, *_ = Case().inputs(torch.float32)
+    assert back_end(q, k) is cpu
+
+
+def test_numerical_gradients():
+    inputs = [t.double().requires_grad_() for t in Case(6, 8, heads=2).inputs(torch.float64)]
+    # between the scores of the grid, so that no small change moves a key across it
+    assert torch.autograd.gradcheck(functools.partial(tra, threshold=0.001), inputs)
+
+
+def test_second_derivatives_are_refused_not_wrong():
+    q, *others = Case(4, 4).inputs(torch.float64)
+    q.requires_grad_()
+    (first,) = torch.autograd.grad(tra(q, *others).pow(2).sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        torch.autograd.grad(first.sum(), q)
+
+
+def test_the_op_keeps_torchs_rules():
+    inputs = [t.requires_grad_() for t in Case(9, 12, heads=2).inputs(torch.float32)]
+    numbers = (0.0, 0.25, 3, 0.0, 0.0, False, False, "cpu")
+    torch.library.opcheck(torch.ops.outlast.tra.default, (*inputs, None, None, *numbers))
+
+
+def test_it_compiles_as_one_graph_and_can_be_checkpointed():
+    inputs = [t.requires_grad_() for t in Case(9, 12, heads=2).inputs(torch.float32)]
+    wanted = tra(*inputs)
+    compiled = torch.compile(tra, fullgraph=True, backend="aot_eager")(*inputs)
+    again = checkpoint(tra, *inputs, use_reentrant=False)
+    for found in (compiled, again):
+        torch.testing.assert_close(found, wanted)
+        for one, two in zip(
+            torch.autograd.grad(found.sum(), inputs),
+            torch.autograd.grad(wanted.sum(), inputs, retain_graph=True),
+            strict=True,
+        ):
+            torch.testing.assert_close(one, two)
+
+
+def test_autocast_lowers_all_but_the_gate():
+    inputs = [t.requires_grad_() for t in Case(9, 9).inputs(torch.float32)]
+    with torch.autocast("cpu", torch.bfloat16):
+        parts = tra(*inputs, return_parts=True)
+    assert parts.out.dtype == torch.bfloat16
+    assert parts.lse.dtype == torch.float32
+    gradients = torch.autograd.grad(parts.out.float().sum(), inputs)
+    assert {g.dtype for g in gradients} == {torch.float32}
+    lower = [*(t.to(torch.bfloat16) for t in inputs[:3]), inputs[3]]
+    assert torch.equal(parts.out, tra(*lower))
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 0, 0), (0, None, None, 0), (2, 1, 0, 3)])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_stack_is_each_of_it_alone(axes, padded):
+    each = [Case(7, 9, batch=2, heads=2).inputs(torch.float64, seed=s) for s in range(3)]
+    stacked = [torch.stack(parts) for parts in zip(*each, strict=True)]
+    given = [
+        (t[0] if axis is None else t.movedim(0, axis)).requires_grad_()
+        for t, axis in zip(stacked, axes, strict=True)
+    ]
+    alone = [
+        [t if axis is None else t.select(axis, row) for t, axis in zip(given, axes, strict=True)]
+        for row in range(3)
+    ]
+    told = functools.partial(tra, lengths=torch.tensor([9, 8]) if padded else None)
+    found = vmap(told, in_dims=axes)(*given)
+    wanted = torch.stack([told(*row) for row in alone])
+    torch.testing.assert_close(found, wanted)
+    weighing = torch.randn(found.shape, dtype=found.dtype)
+    for one, two in zip(
+        torch.autograd.grad((found * weighing).sum(), given),
+        torch.autograd.grad((wanted * weighing).sum(), given),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two)
+
+
+# ---- parts and their merging ---------------------------------------------------------------------
+
+
+def parts_of(inputs, cuts, **told):
+    """The results over ranges of keys, left to right."""
+    q, k, v, gate = inputs
+    offset = k.shape[2] - q.shape[2]
+    return [
+        tra(q, k[:, :, a:b], v[:, :, a:b], gate, offset=offset - a, return_parts=True, **told)
+        for a, b in itertools.pairwise(cuts)
+    ]
+
+
+@pytest.mark.parametrize("gate", [None, 0.0, -math.inf])
+@pytest.mark.parametrize("threshold", [0.0, 2.6])
+def test_parts_merge_to_the_whole_in_any_order(gate, threshold):
+    inputs = [
+        t.double() for t in Case(11, 40, heads=2, key_heads=1, gate=gate).inputs(torch.float64)
+    ]
+    told = {"threshold": threshold}
+    whole = tra(*inputs, return_parts=True, **told)
+    one, two, three = parts_of(inputs, (0, 13, 29, 40), **told)
+    join = functools.partial(merge, gate=inputs[3])
+    for found in (join(join(one, two), three), join(one, join(two, three))):
+        for a, b in zip(found, whole, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_an_empty_part_changes_nothing():
+    inputs = Case(5, 5).inputs(torch.float64)
+    part = tra(*inputs, return_parts=True)
+    nothing = Parts(
+        torch.zeros_like(part.out),
+        torch.full_like(part.lse, -math.inf),
+        torch.zeros_like(part.kept),
+    )
+    for found in (merge(nothing, part, inputs[3]), merge(part, nothing, inputs[3])):
+        for a, b in zip(found, part, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+# ---- mistakes ------------------------------------------------------------------------------------
+
+
+def change(index, tensor):
+    def changed():
+        inputs = Case(4, 6, batch=2, heads=2).inputs(torch.float32)
+        inputs[index] = tensor(inputs[index])
+        return inputs
+
+    return changed
+
+
+GOOD = change(0, lambda q: q)
+MISTAKES = [
+    (change(0, lambda q: q[0]), {}, r"q=2x4x16: expected a shape of batch x heads"),
+    (change(1, lambda k: k[..., :8]), {}, r"k=2x1x6x8: expected a shape of 2 x key heads"),
+    (change(1, lambda k: k.expand(2, 3, 6, 16)), {}, r"k=2x3x6x16: expected a number of key heads"),
+    (change(2, lambda v: v[:, :, :5]), {}, r"v=2x1x5x16: expected the shape of k, 2x1x6x16"),
+    (change(3, lambda g: g[..., :3]), {}, r"gate=2x2x3: expected a shape of 2x2x4"),
+    (change(1, lambda k: k.double()), {}, r"k=torch.float64: expected the type of q"),
+    (change(0, lambda q: q.long()), {}, r"q=torch.int64: expected a floating point type"),
+    (GOOD, {"scale": 0.0}, r"scale=0.0: expected a number > 0"),
+    (GOOD, {"threshold": math.nan}, r"threshold=nan: expected a number"),
+    (GOOD, {"tolerance": 1.0, "normalised": True}, r"tolerance=1.0: expected a number from 0"),
+    (GOOD, {"tolerance": 1e-6}, r"tolerance=1e-06: expected None unless normalised=True"),
+    (GOOD, {"padding": "middle"}, r"padding=middle: expected right \| left"),
+    (GOOD, {"lengths": torch.tensor([1, 2, 3])}, r"lengths=.*: expected 2 whole numbers"),
+    (GOOD, {"lengths": torch.tensor([1.0, 2.0])}, r"lengths=.*: expected 2 whole numbers"),
+    (GOOD, {"backend": "cuda"}, r"backend=cuda: expected triton \| cpu \| reference"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "told", "message"), MISTAKES)
+def test_mistakes_are_explained(inputs, told, message):
+    with pytest.raises(SpecError, match=message):
+        tra(*inputs(), **told)
+
+
+def test_what_the_fused_kernel_cannot_take_is_said():
+    inputs = Case(4, 4, width=20).inputs(torch.float64)
+    with pytest.raises(SpecError, match=r"backend=triton: expected cpu \| reference, because"):
+        tra(*inputs, backend="triton")
