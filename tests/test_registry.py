@@ -96,7 +96,7 @@ def test_every_kind_has_items():
             "loss_order(phase1=weights(recall=0.1), watch=none)",
             "loss_order(phase1=weights(recall=0.1))",
             "loss_order(switch=below(0.01), phase1=weights(recall=0.1), watch=none, "
-            "latest=none, otherwise=switch)",
+            "latest=none, otherwise=switch, rate=1.0)",
         ),
     ],
 )
@@ -397,5 +397,5 @@ def test_a_mixer_of_another_package_stands_in_a_layout(tmp_path):
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines() == ["2 x (average(keep=0.5) > mlp) @ 8", "(2, 4, 3)"]
+    assert done.stdout.splitlines() == ["2 x (average(keep=0.5) > mlp) @ 8", "(2, 4, 5)"]
     assert "mixer 'broken' of the plug-in averages" in done.stderr

@@ -23,7 +23,7 @@ from outlast.errors import OutlastError, RunFolderError, SpecError
 from outlast.runs import CHECKPOINT, METRICS, RESULTS, RUN
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.session import begin, finished, go_on, load, open_run
-from tiny_runs import CPU, SETTINGS, assert_same_run, checkpoint, outlast, tiny, trained
+from tiny_runs import CPU, MODEL, SETTINGS, assert_same_run, checkpoint, outlast, tiny, trained
 
 QUICK = tiny(steps=20, block=10, probe=0, checkpoint=10, seeds=(0,))
 
@@ -320,7 +320,7 @@ def test_a_checkpoint_without_one_tensor(folder: Path) -> None:
     ("other", "message"),
     [
         ({"model": "lstm > attention(heads=4) > mlp @ 16"}, "another run: its model is lstm"),
-        ({"task": "composite(modulus=3, keys=32, queries=2, length=4)"}, "its task is composite"),
+        ({"task": "composite(modulus=2, keys=32, queries=3, length=4)"}, "its task is composite"),
         ({"seeds": (1,)}, r"its seeds is \[1\]"),
     ],
 )
@@ -461,6 +461,6 @@ def test_everything_in_a_folder_is_plain(done: Path) -> None:
     assert {p.name for p in done.iterdir()} == {".lock", RUN, METRICS, CHECKPOINT}
     record = json.loads((done / RUN).read_text())
     assert record["settings"]["steps"] == 20 != SETTINGS.steps
-    assert record["shown"]["model"] == "lstm > attention(heads=2) > mlp @ 16"
-    assert record["model"].endswith("mlp(expand=4.0) @ 16, embedding=1.0")
+    assert record["shown"]["model"] == MODEL
+    assert record["model"].endswith("mlp(expand=4.0) @ 16, embedding=1.0, head=2")
     assert all(json.loads(line)["seed"] == 0 for line in (done / METRICS).read_text().splitlines())

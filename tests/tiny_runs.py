@@ -20,7 +20,7 @@ from outlast.train.settings import RunSpec, Settings
 
 CPU = torch.device("cpu")
 TASK = "composite(modulus=2, keys=32, queries=2, length=4)"
-MODEL = "lstm > attention(heads=2) > mlp @ 16"
+MODEL = "lstm > attention(heads=2) > mlp @ 16, head=2"
 SETTINGS = Settings(steps=60, batch=8, warmup=5, block=10, probe=20, checkpoint=20)
 
 

@@ -124,7 +124,7 @@ PAPER_TASK = "composite(modulus=10, keys=1024, queries=8, length=25)"
 DESIGNS = {
     ("serial", 4): "4 x (lstm > attention > mlp)",
     ("parallel", 4): "4 x (lstm | attention > mlp)",
-    ("scalable", 4): "4 x (lstm | attention(scalable) > mlp)",
+    ("scalable", 4): "4 x (lstm | attention(weights=scalable) > mlp)",
     ("interleaved", 4): "2 x (lstm > mlp > lstm > mlp > attention > mlp)",
     ("serial", 2): "2 x (lstm > attention > mlp)",
     ("parallel", 2): "2 x (lstm | attention > mlp)",

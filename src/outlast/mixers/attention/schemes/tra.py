@@ -26,20 +26,19 @@ Ablations of the published form (the first four), and variants of ours:
 It makes weights of its own and takes no others. Not here: the authors' dropout of 0.01 on the
 logits [deviation]: models have no source of chance that is a seed's own and can be resumed.
 
-Path: the published form and `gate=none` through `kernels.tra`, where that is there; the others a
+Path: the published form and `gate=none` through `kernels.tra`; the others a
 block of queries at a time.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from outlast.errors import bad_value
+from outlast.kernels.tra import threshold_relative_attention
 from outlast.mixers.attention.schemes.base import Scheme, distances, products
 from outlast.mixers.attention.schemes.forget import log_gates
 from outlast.mixers.base import Linear
@@ -87,12 +86,12 @@ class Tra(Scheme):
     ) -> Tensor | None:
         """The published form, and the threshold alone (a gate of 0), from `kernels.tra`."""
         varied = self.distance == "plain" or self.side == "key" or self.gain is not None
-        if varied or self.fixed is None or find_spec("outlast.kernels.tra") is None:
+        if varied or self.fixed is None:
             return None
-        attend = import_module("outlast.kernels.tra").threshold_relative_attention
         gate = q.new_zeros(q.shape[:-1]) if marks is None else marks[..., -q.shape[-2] :, 0]
-        found: Tensor = attend(q, k, v, gate, threshold=self.fixed, normalised=self.norm)
-        return found
+        return threshold_relative_attention(
+            q, k, v, gate, threshold=self.fixed, normalised=self.norm
+        )
 
     def weigh(
         self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor, allowed: Tensor
