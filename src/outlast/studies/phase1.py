@@ -2,8 +2,8 @@
 
 State-first DAT can only work where the recurrent pathway learns the state in phase 1, and whether
 it does depends on the seed. Each arm trains the recurrent stack of the paper-scale hybrid on the
-state alone until the smoothed loss is under 0.01, with one thing changed: initialisation, learning
-rate, depth, width, batch, clipping. (Our own question; the paper does not discuss it.)
+state alone until the smoothed loss is under 0.01, with one thing changed: outputs, initialisation,
+learning rate, depth, batch, clipping. (Our own question; the paper does not discuss it.)
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ TASKS = {
 #: an arm for each thing changed: its model line, and by which factor settings differ
 VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
     "default": ("4 x (lstm > mlp) @ {width}", {}),
+    "answers-only": ("4 x (lstm > mlp) @ {width}, head={answers}", {}),
     "orthogonal": ("4 x (lstm(init=orthogonal) > mlp) @ {width}", {}),
     "forget1": ("4 x (lstm(forget_bias=1) > mlp) @ {width}", {}),
     "orthogonal-forget1": ("4 x (lstm(init=orthogonal, forget_bias=1) > mlp) @ {width}", {}),
     "lr-halved": ("4 x (lstm > mlp) @ {width}", {"lr": 0.5}),
     "lr-doubled": ("4 x (lstm > mlp) @ {width}", {"lr": 2}),
-    "lr-fourfold": ("4 x (lstm > mlp) @ {width}", {"lr": 4}),
     "blocks-1": ("1 x (lstm > mlp) @ {width}", {}),
     "blocks-2": ("2 x (lstm > mlp) @ {width}", {}),
     "embedding-0.02": ("4 x (lstm > mlp) @ {width}, embedding=0.02", {}),
@@ -43,15 +43,17 @@ VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
 @studies.register("phase1")
 def phase1(scale: Literal["demo", "paper"] = "demo") -> Study:
     """What makes the first phase of DAT converge: initialisation, rate, depth, width."""
-    base = Settings(steps=3000, lr=1e-3, schedule="constant", probe=500)
-    base = base if scale == "paper" else replace(base, steps=1000, batch=32, lr=2e-3)
+    base = Settings(steps=3000, lr=2e-3, schedule="constant", probe=500)
+    base = base if scale == "paper" else replace(base, steps=1000, batch=32)
     seeds = tuple(range(16 if scale == "paper" else 4))
     method = ("dat(latest=1.0, otherwise=wait)",)
     arms = []
     for name, (line, changed) in VARIANTS.items():
-        width = 128 if scale == "paper" else 64
+        width, answers = (128, 10) if scale == "paper" else (64, 2)
         settings = replace(base, **{k: getattr(base, k) * by for k, by in changed.items()})
-        run = RunSpec(TASKS[scale], line.format(width=width), method, seeds, settings, name)
+        run = RunSpec(
+            TASKS[scale], line.format(width=width, answers=answers), method, seeds, settings, name
+        )
         arms.append(Arm(name, run, "phase 1"))
     claims = [
         Claim(
