@@ -70,8 +70,8 @@ def _demo() -> Study:
         arm("dat", "hybrid, delayed attention", DEMO_HYBRID, f"dat({patience})"),
         arm("control", "hybrid, only the losses ordered", DEMO_HYBRID, f"loss_order({patience})"),
         # shorter, for the laptop's sake: what these two lack, more steps do not give them
-        arm("lstm", "LSTM alone", lstm, steps=1400),
-        arm("transformer", "Transformer alone", transformer, steps=1400),
+        arm("lstm", "LSTM alone", lstm, steps=900),
+        arm("transformer", "Transformer alone", transformer, steps=900),
     ]
     claims = [
         Claim(

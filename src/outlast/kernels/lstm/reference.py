@@ -26,11 +26,10 @@ def forward(
     gates = torch.empty_like(projected, memory_format=torch.contiguous_format)
     hidden = projected.new_empty(*projected.shape[:-1], d)
     cell = torch.empty_like(hidden)
-    projected = projected + bias[:, None, None]
     recurrent = weight.mT
     h, c = h0, c0
     for t in range(projected.shape[2]):
-        z = torch.baddbmm(projected[:, :, t], h, recurrent)
+        z = torch.baddbmm(projected[:, :, t], h, recurrent).add_(bias[:, None])
         z[..., : 2 * d].sigmoid_()
         z[..., 2 * d : 3 * d].tanh_()
         z[..., 3 * d :].sigmoid_()
