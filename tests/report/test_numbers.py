@@ -124,6 +124,16 @@ def test_arms_are_grouped_when_they_are_many(tmp_path: Path) -> None:
     assert max(len(group.arms) for group in flat) <= MOST
 
 
+def test_arms_of_different_tasks_do_not_share_a_panel(tmp_path: Path) -> None:
+    arms = [(f"{task}-{scheme}", scheme, task) for task in ("copy", "recall") for scheme in "ab"]
+    for name, label, task in arms:
+        write_run(tmp_path / name, label, task=task)
+    study = read([write_study(tmp_path, arms, [])])[0]
+    groups = grouped([digest(arm) for arm in study.arms])
+    assert [group.title for group in groups] == ["copy", "recall"]
+    assert [[a.label for a in group.arms] for group in groups] == [["a", "b"], ["a", "b"]]
+
+
 def test_markdown_is_escaped() -> None:
     table = Table(("arm",), ((Cell("a | b <script> *x* $y$"),),))
     assert table.markdown.splitlines()[2] == r"| a \| b &lt;script&gt; \*x\* \$y\$ |"

@@ -36,18 +36,18 @@ RIVALS = {
     "nope": ("nope", "no positions"),
     "forget": ("forget", "forgetting gates (FoX)"),
     "cope": ("cope", "CoPE"),
-    "scalable": ("rope, weights=scalable", "RoPE, scalable softmax"),
-    "entmax": ("rope, weights=entmax", "RoPE, entmax"),
+    "scalable": ("rope, weights=scalable", "RoPE (scalable softmax)"),
+    "entmax": ("rope, weights=entmax", "RoPE (entmax)"),
     "stick-breaking": ("stick_breaking", "stick-breaking"),
 }
 ABLATIONS = {
-    "tra-threshold": ("tra(gate=none)", "TRA, threshold alone"),
-    "tra-gate": ("tra(threshold=none, distance=plain)", "TRA, gate with plain distance"),
-    "tra-plain": ("tra(distance=plain)", "TRA, threshold with plain distance"),
-    "tra-unnormed": ("tra(norm=false)", "TRA without QK-norm"),
-    "tra-key": ("tra(gate=key)", "TRA, key-side gate"),
-    "tra-learned": ("tra(threshold=learned)", "TRA, learned threshold"),
-    "tra-sharpen": ("tra(sharpen=true)", "TRA, sharper with the count"),
+    "tra-threshold": ("tra(gate=none)", "TRA (threshold alone)"),
+    "tra-gate": ("tra(threshold=none, distance=plain)", "TRA (gate, plain distance)"),
+    "tra-plain": ("tra(distance=plain)", "TRA (threshold, plain distance)"),
+    "tra-unnormed": ("tra(norm=false)", "TRA (no QK-norm)"),
+    "tra-key": ("tra(gate=key)", "TRA (key-side gate)"),
+    "tra-learned": ("tra(threshold=learned)", "TRA (learned threshold)"),
+    "tra-sharpen": ("tra(sharpen=true)", "TRA (sharpened)"),
 }
 SCHEMES = {"tra": ("tra", "TRA"), **RIVALS, **ABLATIONS}
 
@@ -96,7 +96,7 @@ DEMO_MODEL = "2 x (attention({}, heads=2) > mlp) @ 64"
 
 
 def _demo() -> Study:
-    settings = Settings(steps=1000, batch=32, lr=2e-3, schedule="cosine", warmup=100, probe=0)
+    settings = Settings(steps=1000, batch=32, lr=2e-3, schedule="cosine", probe=0)
     arms = list(_arms(DEMO_TASKS, DEMO_MODEL, 4, settings))
     return Study(
         "tra", "demo", TITLE, QUESTION, arms, _demo_claims(), (1, 2, 4), 512,
