@@ -100,7 +100,7 @@ def _demo() -> Study:
     arms = list(_arms(DEMO_TASKS, DEMO_MODEL, 4, settings))
     return Study(
         "tra", "demo", TITLE, QUESTION, arms, _demo_claims(), (1, 2, 4, 10), 512,
-        default=("tra", "rope", "alibi", "nope"),
+        default=("tra", "rope", "alibi", "nope", "forget"),
     )  # fmt: skip
 
 
