@@ -69,7 +69,7 @@ def _arms(tasks: dict[str, str], model: str, seeds: int, settings: Settings) -> 
 
 def _right_everywhere(source: str, low: float) -> list[Claim]:
     """TRA is right on every seed: in distribution, on both other densities, and on longer rows."""
-    words = {None: "in distribution", "sparse": "on sparse rows", "dense": "on dense rows"}
+    words = {None: "on plain rows", "sparse": "on sparse rows", "dense": "on dense rows"}
     return [
         Claim(
             f"TRA is right {where} at {multiple:g} x the length on every seed",
