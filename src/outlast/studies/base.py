@@ -30,7 +30,10 @@ class Arm:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that should be so, and the band a measured number must fall in to say it is."""
+    """Something that should be so, and the band a measured number must fall in to say it is.
+
+    `given` is the text of another claim: where that one does not hold, this one says nothing.
+    """
 
     text: str
     arm: str
@@ -43,6 +46,7 @@ class Claim:
     variant: str | None = None
     low: float | None = None
     high: float | None = None
+    given: str | None = None
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,9 @@ QUESTION = (
 PAPER = "arXiv 2503.23174"
 GLITCH = "arXiv 2306.00946 (hint): Transformers glitch out of distribution"
 
+ROPE_LEARNED = "RoPE has learned the task in distribution on every seed"
+CONDITION = "the condition for other claims to mean anything"
+
 #: the arguments of `attention` and the words of a legend, for each scheme
 RIVALS = {
     "rope": ("rope", "RoPE"),
@@ -85,6 +88,10 @@ def _right_everywhere(source: str, low: float) -> list[Claim]:
     ]
 
 
+def _rope_learned() -> Claim:
+    return Claim(ROPE_LEARNED, "rope", 1, CONDITION, statistic="min", low=0.99)
+
+
 # ---- on a laptop -----------------------------------------------------------------------------
 
 DEMO_TASKS = {
@@ -106,15 +113,8 @@ def _demo() -> Study:
 
 def _demo_claims() -> list[Claim]:
     return [
-        Claim(
-            "RoPE has learned the task in distribution on every seed",
-            "rope",
-            1,
-            "the condition for the next claim to mean anything",
-            statistic="min",
-            low=0.99,
-        ),
-        Claim("RoPE errs at 4 x the length", "rope", 4, GLITCH, high=0.9),
+        _rope_learned(),
+        Claim("RoPE errs at 4 x the length", "rope", 4, GLITCH, high=0.9, given=ROPE_LEARNED),
         *_right_everywhere(f"{PAPER}: 1.0 on all three tests", 0.99),
         Claim(
             "TRA is well above RoPE at 4 x the length",
@@ -124,6 +124,7 @@ def _demo_claims() -> list[Claim]:
             statistic="difference",
             versus="rope",
             low=0.1,
+            given=ROPE_LEARNED,
         ),
     ]
 
@@ -152,12 +153,19 @@ def _paper() -> Study:
 
 
 def _paper_claims() -> list[Claim]:
-    learned = "the condition for the next claims to mean anything"
     return [
         *_right_everywhere(f"{PAPER}: 1.0 on all three tests, 50 of 50 seeds", 0.999),
-        Claim("RoPE has learned the task in distribution", "rope", 1, learned, low=0.99),
-        Claim("RoPE errs on sparse rows", "rope", 1, GLITCH, variant="sparse", high=0.99),
-        Claim("RoPE errs at 4 x the length", "rope", 4, GLITCH, high=0.9),
+        _rope_learned(),
+        Claim(
+            "RoPE errs on sparse rows",
+            "rope",
+            1,
+            GLITCH,
+            variant="sparse",
+            high=0.99,
+            given=ROPE_LEARNED,
+        ),
+        Claim("RoPE errs at 4 x the length", "rope", 4, GLITCH, high=0.9, given=ROPE_LEARNED),
         *(
             Claim(
                 f"TRA is above RoPE in {task} at 10 x the length",
