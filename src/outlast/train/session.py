@@ -89,16 +89,21 @@ def begin(run: RunSpec, folder: Path, device: torch.device, overwrite: bool = Fa
     run = canonical(run)
     record = describe(run) | {"device": _device_name(device)}
     with locked(folder):
-        held = [n for n in (RUN, METRICS, CHECKPOINT, RESULTS) if (folder / n).exists()]
-        if held and not overwrite:
-            raise RunFolderError(
-                f"{folder} holds a run already: go on with 'outlast resume {folder}', "
-                f"start anew with --overwrite, or choose another --out"
-            )
+        if not overwrite:
+            claim(folder)
         # the record is replaced last: a kill in between leaves a run that can go on
         for name in (CHECKPOINT, METRICS, RESULTS):
             (folder / name).unlink(missing_ok=True)
         write_json(folder / RUN, record)
+
+
+def claim(folder: Path) -> None:
+    """A folder that holds a run, or what is left of one, is an error."""
+    if any((folder / name).exists() for name in (RUN, METRICS, CHECKPOINT, RESULTS)):
+        raise RunFolderError(
+            f"{folder} holds a run already: go on with 'outlast resume {folder}', "
+            f"start anew with --overwrite, or choose another --out"
+        )
 
 
 def go_on(
