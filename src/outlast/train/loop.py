@@ -301,7 +301,7 @@ def _rounded(names: tuple[str, ...], values: Tensor) -> dict[str, float]:
 
 def widen(batch: Batch, width: int) -> Batch:
     """Widen a batch on the right; causal models never look there and nothing is asked there."""
-    extra = (0, width - batch.inputs.shape[1])
+    extra = (0, width - batch.inputs.shape[-1])
     if not extra[1]:
         return batch
     return Batch(
