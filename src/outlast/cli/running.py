@@ -28,7 +28,12 @@ def train_and_test(folders: Sequence[Path], device: torch.device) -> int:
         soft_wrap=True,
     )
     with progress(console) as show:
-        ended, failures = go_on_together(folders, device, lambda f, report: show(f.name, report))
+        ended, failures = go_on_together(
+            folders,
+            device,
+            lambda folder, report: show(folder.name, report),
+            lambda words: console.print(words, markup=False, soft_wrap=True),
+        )
     if not ended:
         again = shlex.join(["outlast", "resume", *map(str, folders)])
         console.print(f"saved; go on with: {again}", markup=False, soft_wrap=True)

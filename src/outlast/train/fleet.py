@@ -16,6 +16,7 @@ going on with the same runs together is bit for bit as if they had not been stop
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,13 +25,16 @@ import torch
 from torch import Tensor
 
 from outlast.evaluate.ladder import evaluate_stack
+from outlast.streams import stream
 from outlast.tasks import IGNORE, Batch
 from outlast.train.loop import Progress, Trainer, tester, widen
+from outlast.train.memory import DRY, even, fit
 from outlast.train.plan import Plan, pad_steps
 from outlast.train.rows import Rows
 from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
 
+log = logging.getLogger(__name__)
 PROBE_SEQUENCES = 128
 PROBE_MULTIPLES = (1, 3)
 Watch = Callable[[Trainer, Progress], None]
@@ -50,8 +54,36 @@ class Fleet:
             own = self.rows.part(self.slices[-1])
             self.trainers.append(Trainer(run, folder, device, own))
         first = self.trainers[0]
-        self.task, bf16 = first.task, first.settings.precision == "bf16"
-        self.stepper = Stepper(self.rows, self.task.parts, bf16)
+        self.task, self.bf16 = first.task, first.settings.precision == "bf16"
+        self.waves: list[tuple[slice, Stepper]] = []
+        self.set_waves([slice(0, len(self.rows))])
+
+    def set_waves(self, waves: Sequence[slice]) -> None:
+        """Step these rows one after the other, instead of all at once."""
+        # graphs that never run at the same time, and leave nothing behind, may share their memory
+        pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        parts = [self.rows.part(wave) if len(waves) > 1 else self.rows for wave in waves]
+        steppers = [Stepper(part, self.task.parts, self.bf16, pool) for part in parts]
+        self.waves = list(zip(waves, steppers, strict=True))
+
+    def fit(self, share: float = 1.0) -> str:
+        """Choose the waves so that a step fits in memory; returns how many at once and why."""
+        settings = self.trainers[0].settings
+        shape = (min(len(self.rows), DRY), settings.batch)
+        some = stream(self.device, "dry step")
+        data = self.task.sample(self.task.lengths[1], shape[0] * shape[1], some)
+        told = [t.settings.together for t in self.trainers if t.settings.together]
+        found = fit(
+            self.rows,
+            Batch(*(t.unflatten(0, shape) for t in (data.inputs, data.targets, data.part))),
+            len(self.task.parts),
+            self.bf16,
+            settings.block,
+            min(told, default=0),
+            share,
+        )
+        self.set_waves(found.waves)
+        return found.why
 
     def resume(self) -> None:
         """Go to each run's last checkpoint, or stay at its very beginning."""
@@ -90,7 +122,7 @@ class Fleet:
         asked = [t.next_block() for t in self.trainers]
         plan, data = Plan.join([p for p, _ in asked]), join([d for _, d in asked])
         before = self.rows.copy()
-        metrics = self.stepper.run(data, plan).cpu()
+        metrics = self._steps(data, plan, before)
         lines = {}
         for index, trainer in enumerate(self.trainers):
             if going[index]:
@@ -100,6 +132,25 @@ class Fleet:
         self._probe(lines)
         for index, found in lines.items():
             self.trainers[index].write(found)
+
+    def _steps(self, data: Batch, plan: Plan, before: Sequence[Tensor]) -> Tensor:
+        """The steps of a block, wave by wave; in smaller waves if memory turns out to be short."""
+        while True:
+            try:
+                return torch.cat([self._run(wave, at, data, plan) for at, wave in self.waves], 1)
+            except torch.OutOfMemoryError:
+                largest = max(at.stop - at.start for at, _ in self.waves)
+                if largest == 1:
+                    raise
+                self.rows.put_back(before)
+                self.set_waves(even(len(self.rows), largest // 2))
+                log.info("memory is short: seeds in %d waves from here on", len(self.waves))
+
+    def _run(self, stepper: Stepper, rows: slice, data: Batch, plan: Plan) -> Tensor:
+        if len(self.waves) == 1:
+            return stepper.run(data, plan).cpu()
+        tables = (t[:, rows].contiguous() for t in (data.inputs, data.targets, data.part))
+        return stepper.run(Batch(*tables), plan.rows(rows)).cpu()
 
     @torch.no_grad()
     def _probe(self, lines: dict[int, list[dict[str, object]]]) -> None:

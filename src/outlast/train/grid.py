@@ -44,7 +44,7 @@ def _axis(text: str) -> tuple[str, list[str]]:
     values = [value.strip() for value in rest.split(",")]
     if not rest or not all(values) or len(set(values)) < len(values):
         raise bad_value("grid", text, "a setting and different values, such as lr=0.001,0.002")
-    known = [f.name for f in fields(Settings) if f.name not in SHARED]
+    known = [f.name for f in fields(Settings) if f.name not in (*SHARED, "together")]
     if name.strip() not in known:
         accepted = f"a setting that may differ among runs trained together{suggest(name, known)}"
         raise bad_value("grid", text, accepted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import platform
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,8 @@ from outlast.train.checkpoint import load_checkpoint
 from outlast.train.fleet import Fleet
 from outlast.train.loop import Progress, Trainer
 from outlast.train.settings import RunSpec
+
+log = logging.getLogger(__name__)
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -122,10 +125,13 @@ def go_on_together(
     folders: Sequence[Path],
     device: torch.device,
     watch: Callable[[Path, Progress], None] | None = None,
+    say: Callable[[str], None] = log.info,
+    share: float = 1.0,
 ) -> tuple[bool, list[TrainingError | None]]:
     """Train runs as one, each from where it stands; False if a signal asked to save and leave.
 
-    A run that has no seed left does not stop the others; its error is told beside.
+    A run that has no seed left does not stop the others; its error is told beside. `say` is told
+    how many seeds are trained at once and why; `share` is the share of the device that is ours.
     """
     runs = [RunSpec.read(read_run(folder)) for folder in folders]
     keep_freed_memory()
@@ -136,6 +142,8 @@ def go_on_together(
         asked = held.enter_context(signals())
         fleet = Fleet(list(zip(runs, folders, strict=True)), device)
         fleet.resume()
+        if any(trainer.going for trainer in fleet.trainers):
+            say(fleet.fit(share))
         tell = None if watch is None else lambda t, progress: watch(t.folder, progress)
         ended = fleet.train(tell, stop=lambda: bool(asked))
         return ended, [trainer.failure for trainer in fleet.trainers]
