@@ -163,7 +163,7 @@ def test_asked_to_stop_every_arm_saves_and_leaves(tmp_path: Path) -> None:
         seen: set[str] = set()
 
         def ask(news: News) -> None:
-            if news.state == "training":
+            if news.progress:
                 seen.add(news.arm)
                 if seen == {"a", "b"}:
                     os.kill(os.getpid(), signal.SIGTERM)

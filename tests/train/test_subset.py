@@ -144,7 +144,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         [whole, "--seeds", "0", "--out", str(some)],
     ):
         assert main(["resume", whole, *bad]) == MISTAKE
-        assert capsys.readouterr().err.startswith(("error: out=", "error: folders="))
+        assert capsys.readouterr().err.startswith(("error: out=", "error: folder="))
     assert not some.exists()
     assert main(["resume", whole, "--seeds", "0,5", "--out", str(some), "--device", "cpu"]) == 0
     assert "seeds 0, 5" in capsys.readouterr().out

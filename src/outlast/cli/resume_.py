@@ -9,7 +9,8 @@ import tyro
 
 
 def main(
-    folders: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    folder: Annotated[Path, tyro.conf.Positional],
+    beside: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),
     seeds: str | None = None,
     out: Path | None = None,
     device: str = "auto",
@@ -22,7 +23,8 @@ def main(
     Example: outlast resume runs/parity
 
     Args:
-        folders: The run folder, or several.
+        folder: The run folder.
+        beside: Folders of other runs, to be trained together with it.
         seeds: Seeds to go on with, such as 0,3; needs --out.
         out: The run folder to make for those seeds.
         device: auto, cpu, cuda, cuda:1 ...
@@ -34,12 +36,13 @@ def main(
     from outlast.train.subset import take_seeds
 
     where = pick_device(device)
-    if not folders or len({f.resolve() for f in folders}) < len(folders):
-        raise bad_value("folders", " ".join(map(str, folders)), "one run folder or more, each once")
+    folders = (folder, *beside)
+    if len({f.resolve() for f in folders}) < len(folders):
+        raise bad_value("folder", " ".join(map(str, folders)), "different run folders")
     if seeds is None and out is None:
         return train_and_test(folders, where)
     if seeds is None or out is None or len(folders) > 1:
         given = f"{'none' if out is None else out}"
         raise bad_value("out", given, "a new folder for the --seeds of one run")
-    take_seeds(folders[0], read_seeds(seeds), out)
+    take_seeds(folder, read_seeds(seeds), out)
     return train_and_test([out], where)

@@ -204,19 +204,21 @@ def _work(pack: Pack, job: Job, mouth: Connection) -> None:
     torch.set_num_threads(job.threads)
     open_ends = {a.name for a in pack.arms if a.name in pack.todo}
 
-    def tell(arm: str, state: str, progress: Progress | None = None, **other: str) -> None:
+    def tell(
+        arm: str, state: str, progress: Progress | None = None, error: str = "", words: str = ""
+    ) -> None:
         if arm not in open_ends:  # it was at its end before, and is here for the others' sake
             return
         if state in ("done", "failed", "stopped"):
             open_ends.discard(arm)
         try:
-            mouth.send(News(arm, state, progress, **other))
+            mouth.send(News(arm, state, progress, error, words))
         except OSError:  # nobody listens any more: save and leave
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def tell_all(state: str, **other: str) -> None:
+    def tell_all(state: str, error: str = "", words: str = "") -> None:
         for arm in pack.arms:
-            tell(arm.name, state, **other)
+            tell(arm.name, state, error=error, words=words)
 
     try:
         device = pick_device(job.device)
