@@ -63,7 +63,8 @@ def fit(
         return _told(len(rows), together, "as told")
     some, device = len(data.inputs), data.inputs.device
     each = max(1.0, dry_step(rows.part(slice(some)), data, parts, bf16) / some)
-    tables = TABLES * block * len(rows) * 3 * data.inputs[0].nbytes
+    copies = 2 * sum(table.nbytes for table in rows.tables())  # of a block's start, and a capture's
+    tables = copies + TABLES * block * len(rows) * 3 * data.inputs[0].nbytes
     room = free_memory(device) * USABLE[device.type] * share - tables
     why = f"about {each / GIB:.2g} GiB a seed, {max(0.0, room) / GIB:.3g} GiB to use"
     return _told(len(rows), max(1, int(room // each)), why)
