@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from outlast.train.loop import Trainer
+from outlast.train.fleet import Fleet
 from outlast.train.session import begin, pick_device, precision
 from outlast.train.settings import RunSpec, Settings
 
@@ -28,14 +28,14 @@ def measure(model: str, seeds: int, device: torch.device) -> float:
     run = RunSpec("composite", model, (), tuple(range(seeds)), settings)
     with tempfile.TemporaryDirectory() as folder, precision("auto", device):
         begin(run, Path(folder), device)
-        trainer = Trainer(run, Path(folder), device)
+        fleet = Fleet([(run, Path(folder))], device)
         for _ in range(2):
-            trainer._block()  # the data and the host's look are part of a step
+            fleet.block()  # the data and the host's look are part of a step
         if device.type == "cuda":
             torch.cuda.synchronize()
         started = time.perf_counter()
         for _ in range(BLOCKS):
-            trainer._block()  # ends with a copy to the host, so the device is done
+            fleet.block()  # ends with a copy to the host, so the device is done
         return (time.perf_counter() - started) / (BLOCKS * settings.block)
 
 
