@@ -20,16 +20,16 @@ from tempfile import TemporaryDirectory
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from outlast.bench.graphs import busy, captured
 from outlast.bench.plain import Hybrid, training_step
 from outlast.bench.timing import Bench, Row, Side
 from outlast.bench.warm import side_by_side
 from outlast.report.style import PALETTE, drawing, png
-from outlast.train.loop import Trainer
+from outlast.train.fleet import Fleet
 from outlast.train.session import precision
 from outlast.train.settings import RunSpec, Settings
+from outlast.train.step import Block
 
 #: steps in one turn: a turn of a few is longer than what starting it costs
 STEPS = 3
@@ -79,11 +79,12 @@ class Loop:
         run = RunSpec(
             self.size.task, self.size.model, seeds=tuple(range(self.seeds)), settings=settings
         )
-        self.trainer = Trainer(run, Path(self.folder.name), self.bench.device)
-        plan = self.trainer.conductor.plan(0, settings.block)
-        self.table = self.trainer._data(0, settings.block, plan)
+        self.fleet = Fleet([(run, Path(self.folder.name))], self.bench.device)
+        (self.trainer,), ((_, self.stepper),) = self.fleet.trainers, self.fleet.waves
+        plan, data = self.trainer.next_block()
+        self.table = Block.of(data, plan)
         if self.bench.device.type == "cuda":
-            self.trainer.stepper.run(self.table, plan)  # captures a step
+            self.stepper.run(data, plan)  # captures a step
 
     @property
     def tokens(self) -> int:
@@ -92,7 +93,7 @@ class Loop:
 
     def steps(self) -> None:
         """A few steps of all seeds."""
-        stepper = self.trainer.stepper
+        stepper = self.stepper
         stepper.cursor.zero_()
         if stepper.graphs:
             graph, _, _ = next(iter(stepper.graphs.values()))
@@ -104,14 +105,13 @@ class Loop:
         for _ in range(STEPS):
             stepper._step(self.table, metrics)
 
-    def block(self) -> Tensor:
+    def block(self) -> None:
         """A whole block of training."""
-        return self.trainer._block()
+        self.fleet.block()
 
     def data(self) -> None:
         """The data of a block."""
-        trainer, steps = self.trainer, self.trainer.settings.block
-        trainer._data(0, steps, trainer.conductor.plan(0, steps))
+        self.trainer.next_block()
 
     def rate(self, ms: float) -> str:
         """A step's time as steps of a seed, and tokens, in a second."""
@@ -317,9 +317,8 @@ def _compile(mixer: str, kind: str) -> None:
     run = RunSpec(FULL.task, f"{mixer} @ {FULL.width}", seeds=(0, 1))
     settings = Settings(steps=1, block=1, probe=0, checkpoint=1, precision=kind)  # type: ignore[arg-type]
     with TemporaryDirectory() as folder, precision(kind, bench.device):
-        Trainer(
-            RunSpec(run.task, run.model, (), run.seeds, settings), Path(folder), bench.device
-        )._block()
+        one = RunSpec(run.task, run.model, (), run.seeds, settings)
+        Fleet([(one, Path(folder))], bench.device).block()
 
 
 SCALING = ("scaling", "bf16", "cpu")
