@@ -49,6 +49,20 @@ def registered() -> Iterator[None]:
     del studies._entries["mini"]
 
 
+@pytest.mark.parametrize("scale", ["demo", "paper"])
+@pytest.mark.parametrize("name", ["dat", "phase1", "tra"])
+def test_every_study_says_what_it_would_run(
+    name: str, scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", name, "--scale", scale, "--dry"]) == 0
+    made: Study = studies.entry(name).factory(scale=scale)
+    text = capsys.readouterr().out
+    for chosen in made.choose():
+        assert re.search(rf"^{re.escape(chosen.name)} ", text, re.MULTILINE), chosen.name
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.usefixtures("registered")
 def test_a_study_from_nothing_to_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

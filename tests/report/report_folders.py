@@ -25,10 +25,11 @@ def write_run(
     until: int = 2500,
     ceiling: float = math.inf,
     salt: int = 0,
+    task: str = "composite(modulus=2, queries=4, keys=64)",
 ) -> Path:
     """A run that is right up to about ``reach`` times its training length of 10."""
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps(_about(label, seeds, methods)))
+    (folder / "run.json").write_text(json.dumps(_about(label, task, seeds, methods)))
     lines: list[dict[str, Any]] = []
     for seed in seeds:
         lines += _training(seed, until, bool(methods), seed in failed, salt)
@@ -46,12 +47,12 @@ def write_run(
     return folder
 
 
-def _about(label: str, seeds: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
+def _about(label: str, task: str, seeds: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
     return {
         "format": 1,
         "outlast": "0.1.0",
         "label": label,
-        "task": "composite(modulus=2, queries=4, keys=64)",
+        "task": task,
         "model": "1 x (lstm | attention(nope) > mlp) @ 64",
         "methods": list(methods),
         "seeds": list(seeds),

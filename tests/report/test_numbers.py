@@ -13,7 +13,8 @@ from outlast.report import words
 from outlast.report.claims import headline, judge, tally
 from outlast.report.digest import Digest, digest
 from outlast.report.load import read
-from outlast.report.sheet import MOST, grouped
+from outlast.report.plots import accuracy_figure
+from outlast.report.sheet import MOST, WIDE, grouped
 from outlast.report.tables import Cell, Table, plain, seeds_table, setup_table
 
 
@@ -131,6 +132,30 @@ def test_arms_are_grouped_when_they_are_many(tmp_path: Path) -> None:
     flat = grouped([digest(a) for a in read([write_study(tmp_path / "t", loose, [])])[0].arms])
     assert [len(group.arms) for group in flat] == [6, 6, 4]
     assert max(len(group.arms) for group in flat) <= MOST
+
+
+def test_arms_of_different_tasks_do_not_share_a_panel(tmp_path: Path) -> None:
+    arms = [(f"{task}-{scheme}", scheme, task) for task in ("copy", "recall") for scheme in "ab"]
+    for name, label, task in arms:
+        write_run(tmp_path / name, label, task=task)
+    study = read([write_study(tmp_path, arms, [])])[0]
+    groups = grouped([digest(arm) for arm in study.arms])
+    assert [group.title for group in groups] == ["copy", "recall"]
+    assert [[a.label for a in group.arms] for group in groups] == [["a", "b"], ["a", "b"]]
+
+
+def test_chance_is_drawn_for_the_version_trained_on_alone(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", variants=(None, "sparse"))
+    figure = accuracy_figure([digest(read([folder])[0].arms[0])], ["joint"], WIDE)
+    assert figure is not None
+    drawn = {
+        ax.get_title(loc="left") or ax.get_title(): [list(line.get_ydata()) for line in ax.lines]
+        for ax in figure.axes
+    }
+    assert {title: [0.03125] * 2 in lines for title, lines in drawn.items()} == {
+        "plain": True,
+        "sparse": False,
+    }
 
 
 def test_markdown_is_escaped() -> None:

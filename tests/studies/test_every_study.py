@@ -1,4 +1,4 @@
-"""Every registered study at every scale is well-formed, and `dat` has the arms it must have."""
+"""Every registered study at every scale is well-formed; `dat` and `tra` have the arms they must."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import pytest
 from outlast.api import task as make_task
 from outlast.errors import SpecError
 from outlast.methods import Setup
+from outlast.mixers.attention import Attention
+from outlast.models import build_model
 from outlast.registry import methods, studies, tasks
-from outlast.specs import parse
+from outlast.specs import Spec, parse
 from outlast.studies import Claim, Study
 from outlast.studies.matching import matched, size_of
 from outlast.train.session import canonical
@@ -47,7 +49,7 @@ STATISTICS = get_args(get_type_hints(Claim)["statistic"])
 
 
 def test_there_is_something_for_a_laptop_and_something_for_a_gpu() -> None:
-    assert {"dat", "phase1"} <= set(studies.names())
+    assert {"dat", "phase1", "tra"} <= set(studies.names())
     for name in studies.names():
         assert {"demo", "paper"} <= set(scales(name))
 
@@ -103,11 +105,12 @@ def test_claims_are_about_what_is_measured(name: str, scale: str) -> None:
         assert claim.multiple in study.ladder, claim
         task = make_task(arms[claim.arm].run.task)
         assert claim.part in ("joint", *task.parts), claim
+        assert claim.variant is None or claim.variant in task.variants, claim
         length = task.lengths[1] * claim.multiple
         assert task.ceiling is None or length <= task.ceiling, claim
         assert claim.statistic in STATISTICS, claim
         assert (claim.versus is not None) == (claim.statistic == "difference"), claim
-        assert claim.versus is None or claim.versus in arms, claim
+        assert claim.versus is None or arms[claim.versus].run.task == arms[claim.arm].run.task
         assert claim.low is not None or claim.high is not None, claim
         assert claim.low is None or claim.high is None or claim.low < claim.high, claim
         assert claim.text
@@ -120,7 +123,7 @@ def test_the_ladder_can_be_climbed(name: str, scale: str) -> None:
     study = make(name, scale)
     assert study.ladder[0] == 1
     assert list(study.ladder) == sorted(set(study.ladder))
-    assert study.sequences >= 2000
+    assert study.sequences >= (2000 if scale == "paper" else 500)
     for arm in study.arms:
         task = make_task(arm.run.task)
         longest = task.lengths[1] * study.ladder[-1]
@@ -236,3 +239,51 @@ def test_the_demo_has_joint_training_delay_control_and_pure_models() -> None:
     assert len({arms[n].model for n in ("joint", "dat", "control")}) == 1
     assert "attention" not in arms["lstm"].model
     assert "lstm" not in arms["transformer"].model
+
+
+# ---- the study of threshold relative attention -------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", ["demo", "paper"])
+def test_every_scheme_meets_every_task(scale: str) -> None:
+    study = make("tra", scale)
+    by_group: dict[str, list[str]] = {}
+    for arm in study.arms:
+        by_group.setdefault(arm.group, []).append(arm.label)
+    assert list(by_group) == ["flip-flop", "copy", "recall"]
+    assert len({tuple(labels) for labels in by_group.values()}) == 1
+    assert len({a.run.settings for a in study.arms}) == 1
+    for group in by_group:
+        ours = [canonical(a.run) for a in study.arms if a.group == group]
+        assert len({run.task for run in ours}) == 1
+        schemes = {_scheme(run.model) for run in ours}
+        assert {
+            ("tra", "softmax"), ("rope", "softmax"), ("alibi", "softmax"), ("nope", "softmax"),
+            ("forget", "softmax"), ("cope", "softmax"), ("stick_breaking", "softmax"),
+            ("rope", "scalable"), ("rope", "entmax"),
+        } <= {(scheme.name, weights) for scheme, weights in schemes}  # fmt: skip
+        assert len(schemes) == len(ours)
+
+
+def _scheme(model: str) -> tuple[Spec, str]:
+    """The scheme and the weights of the attention in a model line."""
+    for mixer in build_model(model, 8, 8, seed=0).modules():
+        if isinstance(mixer, Attention):
+            return mixer.scheme.spec, mixer.weights.spec.name
+    raise AssertionError(f"{model} has no attention")
+
+
+def test_the_papers_flip_flop_is_the_authors() -> None:
+    arm = next(a for a in make("tra", "paper").arms if a.name == "tra")
+    assert size(arm.run.model, arm.run.task) == pytest.approx(2.64e6, rel=0.002)
+    assert make_task(arm.run.task).lengths == (512, 512)
+    settings = arm.run.settings
+    assert (settings.steps, settings.batch, settings.lr) == (25_000, 64, 1e-4)
+    assert settings.rate(0) == settings.lr  # no warm-up
+    assert settings.rate(settings.steps) == pytest.approx(0, abs=0.011 * settings.lr)
+
+
+@pytest.mark.parametrize("scale", ["demo", "paper"])
+def test_tra_is_held_to_all_three_tests_and_to_greater_lengths(scale: str) -> None:
+    held = {(c.variant, c.multiple) for c in make("tra", scale).claims if c.statistic == "min"}
+    assert set(product((None, "sparse", "dense"), (1, 4))) <= held

@@ -43,14 +43,16 @@ def interleaved() -> Layout:
 
 
 @presets.register("tra_transformer")
-def tra_transformer(scheme: Spec = Spec("tra"), heads: int = 4) -> Layout:
-    """The flip-flop Transformer of the TRA authors (2503.23174), with any scheme of attention.
+def tra_transformer(
+    scheme: Spec = Spec("tra"), heads: int = 4, weights: Spec = Spec("softmax")
+) -> Layout:
+    """The flip-flop Transformer of the TRA authors (2503.23174), with any scheme and weights.
 
     Four times x <- RMS(x), x <- x + attention(x), x <- RMS(x), x <- x + MLP(x): the stream carries
     the normalised x. MLP a * SiLU(b) with d -> (2d, 2d) -> d; embedding U(±0.01). Theirs is 256
     wide: ``tra_transformer @ 256``, about 2.64 M parameters. Ours: the learned scale of each RMS,
     and the one before the output. Left out: dropout of 0.01 on attention's logits [deviation].
     """
-    attention = Spec("attention", (scheme,), (("heads", heads),))
+    attention = Spec("attention", (scheme,), (("heads", heads), ("weights", weights)))
     line = parse_layout(f"4 x ({attention} > glu(expand=2)) @ 1, embedding=uniform(0.01), norm=rms")
     return replace(line, width=None, residual="normalised")

@@ -31,7 +31,7 @@ def accuracy_figure(digests: Sequence[Digest], parts: Sequence[str], form: Form)
     panels = _panels(digests, parts)
     if not panels:
         return None
-    chances = any(_chances(group, part) for group, _, part, _ in panels)
+    chances = any(_chances(*panel[:3]) for panel in panels)
     extra: list[Key] = [range_key(), *([chance_key()] if chances else [])]
     page = sheet(form, [group for group, *_ in panels], extra, direct=True)
     with drawing():
@@ -73,7 +73,7 @@ def _draw(
 ) -> None:
     _length_axis(ax, ladder_of, small=len(page.axes) > 1 or page.form.columns == 1)
     accuracy_axis(ax)
-    for chance in _chances(group, part):
+    for chance in _chances(group, variant, part):
         ax.axhline(chance, color=INK, linewidth=1, linestyle=(0, (1, 2)), zorder=1.5)
     for arm in group.arms:
         ladder = arm.digest.ladder(variant)
@@ -82,7 +82,7 @@ def _draw(
             _mean(ax, arm, ladder, part)
     if page.direct:
         _names(ax, group, variant, part)
-        _notes(ax, group, part)
+        _notes(ax, group, variant, part)
 
 
 def _seeds(ax: Axes, arm: Styled, ladder: Ladder, part: str) -> None:
@@ -173,7 +173,7 @@ def _spread(values: Sequence[float], gap: float) -> list[float]:
     return [value - shift for value in placed]
 
 
-def _notes(ax: Axes, group: Group, part: str) -> None:
+def _notes(ax: Axes, group: Group, variant: str | None, part: str) -> None:
     """Words on the plot itself: the training range and chance."""
     lengths = {arm.digest.run.length for arm in group.arms if arm.digest.run}
     text = f"trained up to {lengths.pop():g}" if len(lengths) == 1 else "trained lengths"
@@ -187,7 +187,7 @@ def _notes(ax: Axes, group: Group, part: str) -> None:
         color=MUTED,
         fontsize=7.5,
     )
-    for chance in _chances(group, part)[:1]:
+    for chance in _chances(group, variant, part)[:1]:
         ax.annotate(
             f"chance {'< 0.1' if 0 < chance < 0.001 else percent(chance)} %",
             (0, chance),
@@ -200,7 +200,10 @@ def _notes(ax: Axes, group: Group, part: str) -> None:
         )
 
 
-def _chances(group: Group, part: str) -> list[float]:
+def _chances(group: Group, variant: str | None, part: str) -> list[float]:
+    """What guessing gives; known for the version trained on alone: others ask more, or less."""
+    if variant is not None:
+        return []
     runs = [arm.digest.run for arm in group.arms]
     return sorted({run.chance[part] for run in runs if run and part in run.chance})
 

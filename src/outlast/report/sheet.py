@@ -60,11 +60,12 @@ class Group:
 
 
 def grouped(digests: Sequence[Digest]) -> list[Group]:
-    """All arms together while they are few; else by their group, a panel's worth at a time.
+    """All arms of one task together while they are few; else by group, a panel's worth at a time.
 
     Across groups, arms whose labels end alike ("..., joint") share a colour where that is clear.
     """
-    if len(digests) <= MOST:
+    tasks = {d.run.task for d in digests if d.run}
+    if len(digests) <= MOST and len(tasks) <= 1:
         arms = [_styled(d, i, d.arm.label) for i, d in enumerate(digests)]
         return [Group("", tuple(arms))] if arms else []
     by_group: dict[str, list[Digest]] = {}

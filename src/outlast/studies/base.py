@@ -42,6 +42,8 @@ class Claim:
     statistic: Literal["mean", "min", "max", "difference", "success"] = "mean"
     versus: str | None = None
     part: str = "joint"
+    #: of the task's other versions in the test, such as `sparse`; None is the one trained on
+    variant: str | None = None
     low: float | None = None
     high: float | None = None
     given: str | None = None
