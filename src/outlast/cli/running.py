@@ -49,7 +49,7 @@ def train_and_test(folders: Sequence[Path], device: torch.device) -> int:
     return 0
 
 
-def show_results(folder: Path, rows: list[dict[str, object]]) -> None:
+def show_results(folder: Path, rows: list[dict[str, object]], out: Path | None = None) -> None:
     """The table of accuracy, and where to look next."""
     parts = read_run(folder)["parts"]
     console.print()
@@ -59,8 +59,9 @@ def show_results(folder: Path, rows: list[dict[str, object]]) -> None:
         console.print(
             f"seed {seed} was parked: its loss or a weight was not finite after step {step}"
         )
+    pages = "" if out else f"; a page of pictures: outlast report {folder}"
     console.print(
-        f"\n{folder / 'results.json'} has every seed; a page of pictures: outlast report {folder}",
+        f"\n{out or folder / 'results.json'} has every seed{pages}",
         markup=False,
         soft_wrap=True,
     )

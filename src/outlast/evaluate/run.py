@@ -17,8 +17,9 @@ def evaluate_run(
     ladder: Sequence[float] = LADDER,
     sequences: int = SEQUENCES,
     device: torch.device | str = "cpu",
+    out: Path | None = None,
 ) -> list[Row]:
-    """Measure a run and write `results.json`; returns its rows.
+    """Measure a run and write `results.json`, or another file; returns its rows.
 
     A parked seed is measured as it was left; its rows say at which step that was.
     """
@@ -42,7 +43,7 @@ def evaluate_run(
         for row in own
     ]
     write_json(
-        folder / RESULTS,
+        out or folder / RESULTS,
         {"format": FORMAT, "step": trainer.step, "sequences": sequences, "rows": rows},
     )
     return rows

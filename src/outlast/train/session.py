@@ -138,6 +138,11 @@ def go_on_together(
     with contextlib.ExitStack() as held:
         for folder in folders:
             held.enter_context(locked(folder))
+            if (folder / RESULTS).exists() and not (folder / CHECKPOINT).exists():
+                raise RunFolderError(
+                    f"{folder} has results but no {CHECKPOINT}: there is nothing to go on from; "
+                    f"put it back, or train anew with --overwrite"
+                )
         held.enter_context(precision(runs[0].settings.precision, device))
         asked = held.enter_context(signals())
         fleet = Fleet(list(zip(runs, folders, strict=True)), device)
