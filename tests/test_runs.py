@@ -319,6 +319,19 @@ def test_results_without_a_checkpoint_are_not_trained_over(folder: Path) -> None
     assert (folder / RESULTS).read_text() == "{}"
 
 
+def test_a_checkpoint_from_before_seeds_could_be_parked(folder: Path) -> None:
+    def older(state: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: value for name, value in state.items() if name != "parked"}
+        return kept | {"probe": {"1": 0.5, "3": 0.25}}
+
+    _rewrite(folder, older)
+    assert finished(folder)
+    trainer = open_run(folder, CPU)
+    assert trainer.parked == [None]
+    assert trainer.progress(0.0).probe == {"1": 0.5, "3": 0.25}
+    assert go_on(folder, CPU)
+
+
 def test_a_checkpoint_without_one_tensor(folder: Path) -> None:
     _rewrite(folder, lambda state: state, "weights.head.bias")
     refused(folder, "does not fit this run: weights.head.bias should be .*, found nothing")

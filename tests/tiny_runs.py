@@ -15,7 +15,8 @@ from safetensors import safe_open
 
 import outlast.studies.runner as runner
 from outlast.runs import CHECKPOINT, METRICS
-from outlast.train.session import begin, go_on
+from outlast.train.fleet import Fleet
+from outlast.train.session import begin, canonical, go_on
 from outlast.train.settings import RunSpec, Settings
 
 CPU = torch.device("cpu")
@@ -40,6 +41,45 @@ def trained(run: RunSpec, folder: Path) -> Path:
     begin(run, folder, CPU)
     assert go_on(folder, CPU)
     return folder
+
+
+class InMemory:
+    """Runs trained together that keep their metrics to themselves; `trainer` is the first."""
+
+    def __init__(self, *runs: RunSpec) -> None:
+        self.fleet = Fleet([(canonical(run), Path("nowhere")) for run in runs], CPU)
+        self.trainers = self.fleet.trainers
+        self.trainer = self.trainers[0]
+        self.lines: list[list[dict[str, Any]]] = [[] for _ in runs]
+        for trainer, lines in zip(self.trainers, self.lines, strict=True):
+            trainer.write = lines.extend  # type: ignore[method-assign]
+
+    def steps(self, count: int) -> InMemory:
+        while any(t.going and t.step < count for t in self.trainers):
+            self.fleet.block()
+        return self
+
+    def losses(self, seed: int, run: int = 0) -> list[list[float]]:
+        own = [x for x in self.lines[run] if x["seed"] == seed and "accuracy" in x]
+        return [list(line["loss"].values()) for line in own]
+
+    def events(self, seed: int, run: int = 0) -> list[tuple[int, str]]:
+        own = [x for x in self.lines[run] if x["seed"] == seed and "event" in x]
+        return [(line["step"], line["event"]) for line in own]
+
+
+def assert_seed_is(
+    among: InMemory, alone: InMemory, seed: int, run: int = 0, atol: float = 5e-4
+) -> None:
+    """A seed among others is the seed alone: 30 steps of Adam turn rounding into no more."""
+    assert among.events(seed, run) == alone.events(seed)
+    losses = (torch.tensor(x) for x in (among.losses(seed, run), alone.losses(seed)))
+    torch.testing.assert_close(*losses, rtol=0, atol=5e-5)
+    row = among.trainers[run].run.seeds.index(seed)
+    own = alone.trainer.run.seeds.index(seed)
+    together = among.trainers[run].test_weights()
+    for name, weights in alone.trainer.test_weights().items():
+        torch.testing.assert_close(together[name][row], weights[own], rtol=0, atol=atol, msg=name)
 
 
 def checkpoint(folder: Path) -> tuple[dict[str, bytes], str]:

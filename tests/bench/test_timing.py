@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from outlast.bench import bench_module
+from outlast.bench import BENCHES, bench_module
 from outlast.bench.timing import Bench, line
 from outlast.errors import SpecError
 
@@ -53,9 +53,10 @@ def test_what_cannot_be_is_refused(given):
         Bench(CPU, **given)
 
 
-def test_every_bench_has_sections_with_a_word_on_each():
-    module = bench_module("tra")
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_bench_has_sections_with_a_word_on_each(name):
+    module = bench_module(name)
     assert set(module.default(CPU)) <= set(module.SECTIONS)
     assert all(section.__doc__ for section in module.SECTIONS.values())
-    with pytest.raises(SpecError, match=r"name=tar: expected tra"):
+    with pytest.raises(SpecError, match=r"name=tar: expected tra \| seeds"):
         bench_module("tar")

@@ -114,7 +114,7 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("reproduce", "dat", "--arms", "jiont"), r"arms=jiont: no such arm; did you mean 'joint'\?"),
     (("reproduce", "dat", "--seeds", "x"), r"seeds=x: expected numbers and ranges"),
     (("reproduce", "dat", "--workers", "0"), r"workers=0: expected a whole number >= 1"),
-    (("bench", "tar"), r"name=tar: expected tra"),
+    (("bench", "tar"), r"name=tar: expected tra \| seeds"),
     (("bench", "tra", "--sections", "speed"), r"sections=speed: expected forward"),
     (("bench", "tra", "--budget", "0"), r"budget=0.0: expected seconds > 0"),
     (("show", "compsite"), r"there is nothing called 'compsite'; did you mean 'composite'\?"),

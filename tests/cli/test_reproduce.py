@@ -111,7 +111,7 @@ def test_an_arm_that_fails_is_named_and_the_page_is_made(
     code = main(["reproduce", "mini", "--arms", "broken", "joint", "--out", str(folder)])
     assert code == STOPPED
     text = capsys.readouterr().out
-    assert "far too fast: seed 0: the loss or a weight is not finite" in text
+    assert "far too fast: seeds 0, 1: the loss or a weight is not finite" in text
     assert "trained jointly: done" in text
     assert "not finished: broken" in text
     assert (folder / "report" / "index.html").exists()

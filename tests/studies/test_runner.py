@@ -17,7 +17,7 @@ import outlast.train.loop as loop
 from outlast.errors import RunFolderError
 from outlast.runs import CHECKPOINT, RESULTS, read_metrics, read_run
 from outlast.studies import Arm, Claim, Study
-from outlast.studies.runner import News, run_study
+from outlast.studies.runner import Job, News, Pack, packs, run_study
 from outlast.train.session import begin, go_on
 from outlast.train.settings import RunSpec
 from tiny_runs import (
@@ -163,7 +163,7 @@ def test_asked_to_stop_every_arm_saves_and_leaves(tmp_path: Path) -> None:
         seen: set[str] = set()
 
         def ask(news: News) -> None:
-            if news.state == "training":
+            if news.progress:
                 seen.add(news.arm)
                 if seen == {"a", "b"}:
                     os.kill(os.getpid(), signal.SIGTERM)
@@ -203,13 +203,85 @@ def test_no_arms_at_all(tmp_path: Path) -> None:
     assert run_study(study(*ARMS), [], tmp_path, "cpu", 2, False, Watcher()) == []
 
 
+# ---- arms trained as one -----------------------------------------------------------------------
+
+MANY = [
+    Arm("plain", quick()),
+    Arm("gru", quick(model="gru @ 8")),
+    Arm("dat", quick("dat(switch=10)", seeds=(3,))),
+    Arm("bad", quick(lr=1e38, warmup=0)),
+    Arm("fast", quick("ema(0.9)", lr=5e-3)),
+]
+
+
+def test_arms_of_one_model_task_and_batch_go_together() -> None:
+    spelt = replace(MANY[0].run, model=MANY[0].run.model.replace(" > mlp", " > mlp()"))
+    arms = [*MANY, Arm("spelt", spelt), Arm("small", quick(batch=4))]
+    names = [[a.name for a in pack] for pack in packs(arms, True)]
+    assert names == [["plain", "dat", "bad", "fast", "spelt"], ["gru"], ["small"]]
+    assert packs(arms, False) == [(a,) for a in arms]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_study_of_arms_together(tmp_path: Path) -> None:
+    out, watch = tmp_path / "study", Watcher()
+    assert run(MANY, out, watch, together=True) == ["bad"]
+    for arm in MANY:
+        end = ["failed"] if arm.name == "bad" else ["testing", "done"]
+        assert watch.states(arm.name) == ["started", "training", *end]
+        words = [n.words for n in watch.news if n.arm == arm.name and n.words]
+        assert words[0].startswith("2 seeds at once" if arm.name == "gru" else "7 seeds at once")
+    assert "not finite" in next(n.error for n in watch.news if n.state == "failed")
+    for arm in (MANY[0], MANY[2], MANY[4]):
+        results = json.loads((out / arm.name / RESULTS).read_text())
+        assert {r["seed"] for r in results["rows"]} == set(arm.run.seeds)
+        alone = trained(arm.run, tmp_path / arm.name)
+        states = [json.loads(checkpoint(f)[1]) for f in (alone, out / arm.name)]
+        assert [s["step"] for s in states] == [20, 20]
+        seen = [[(x["step"], *x) for x in read_metrics(f)] for f in (alone, out / arm.name)]
+        assert seen[0] == seen[1]
+
+    # given again, the one that failed is tried beside the others, which are not touched
+    kept = {a.name: (checkpoint(out / a.name), files(out)[str(out / a.name / RESULTS)])
+            for a in MANY if a.name != "bad"}  # fmt: skip
+    again = Watcher()
+    assert run(MANY, out, again, together=True) == ["bad"]
+    assert again.states("plain") == ["done"]
+    assert again.states("bad")[-1] == "failed"
+    assert {n: (checkpoint(out / n), files(out)[str(out / n / RESULTS)]) for n in kept} == kept
+
+
+@pytest.mark.usefixtures("at_once")
+def test_arms_together_that_were_stopped_go_on_bit_for_bit(tmp_path: Path) -> None:
+    arms = [replace(a, run=replace(a.run, settings=replace(a.run.settings, steps=60)))
+            for a in (MANY[0], MANY[2], MANY[4])]  # fmt: skip
+    assert run(arms, tmp_path / "whole", Watcher(), together=True) == []
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+
+        def ask(news: News) -> None:
+            if news.progress and news.progress.step == 20:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        watch = Watcher(ask)
+        stopped = run(arms, tmp_path / "parts", watch, together=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped == sorted(a.name for a in arms), "they had ended before they were asked"
+    assert all(watch.states(a.name)[-1] == "stopped" for a in arms)
+    assert run(arms, tmp_path / "parts", Watcher(), together=True) == []
+    for arm in arms:
+        assert_same_run(tmp_path / "whole" / arm.name, tmp_path / "parts" / arm.name)
+
+
 @pytest.mark.usefixtures("at_once")
 def test_an_arm_that_nobody_listens_to_saves_and_leaves(tmp_path: Path) -> None:
     """As when the process that runs the study is killed: no arm goes on unseen."""
     context: Any = runner.multiprocessing.get_context("spawn")
     ear, mouth = context.Pipe(duplex=False)
-    todo = (Arm("long", quick(steps=100_000)), tmp_path / "long", "cpu", 1, (1,), 8, False, mouth)
-    process = context.Process(target=runner._work, args=todo)
+    pack = Pack((Arm("long", quick(steps=100_000)),), tmp_path, frozenset(["long"]))
+    job = Job("cpu", 1, 1.0, (1,), 8, False)
+    process = context.Process(target=runner._work, args=(pack, job, mouth))
     process.start()
     mouth.close()
     assert ear.recv().state == "training"

@@ -72,6 +72,38 @@ def test_a_gradient_that_is_no_number_spoils_its_own_seed_alone():
     assert fused.stack.table[1].isnan().any()
 
 
+def test_a_seed_at_rest_is_left_as_it_is_whatever_its_gradient():
+    plain, fused = pair(LINES[0], 1.0)
+    for one in (plain, fused):
+        gradient, rates, active = step(0, plain.stack.table)
+        gradient[1], active[1] = torch.nan, 0
+        before = [t[1].clone() for t in (one.stack.table, one.first, one.second, one.counts)]
+        with torch.no_grad():
+            (one._update_plain if one is plain else one._update_fused)(gradient, rates, active)
+        after = (one.stack.table, one.first, one.second, one.counts)
+        assert all(torch.equal(a[1], b) for a, b in zip(after, before, strict=True))
+        assert one.stack.table.isfinite().all()
+
+
+@pytest.mark.parametrize("way", ["_update_plain", "_update_fused"])
+def test_each_seed_may_have_a_clip_and_a_decay_of_its_own(way):
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    clips, decays = (0.1, 1.0, 1e6), (0.0, 0.1, 10.0)
+    mixed = AdamW(Stack(LINES[0], TASK, SEEDS, device), clips, decays)
+    alone = [
+        AdamW(Stack(LINES[0], TASK, SEEDS, device), c, d)
+        for c, d in zip(clips, decays, strict=True)
+    ]
+    for number in range(2):
+        gradient, rates, active = step(number, mixed.stack.table)
+        for one in (mixed, *alone):
+            with torch.no_grad():
+                getattr(one, way)(gradient.clone(), rates, active)
+    for row, one in enumerate(alone):
+        assert torch.equal(mixed.stack.table[row], one.stack.table[row])
+    assert not torch.equal(alone[0].stack.table[2], alone[2].stack.table[2])
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_it_is_taken_and_a_seed_alone_is_the_same_to_the_bit():
     def trained(seeds: list[int]) -> torch.Tensor:

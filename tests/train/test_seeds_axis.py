@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +10,9 @@ import torch
 from outlast.registry import methods, tasks
 from outlast.specs import parse
 from outlast.streams import stream, stream_seed
-from outlast.train.loop import Trainer
-from outlast.train.session import canonical
 from outlast.train.settings import RunSpec
 from outlast.train.stack import Stack
-from tiny_runs import CPU, MODEL, SETTINGS, TASK, tiny
+from tiny_runs import CPU, MODEL, SETTINGS, TASK, InMemory, assert_seed_is, tiny
 
 SEEDS = (3, 0, 7)
 METHODS: list[tuple[str, ...]] = [
@@ -43,47 +40,14 @@ MODELS = [
 ]
 
 
-class InMemory(Trainer):
-    """A trainer that keeps its metrics to itself."""
-
-    def steps(self, count: int) -> InMemory:
-        self.lines: list[dict[str, Any]] = []
-        while self.step < count:
-            plan = self.conductor.plan(self.step, self.step + self.settings.block)
-            end = self.step + self.settings.block
-            metrics = self.stepper.run(self._data(self.step, end, plan), plan)
-            self.step = end
-            self.averaged = [n + self.settings.block for n in self.averaged]
-            self.lines += self._look(metrics, plan)
-        return self
-
-    def losses(self, seed: int) -> list[list[float]]:
-        own = [line for line in self.lines if line["seed"] == seed and "accuracy" in line]
-        return [list(line["loss"].values()) for line in own]
-
-    def events(self, seed: int) -> list[tuple[int, str]]:
-        own = [line for line in self.lines if line["seed"] == seed and "event" in line]
-        return [(line["step"], line["event"]) for line in own]
-
-
 def trainer(*specs: str, seeds: tuple[int, ...], **other: Any) -> InMemory:
-    run = canonical(tiny(*specs, seeds=seeds, block=5, probe=0, checkpoint=5, **other))
-    return InMemory(run, Path("nowhere"), CPU)
+    return InMemory(tiny(*specs, seeds=seeds, block=5, probe=0, checkpoint=5, **other))
 
 
 def assert_alone_is_among(*specs: str, **other: Any) -> InMemory:
     among = trainer(*specs, seeds=SEEDS, **other).steps(30)
-    for row, seed in enumerate(SEEDS):
-        alone = trainer(*specs, seeds=(seed,), **other).steps(30)
-        assert alone.events(seed) == among.events(seed)
-        # 30 steps of Adam turn rounding into no more than this
-        torch.testing.assert_close(
-            torch.tensor(among.losses(seed)), torch.tensor(alone.losses(seed)), rtol=0, atol=5e-5
-        )
-        for name, weights in alone.test_weights().items():
-            torch.testing.assert_close(
-                among.test_weights()[name][row], weights[0], rtol=0, atol=5e-4, msg=name
-            )
+    for seed in SEEDS:
+        assert_seed_is(among, trainer(*specs, seeds=(seed,), **other).steps(30), seed)
     return among
 
 
@@ -138,7 +102,7 @@ def test_a_restart_has_weights_of_its_own() -> None:
 
 
 def test_data_do_not_depend_on_the_other_seeds() -> None:
-    among, alone = trainer(seeds=SEEDS), trainer(seeds=(7,))
+    among, alone = trainer(seeds=SEEDS).trainer, trainer(seeds=(7,)).trainer
     for begin in (0, 5, 25):
         many = among._data(begin, begin + 5, among.conductor.plan(begin, begin + 5))
         one = alone._data(begin, begin + 5, alone.conductor.plan(begin, begin + 5))
@@ -149,14 +113,15 @@ def test_data_do_not_depend_on_the_other_seeds() -> None:
 
 
 def test_data_do_not_depend_on_the_model_or_the_methods() -> None:
-    plain, other = trainer(seeds=(1,)), trainer("ema(0.5)", seeds=(1,), model="gru @ 8")
+    plain = trainer(seeds=(1,)).trainer
+    other = trainer("ema(0.5)", seeds=(1,), model="gru @ 8").trainer
     one = plain._data(10, 15, plain.conductor.plan(10, 15))
     two = other._data(10, 15, other.conductor.plan(10, 15))
     assert torch.equal(one.inputs, two.inputs)
 
 
 def test_data_are_fresh_in_every_block() -> None:
-    run = trainer(seeds=(0,))
+    run = trainer(seeds=(0,)).trainer
     blocks = [run._data(b, b + 5, run.conductor.plan(b, b + 5)).inputs for b in (0, 5, 10)]
     assert not torch.equal(blocks[0], blocks[1])
     assert not torch.equal(blocks[1], blocks[2])
@@ -169,7 +134,7 @@ def test_global_random_state_is_neither_used_nor_moved() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
     two = trainer("ema(0.9)", seeds=(0,)).steps(10)
-    assert torch.equal(one.stack.table, two.stack.table)
+    assert torch.equal(one.trainer.stack.table, two.trainer.stack.table)
 
 
 def test_streams_are_told_apart_by_name_and_numbers() -> None:

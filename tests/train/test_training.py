@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 import outlast
-from outlast.errors import OutlastError, TrainingError
+from outlast.errors import OutlastError
 from outlast.evaluate.run import evaluate_run
-from outlast.runs import CHECKPOINT, METRICS, read_metrics, read_run
+from outlast.runs import read_metrics, read_run
 from outlast.train.checkpoint import load_checkpoint
-from outlast.train.loop import Progress, Trainer
-from outlast.train.optimiser import AdamW
+from outlast.train.fleet import Fleet
+from outlast.train.loop import Progress
 from outlast.train.session import begin, canonical, go_on, load, open_run, pick_device
 from outlast.train.step import Stepper
 from tiny_runs import CPU, SETTINGS, checkpoint, tiny, trained
@@ -80,72 +80,6 @@ def test_steps_that_fill_no_block(tmp_path: Path) -> None:
     folder = trained(tiny(steps=17, block=10, checkpoint=10, probe=10), tmp_path / "run")
     assert [x["step"] for x in read_metrics(folder) if "accuracy" in x] == [10, 10, 17, 17]
     assert json.loads(checkpoint(folder)[1])["step"] == 17
-
-
-# ---- not finite --------------------------------------------------------------------------------
-
-
-def all_finite(folder: Path) -> bool:
-    tensors, _ = load_checkpoint(folder)
-    return all(bool(torch.isfinite(t).all()) for t in tensors.values())
-
-
-def break_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spoil one number of seed 1's weights in the update of a step, after its loss was taken."""
-    update, count = AdamW.update, [0]
-
-    def spoiled(self: AdamW, *args: Any) -> None:
-        update(self, *args)
-        count[0] += 1
-        if count[0] == step:
-            self.stack.table[1, 0] = float("nan")
-
-    monkeypatch.setattr(AdamW, "update", spoiled)
-
-
-@pytest.mark.parametrize("step", [33, 40])
-def test_what_is_not_finite_stops_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
-    """Also in the last step before a checkpoint, whose own loss is still sound."""
-    folder = tmp_path / "run"
-    begin(tiny("ema(0.9)", steps=60), folder, CPU)
-    break_at(step, monkeypatch)
-    with pytest.raises(TrainingError) as caught:
-        go_on(folder, CPU)
-    message = str(caught.value)
-    assert "seed 1" in message
-    assert "not finite between steps 30 and 40" in message
-    assert f"kept in {folder}" in message
-    assert "lr" in message
-    assert json.loads(checkpoint(folder)[1])["step"] == 20
-    assert all_finite(folder)
-    assert "NaN" not in (folder / METRICS).read_text()
-
-    monkeypatch.undo()
-    assert go_on(folder, CPU)  # the last good checkpoint is good
-
-
-def test_a_rate_far_too_high(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    begin(tiny(lr=1e38, warmup=0, model="mlp > lstm @ 16"), folder, CPU)
-    with pytest.raises(TrainingError, match=r"not finite.*Try a smaller lr \(it is 1e\+38\)"):
-        go_on(folder, CPU)
-    if (folder / CHECKPOINT).exists():
-        assert all_finite(folder)
-
-
-def test_asked_to_stop_after_a_broken_block_nothing_broken_is_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "run"
-    run = tiny()
-    begin(run, folder, CPU)
-    break_at(10, monkeypatch)
-    trainer = Trainer(run, folder, CPU)
-    with pytest.raises(TrainingError):
-        trainer.train(stop=lambda: trainer.step > 0)
-    assert not (folder / CHECKPOINT).exists()
 
 
 # ---- precision and device ----------------------------------------------------------------------
@@ -261,8 +195,9 @@ def test_the_average_is_loaded_corrected_for_its_start(tmp_path: Path) -> None:
     folder, decay = tmp_path / "run", 0.5
     run = canonical(tiny(f"ema({decay})", steps=3, block=1, probe=0, checkpoint=1))
     begin(run, folder, CPU)
-    trainer, seen = Trainer(run, folder, CPU), []
-    trainer.train(lambda _: seen.append(trainer.stack.table.clone()))
+    fleet, seen = Fleet([(run, folder)], CPU), []
+    fleet.train(lambda trainer, _: seen.append(trainer.stack.table.clone()))
+    (trainer,) = fleet.trainers
     shares = torch.tensor([0.125, 0.25, 0.5])
     expected = sum(w * s for w, s in zip(seen, shares / shares.sum(), strict=True))
     for row, seed in enumerate(run.seeds):

@@ -1,8 +1,8 @@
 """Benchmarks that print their own truth: `outlast bench NAME`.
 
 A bench is one module with `SECTIONS`, a dict of functions that take a `Bench` and add rows to it;
-`default`, the sections to run on a kind of device; and `prepare`, which compiles what they need.
-Adding one is a file and a line here.
+`default`, the sections to run on a kind of device; and `prepare`, which compiles what they need. It
+may `draw` its rows into a PNG. Adding one is a file and a line here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import ModuleType
 
 from outlast.errors import bad_value
 
-BENCHES = {"tra": "outlast.bench.tra"}
+BENCHES = {name: f"outlast.bench.{name}" for name in ("tra", "seeds", "lstm")}
 
 
 def bench_module(name: str) -> ModuleType:

@@ -16,17 +16,17 @@ def main(
     device: str = "auto",
     out: Path | None = None,
 ) -> None:
-    """Time a kernel beside its peers, with the error of each result beside its time.
+    """Time something beside its peers, with the error of a result beside its time.
 
     Example: outlast bench tra --sections cpu --repeats 1
 
     Args:
-        name: What to measure: tra.
+        name: What to measure: tra, seeds or lstm.
         sections: Parts of it; by default all that the device can show in short time.
         budget: Seconds after which nothing new is begun.
         repeats: Turns of each side; the median is shown.
         device: auto, cpu, cuda, cuda:1 ...
-        out: A JSON file for the numbers.
+        out: A JSON file for the numbers; where a bench has a figure, it lies beside as PNG.
     """
     import json
     import logging
@@ -61,3 +61,5 @@ def main(
     if out is not None:
         facts = {"bench": name, "device": card, "torch": torch.__version__, "repeats": repeats}
         out.write_text(json.dumps(facts | {"rows": bench.records()}, indent=1), encoding="utf-8")
+        if hasattr(module, "draw"):
+            module.draw(bench.rows, out.with_suffix(".png"))

@@ -20,7 +20,9 @@ def sentence(report: Report) -> str:
     losses = "  ".join(f"{name} {value:.3f}" for name, value in report.loss.items())
     probes = "  ".join(f"{m}x {value:.2f}" for m, value in report.probe.items())
     phase = f"  | phase 1: {report.waiting} of {report.seeds} seeds" if report.waiting else ""
-    return f"loss {losses}" + (f"  | right {probes}" if probes else "") + phase
+    who = ", ".join(map(str, report.parked))
+    parked = f"  | parked: seed{'s' * (len(report.parked) > 1)} {who}" if who else ""
+    return f"loss {losses}" + (f"  | right {probes}" if probes else "") + phase + parked
 
 
 def clock(seconds: float) -> str:

@@ -19,6 +19,7 @@ def main(
     out: Path | None = None,
     device: str = "auto",
     workers: int | None = None,
+    together: bool | None = None,
     overwrite: bool = False,
     dry: bool = False,
 ) -> int:
@@ -35,7 +36,8 @@ def main(
         seeds: Other seeds than the study's, such as 0-9.
         out: The study folder; by default runs/STUDY-SCALE.
         device: auto, cpu, cuda, cuda:1 ...
-        workers: Arms trained at the same time; by default one a core, or four on a GPU.
+        workers: Processes at the same time; by default one a core, or four on a GPU.
+        together: Train arms of one model, task and batch as one; by default on a GPU.
         overwrite: Start anew where an arm is already there.
         dry: Only say what would be run.
     """
@@ -75,7 +77,10 @@ def main(
             str(where),
             count,
             overwrite,
-            lambda news: show(names[news.arm], news.progress or news.error or news.state),
+            lambda news: show(
+                names[news.arm], news.progress or news.error or news.words or news.state
+            ),
+            together,
         )
     page = report([folder], folder / "report")
     if unfinished:

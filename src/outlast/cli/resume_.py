@@ -8,16 +8,41 @@ from typing import Annotated
 import tyro
 
 
-def main(folder: Annotated[Path, tyro.conf.Positional], device: str = "auto") -> int:
+def main(
+    folder: Annotated[Path, tyro.conf.Positional],
+    beside: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),
+    seeds: str | None = None,
+    out: Path | None = None,
+    device: str = "auto",
+) -> int:
     """Go on with a run that was stopped or killed; the result is the same as if it had not been.
+
+    Several runs of one model, task and batch are trained together. With --seeds some seeds of a run
+    go on as a run of their own, and the run itself is left as it is.
 
     Example: outlast resume runs/parity
 
     Args:
         folder: The run folder.
+        beside: Folders of other runs, to be trained together with it.
+        seeds: Seeds to go on with, such as 0,3; needs --out.
+        out: The run folder to make for those seeds.
         device: auto, cpu, cuda, cuda:1 ...
     """
+    from outlast.cli.common import read_seeds
     from outlast.cli.running import train_and_test
+    from outlast.errors import bad_value
     from outlast.train.session import pick_device
+    from outlast.train.subset import take_seeds
 
-    return train_and_test(folder, pick_device(device))
+    where = pick_device(device)
+    folders = (folder, *beside)
+    if len({f.resolve() for f in folders}) < len(folders):
+        raise bad_value("folder", " ".join(map(str, folders)), "different run folders")
+    if seeds is None and out is None:
+        return train_and_test(folders, where)
+    if seeds is None or out is None or len(folders) > 1:
+        given = f"{'none' if out is None else out}"
+        raise bad_value("out", given, "a new folder for the --seeds of one run")
+    take_seeds(folder, read_seeds(seeds), out)
+    return train_and_test([out], where)

@@ -16,6 +16,7 @@ def main(
     out: Path,
     method: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     seeds: str = "0",
+    grid: tuple[str, ...] = (),
     label: str = "",
     device: str = "auto",
     overwrite: bool = False,
@@ -31,6 +32,8 @@ def main(
         out: The run folder to make.
         method: What changes while training, such as "dat"; may be given several times.
         seeds: Seeds and ranges of seeds, trained together: 0-4 or 0,2,5.
+        grid: Settings with several values, trained together, each as a run in its own folder in
+            --out: lr=0.001,0.002 weight_decay=0,0.1.
         label: How the run is called in plots.
         device: auto, cpu, cuda, cuda:1 ...
         overwrite: Replace a run that is already in the folder.
@@ -38,10 +41,13 @@ def main(
     """
     from outlast.cli.common import read_seeds
     from outlast.cli.running import train_and_test
+    from outlast.train.grid import spread
     from outlast.train.session import begin, pick_device
     from outlast.train.settings import RunSpec
 
     where = pick_device(device)
     run = RunSpec(task, model, method, read_seeds(seeds), settings, label or out.name)
-    begin(run, out, where, overwrite)
-    return train_and_test(out, where)
+    runs = spread(run, grid, out)
+    for each, folder in runs:
+        begin(each, folder, where, overwrite)
+    return train_and_test([folder for _, folder in runs], where)

@@ -19,7 +19,10 @@ def evaluate_run(
     device: torch.device | str = "cpu",
     out: Path | None = None,
 ) -> list[Row]:
-    """Measure a run and write `results.json`, or another file; returns its rows."""
+    """Measure a run and write `results.json`, or another file; returns its rows.
+
+    A parked seed is measured as it was left; its rows say at which step that was.
+    """
     device = torch.device(device)
     with precision("fp32", device):
         trainer = open_run(folder, device)
@@ -33,7 +36,12 @@ def evaluate_run(
             device,
             trainer.stack.model.ceiling,
         )
-    rows = [{"seed": s, **row} for s, own in zip(seeds, found, strict=True) for row in own]
+    marks = [{} if step is None else {"parked": step} for step in trainer.parked]
+    rows = [
+        {"seed": seed, **mark, **row}
+        for seed, mark, own in zip(seeds, marks, found, strict=True)
+        for row in own
+    ]
     write_json(
         out or folder / RESULTS,
         {"format": FORMAT, "step": trainer.step, "sequences": sequences, "rows": rows},

@@ -217,6 +217,7 @@ def _arm_json(d: Digest) -> dict[str, Any]:
         **{key: about.get(key) for key in copied},
         "sequences": d.run.sequences if d.run else None,
         "phase1": asdict(d.phase) if d.phase else None,
+        "parked": {str(seed): step for seed, step in d.run.parked.items()} if d.run else {},
         "results": [_ladder_json(ladder) for ladder in d.ladders],
     }
 

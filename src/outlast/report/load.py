@@ -33,12 +33,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Event:
-    """Something a method did while training, such as the switch to phase 2."""
+    """Something that happened to a seed while training, such as the switch to phase 2."""
 
     step: int
     seed: int
     name: str
     converged: bool | None
+    since: int | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,15 @@ class Run:
     last_step: int = 0
     rows: tuple[Row, ...] | None = None
     sequences: int | None = None
+
+    @property
+    def parked(self) -> dict[int, int]:
+        """Seeds whose loss was not finite any more, and the step they were left at."""
+        return {
+            e.seed: e.step if e.since is None else e.since
+            for e in self.events
+            if e.name == "parked"
+        }
 
 
 @dataclass(frozen=True)
@@ -208,7 +218,9 @@ def _with_metrics(run: Run) -> Run:
         if "event" in line.data:  # an event's other fields are its method's own business
             converged = line.data.get("converged")
             known = converged if isinstance(converged, bool) else None
-            events.append(Event(step, seed, line.text("event"), known))
+            since = line.data.get("since")
+            begun = since if isinstance(since, int) else None
+            events.append(Event(step, seed, line.text("event"), known, begun))
             continue
         for part, loss in (line.numbers("loss") or {}).items():
             losses.setdefault(part, {}).setdefault(seed, {})[step] = loss

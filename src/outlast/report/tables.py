@@ -11,6 +11,7 @@ from outlast.evaluate.statistics import LEVEL
 from outlast.report import words
 from outlast.report.claims import Verdict
 from outlast.report.digest import LEVELS, Digest, Ladder, multiples_of, variants_of
+from outlast.report.load import Run
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,19 @@ def _setup(d: Digest) -> tuple[Cell, ...]:
         Cell("; ".join(run.methods) or "none", tone="spec" if run.methods else ""),
         Cell(_whole(run.about.get("parameters")), tone="number"),
         Cell(_whole(steps), tone="number"),
-        Cell(words.numbered(run.seeds), tone="number"),
+        _seeds(run),
         Cell(value, note, tone="number bad" if bad else "number"),
     )
 
 
 def _whole(count: object) -> str:
     return f"{count:,}" if isinstance(count, int) else words.NONE
+
+
+def _seeds(run: Run) -> Cell:
+    """The seeds of a run; those that had to be parked are told."""
+    note = f"({len(run.parked)} parked)" if run.parked else ""
+    return Cell(words.numbered(run.seeds), note, tone="number bad" if note else "number")
 
 
 def _status(d: Digest) -> Cell:
@@ -170,9 +177,15 @@ def seeds_table(digests: Sequence[Digest]) -> Table:
             for seed in sorted(seeds | set(d.run.seeds if d.run else ())):
                 variant = [Cell(ladder.variant or "plain")] if named else []
                 cells = [_one(ladder, m, seed) for m in multiples]
-                lead = (Cell(d.arm.label), *variant, Cell(str(seed)), _phase_of(d, seed))
+                lead = (Cell(d.arm.label), *variant, _seed(d.run, seed), _phase_of(d, seed))
                 rows.append((*lead, *cells))
     return Table(heads, tuple(rows), 2 + len(named))
+
+
+def _seed(run: Run | None, seed: int) -> Cell:
+    """A seed; one whose loss was not finite any more was measured as it was before."""
+    since = run.parked.get(seed) if run else None
+    return Cell(str(seed) if since is None else f"{seed}, parked at step {since}")
 
 
 def _phase_of(d: Digest, seed: int) -> Cell:

@@ -1,5 +1,9 @@
 """Running the arms of a study side by side in processes, each in its own run folder.
 
+Arms of one model, task and batch may share a process, where they are trained as one (on a GPU they
+are, as that fills it best). Which arms go together is decided by those chosen, not by those still
+unfinished: so an arm goes on beside the same others, bit for bit as if it had not been stopped.
+
 An arm that is finished is left alone, one that was interrupted goes on where it stopped; so a
 study is resumed by giving the same command again.
 """
@@ -9,18 +13,25 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 from outlast.errors import OutlastError, RunFolderError
 from outlast.runs import RESULTS, RUN, read_run
 from outlast.studies.base import Arm, Study
 from outlast.train.loop import Progress
-from outlast.train.session import begin, canonical, finished, go_on, pick_device, signals
+from outlast.train.rows import alike
+from outlast.train.session import (
+    begin,
+    canonical,
+    finished,
+    go_on_together,
+    pick_device,
+    signals,
+)
 from outlast.train.settings import RunSpec
 
 
@@ -32,15 +43,41 @@ class News:
     state: str
     progress: Progress | None = None
     error: str = ""
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Arms that share a process, where their folders are, and which of them need work."""
+
+    arms: tuple[Arm, ...]
+    out: Path
+    todo: frozenset[str]
+
+    @property
+    def folders(self) -> list[Path]:
+        return [self.out / arm.name for arm in self.arms]
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a process is to go about its pack."""
+
+    device: str
+    threads: int
+    share: float
+    ladder: Sequence[float]
+    sequences: int
+    overwrite: bool
 
 
 @dataclass
 class _Worker:
-    """The process of an arm, where its news come from, and what it said last."""
+    """The process of a pack, where its news come from, and what it said last of each arm."""
 
     process: BaseProcess
     ear: Connection
-    said: str = "started"
+    said: dict[str, str]
     asked: bool = False
 
 
@@ -52,28 +89,41 @@ def run_study(
     workers: int,
     overwrite: bool,
     watch: Callable[[News], None],
+    together: bool | None = None,
 ) -> list[str]:
-    """Run arms, `workers` at a time; returns the names of those that did not get to the end."""
-    waiting = unfinished_arms(arms, out, overwrite)
+    """Run arms, `workers` processes at a time; returns the names of those not at their end.
+
+    `together` says whether arms that can be are trained as one; by default on a GPU.
+    """
+    if together is None:
+        together = pick_device(device).type == "cuda"
+    unfinished = {a.name for a in unfinished_arms(arms, out, overwrite)}
     for arm in arms:
-        if arm not in waiting:
+        if arm.name not in unfinished:
             watch(News(arm.name, "done"))
+    waiting = [
+        Pack(pack, out, todo)
+        for pack in packs(arms, together)
+        if (todo := frozenset(a.name for a in pack) & unfinished)
+    ]
     context = multiprocessing.get_context("spawn")
     running: dict[str, _Worker] = {}
-    unfinished = {a.name for a in waiting}
-    threads = max(1, (os.cpu_count() or 1) // max(1, min(workers, len(waiting) or 1)))
+    beside = max(1, min(workers, len(waiting)))
+    threads = max(1, (os.cpu_count() or 1) // beside)
+    job = Job(device, threads, 1 / beside, study.ladder, study.sequences, overwrite)
     with signals() as asked:
         while (waiting and not asked) or running:
             while waiting and len(running) < workers and not asked:
-                arm = waiting.pop(0)
+                pack = waiting.pop(0)
                 # a pipe for each: one that dies while it writes does not hold up the others
                 ear, mouth = context.Pipe(duplex=False)
-                todo = (arm, out / arm.name, device, threads, study.ladder, study.sequences)
-                process = context.Process(target=_work, args=(*todo, overwrite, mouth))
+                process = context.Process(target=_work, args=(pack, job, mouth))
                 process.start()
                 mouth.close()
-                running[arm.name] = _Worker(process, ear)
-                watch(News(arm.name, "started"))
+                names = [a.name for a in pack.arms if a.name in pack.todo]
+                running[names[0]] = _Worker(process, ear, dict.fromkeys(names, "started"))
+                for name in names:
+                    watch(News(name, "started"))
             if asked:
                 _pass_on(running)
             for news in _listen(running, bool(asked)):
@@ -81,6 +131,16 @@ def run_study(
                     unfinished.discard(news.arm)
                 watch(news)
     return sorted(unfinished)
+
+
+def packs(arms: Sequence[Arm], together: bool) -> list[tuple[Arm, ...]]:
+    """Arms that are trained as one: those of one model, task and batch, in their order."""
+    if not together:
+        return [(arm,) for arm in arms]
+    found: dict[object, list[Arm]] = {}
+    for arm in arms:
+        found.setdefault(alike(canonical(arm.run)), []).append(arm)
+    return [tuple(pack) for pack in found.values()]
 
 
 def unfinished_arms(arms: list[Arm], out: Path, overwrite: bool) -> list[Arm]:
@@ -102,26 +162,27 @@ def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
 
 
 def _listen(running: dict[str, _Worker], asked: bool) -> list[News]:
-    """The news of a moment; an arm whose process has ended is taken off `running`."""
+    """The news of a moment; a pack whose process has ended is taken off `running`."""
     names = {worker.ear: name for name, worker in running.items()}
     heard = []
     for ear in wait(list(names), timeout=0.2):
-        name = names[ear]  # type: ignore[index]
-        worker = running[name]
+        key = names[ear]  # type: ignore[index]
+        worker = running[key]
         try:
             news: News = worker.ear.recv()
-            worker.said = news.state
+            worker.said[news.arm] = news.state
             heard.append(news)
         except (EOFError, OSError):
-            del running[name]
+            del running[key]
             worker.process.join()
-            if worker.said in ("done", "failed", "stopped"):
-                continue
-            if asked:  # before it could listen
-                heard.append(News(name, "stopped"))
-            else:  # killed, perhaps for want of memory
-                code = worker.process.exitcode
-                heard.append(News(name, "failed", error=f"its process ended, exit code {code}"))
+            for name, said in worker.said.items():
+                if said in ("done", "failed", "stopped"):
+                    continue
+                if asked:  # before it could listen
+                    heard.append(News(name, "stopped"))
+                else:  # killed, perhaps for want of memory
+                    code = worker.process.exitcode
+                    heard.append(News(name, "failed", error=f"its process ended, exit code {code}"))
     return heard
 
 
@@ -133,42 +194,57 @@ def _pass_on(running: dict[str, _Worker]) -> None:
             worker.process.terminate()
 
 
-def _work(
-    arm: Arm,
-    folder: Path,
-    device_name: str,
-    threads: int,
-    ladder: Any,
-    sequences: int,
-    overwrite: bool,
-    mouth: Connection,
-) -> None:
+def _work(pack: Pack, job: Job, mouth: Connection) -> None:
     """The life of one process: begin or go on, then evaluate."""
     import torch
 
     from outlast.evaluate.run import evaluate_run
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on as SIGTERM
-    torch.set_num_threads(threads)
+    torch.set_num_threads(job.threads)
+    open_ends = {a.name for a in pack.arms if a.name in pack.todo}
 
-    def tell(state: str, progress: Progress | None = None, error: str = "") -> None:
+    def tell(
+        arm: str, state: str, progress: Progress | None = None, error: str = "", words: str = ""
+    ) -> None:
+        if arm not in open_ends:  # it was at its end before, and is here for the others' sake
+            return
+        if state in ("done", "failed", "stopped"):
+            open_ends.discard(arm)
         try:
-            mouth.send(News(arm.name, state, progress, error))
+            mouth.send(News(arm, state, progress, error, words))
         except OSError:  # nobody listens any more: save and leave
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def tell_all(state: str, error: str = "", words: str = "") -> None:
+        for arm in pack.arms:
+            tell(arm.name, state, error=error, words=words)
+
     try:
-        device = pick_device(device_name)
-        if overwrite or not (folder / RUN).exists():
-            begin(arm.run, folder, device, overwrite=overwrite)
-        if not go_on(folder, device, lambda p: tell("training", p)):
-            tell("stopped")
+        device = pick_device(job.device)
+        for arm, folder in zip(pack.arms, pack.folders, strict=True):
+            if job.overwrite or not (folder / RUN).exists():
+                begin(arm.run, folder, device, overwrite=job.overwrite)
+        ended, failures = go_on_together(
+            pack.folders,
+            device,
+            lambda folder, progress: tell(folder.name, "training", progress),
+            lambda words: tell_all("training", words=words),
+            job.share,
+        )
+        for folder, failure in zip(pack.folders, failures, strict=True):
+            if failure is not None:
+                tell(folder.name, "failed", error=str(failure))
+        if not ended:
+            tell_all("stopped")
             return
-        tell("testing")
-        evaluate_run(folder, ladder, sequences, device)
-        tell("done")
+        for folder in pack.folders:
+            if folder.name in open_ends:
+                tell(folder.name, "testing")
+                evaluate_run(folder, job.ladder, job.sequences, device)
+                tell(folder.name, "done")
     except OutlastError as error:
-        tell("failed", error=str(error))
-    except Exception as error:  # the other arms go on; the parent reports it
-        tell("failed", error=f"{type(error).__name__}: {error}")
+        tell_all("failed", error=str(error))
+    except Exception as error:  # the other packs go on; the parent reports it
+        tell_all("failed", error=f"{type(error).__name__}: {error}")
         raise

@@ -60,6 +60,10 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     missing = [name for name in STATE if name not in state]
     if missing:
         raise RunFolderError(f"{path} is damaged: it has no {', '.join(missing)}")
+    seeds = len(state["averaged"])  # one written before seeds could be parked has none that is
+    state.setdefault("parked", [None] * seeds)
+    if isinstance(state["probe"], dict):  # and its probe is the mean over them
+        state["probe"] = [dict(state["probe"]) for _ in range(seeds)]
     return tensors, state
 
 

@@ -1,22 +1,16 @@
-"""The training loop, for all seeds of a run at once. As pseudocode::
+"""One run: its record, its folder, its methods, and what its seeds have come to.
 
-    stack, optimiser, conductor = from the run's record, or from its checkpoint
-    for each block of 50 steps:
-        plan  = what the methods want of each seed      (gates, rates, loss weights, lengths)
-        data  = fresh sequences for each seed           (a pure function of seed and block)
-        for each step: forward, losses by part, backward, AdamW       (never waits for the host)
-        losses of the block -> metrics.jsonl, methods' triggers, progress
-        now and then: probe accuracy at 1 x and 3 x, save a checkpoint
+A run does not step by itself. `train/fleet.py` has the loop: it asks each run for the plan and the
+data of a block, and hands back what the block gave. Everything a run needs to go on is in its
+checkpoint and the step number, so a killed run resumes bit for bit.
 
-The host looks at the device once a block; everything a run needs to go on is in the checkpoint
-and the step number, so a killed run resumes bit for bit.
+A seed whose loss or weights are no longer finite is *parked*: it is what it was at the start of
+that block, and stays so; it is reported, and the other seeds go on.
 """
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,23 +20,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.errors import RunFolderError, TrainingError
-from outlast.evaluate.ladder import evaluate_stack
-from outlast.methods.base import PATHWAYS, Losses, Setup
+from outlast.methods.base import PATHWAYS, Control, Losses, Setup
 from outlast.registry import methods as method_registry
 from outlast.registry import tasks as task_registry
 from outlast.runs import CHECKPOINT, append_metrics, cut_metrics
 from outlast.streams import stream
 from outlast.tasks import IGNORE, Batch
 from outlast.train.checkpoint import load_checkpoint, restore, save_checkpoint
-from outlast.train.optimiser import AdamW
 from outlast.train.plan import Conductor, Plan
+from outlast.train.rows import Rows, decay_among
 from outlast.train.settings import RunSpec
 from outlast.train.stack import Stack
-from outlast.train.step import Block, Stepper
 
-log = logging.getLogger(__name__)
-PROBE_SEQUENCES = 128
-PROBE_MULTIPLES = (1, 3)
+#: why a seed is parked
+NOT_FINITE = "the loss or a weight is not finite"
 
 
 @dataclass
@@ -56,30 +47,47 @@ class Progress:
     probe: dict[str, float]
     waiting: int
     seeds: int
+    parked: tuple[int, ...] = ()
 
 
 class Trainer:
-    """All seeds of one run, in one folder."""
+    """All seeds of one run, in one folder; `rows` are theirs among those of other runs."""
 
-    def __init__(self, run: RunSpec, folder: Path, device: torch.device) -> None:
+    def __init__(
+        self, run: RunSpec, folder: Path, device: torch.device, rows: Rows | None = None
+    ) -> None:
         self.run, self.folder, self.device = run, folder, device
         self.settings = run.settings
         self.task = task_registry.build(run.task)
-        self.stack = Stack(run.model, self.task, run.seeds, device)
         built = [method_registry.build(m) for m in run.methods]
         setup = Setup(run.settings.steps, self.task.parts, self.task.lengths)
         self.conductor = Conductor(built, setup, run.settings, run.seeds)
-        self.optimiser = AdamW(self.stack, run.settings.clip, run.settings.weight_decay)
-        decays = [m.average for m in built if m.average is not None]
-        self.decay = decays[-1] if decays else None
-        self.average = torch.zeros_like(self.stack.table) if decays else None
+        self.rows = Rows.make([run], device) if rows is None else rows
+        self.stack, self.optimiser = self.rows.stack, self.rows.optimiser
+        self.decay = decay_among(built)
+        self.average = None if self.decay is None else self.rows.average
         #: steps each seed's average has seen, for the correction of its start
         self.averaged = [0] * len(run.seeds)
-        kept = (self.decay, self.average) if self.decay and self.average is not None else None
-        bf16 = run.settings.precision == "bf16"
-        self.stepper = Stepper(self.stack, self.optimiser, self.task.parts, bf16, kept)
+        #: for a seed that is parked, the step whose weights it has
+        self.parked: list[int | None] = [None] * len(run.seeds)
+        self.probes: list[dict[str, float]] = [{} for _ in run.seeds]
+        self.losses = torch.zeros(len(run.seeds), len(self.task.parts))
         self.step = 0
-        self.probe: dict[str, float] = {}
+        self.failure: TrainingError | None = None
+
+    @property
+    def going(self) -> bool:
+        """Whether there are steps left to train, and a seed to train."""
+        return self.step < self.settings.steps and self.failure is None
+
+    def live(self) -> list[int]:
+        """The rows that are not parked."""
+        return [row for row, since in enumerate(self.parked) if since is None]
+
+    def control(self, row: int) -> Control:
+        """What the methods want of a seed now, or wanted when it was parked."""
+        since = self.parked[row]
+        return self.conductor.control(self.step if since is None else since, row)
 
     # ---- saving and going on -------------------------------------------------------------
 
@@ -100,7 +108,8 @@ class Trainer:
             "step": self.step,
             "averaged": self.averaged,
             "methods": self.conductor.states,
-            "probe": self.probe,
+            "probe": self.probes,
+            "parked": self.parked,
         }
         save_checkpoint(self.folder, self.tensors(), state)
 
@@ -117,7 +126,8 @@ class Trainer:
             for name, target in self.tensors().items():
                 restore(target, saved, name, path)
             self.step, self.averaged = state["step"], state["averaged"]
-            self.conductor.states, self.probe = state["methods"], state["probe"]
+            self.conductor.states, self.probes = state["methods"], state["probe"]
+            self.parked = state["parked"]
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must agree on with its run."""
@@ -137,43 +147,22 @@ class Trainer:
         correction = (1 - self.decay ** seen.clamp_min(1)).to(self.average)
         return self.stack.named(self.average / correction[:, None])
 
-    # ---- the loop ------------------------------------------------------------------------
+    # ---- a block of steps ----------------------------------------------------------------
 
-    def train(
-        self,
-        watch: Callable[[Progress], None] | None = None,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> bool:
-        """Train to the end, or until `stop` asks to leave; True when the end was reached."""
-        started, first = time.monotonic(), self.step
-        cut_metrics(self.folder, self.step)
-        while self.step < self.settings.steps:
-            if stop():
-                self.save()
-                return False
-            losses = self._block()
-            done = time.monotonic() - started
-            left = done / (self.step - first) * (self.settings.steps - self.step)
-            if watch is not None:
-                watch(self._progress(losses, left))
-            if self.step % self.settings.checkpoint == 0 or self.step == self.settings.steps:
-                self.save()
-        return True
-
-    def _block(self) -> Tensor:
-        begin = self.step
+    def next_block(self) -> tuple[Plan, Batch]:
+        """The plan and the data (steps, S, batch, tokens) of the next block."""
+        begin, everyone = self.step, range(len(self.run.seeds))
+        if not self.going:  # a step of nothing, for the others to go on beside it
+            nothing = torch.zeros(1, len(everyone), self.settings.batch, 1, dtype=torch.long)
+            data = Batch(nothing, nothing + IGNORE, nothing - 1).to(self.device)
+            return self.conductor.plan(begin, begin + 1).without(everyone), data
         end = min(begin + self.settings.block, self.settings.steps)
         plan = self.conductor.plan(begin, end)
-        metrics = self.stepper.run(self._data(begin, end, plan), plan).cpu()
-        self.step = end
-        self.averaged = [n + end - begin for n in self.averaged]
-        lines = self._look(metrics, plan)
-        if self.settings.probe and self.step % self.settings.probe == 0:
-            lines += self._probe()
-        append_metrics(self.folder, lines)
-        return metrics[:, :, 0].mean(0)
+        data = self._data(begin, end, plan)
+        idle = [row for row in everyone if self.parked[row] is not None]
+        return (plan.without(idle) if idle else plan), data
 
-    def _data(self, begin: int, end: int, plan: Plan) -> Block:
+    def _data(self, begin: int, end: int, plan: Plan) -> Batch:
         """Fresh sequences for each seed and step, a pure function of the seed and the block."""
         steps, size = end - begin, self.settings.batch
         batches = [
@@ -181,53 +170,72 @@ class Trainer:
             for seed, lengths in zip(self.run.seeds, plan.lengths, strict=True)
         ]
         widest = max(b.inputs.shape[1] for b in batches)
-        padded = [_pad(b, widest) for b in batches]
+        padded = [widen(b, widest) for b in batches]
 
         def table(name: str) -> Tensor:
             rows = torch.stack([getattr(b, name) for b in padded])
             return rows.unflatten(1, (steps, size)).transpose(0, 1).contiguous()
 
-        controls = (plan.gates, plan.leaks, plan.rates, plan.active, plan.weights)
-        return Block(
-            table("inputs"), table("targets"), table("part"), *(c.to(self.device) for c in controls)
+        return Batch(table("inputs"), table("targets"), table("part"))
+
+    def take(self, metrics: Tensor, plan: Plan, before: Sequence[Tensor]) -> list[dict[str, Any]]:
+        """What a block gave, (steps, S, 2, parts); returns lines for the metrics.
+
+        `before` are the tables of the rows as they were at its start.
+        """
+        begin, live = self.step, self.live()
+        self.step += len(metrics)
+        # a last step may break the weights after its loss was taken: they must not be saved
+        sound = torch.isfinite(self.stack.table).all(1).cpu()
+        sound &= torch.isfinite(metrics[:, :, 0]).all(2).all(0)
+        lines: list[dict[str, Any]] = []
+        for row in live:
+            if sound[row]:
+                self.averaged[row] += len(metrics)
+                lines += self._look(row, metrics[:, row], plan)
+            else:
+                self.rows.put_back(before, row)
+                self.parked[row] = begin
+                event = {"event": "parked", "since": begin, "what": NOT_FINITE}
+                lines.append({"step": self.step, "seed": self.run.seeds[row], **event})
+        self.losses = metrics[:, :, 0].mean(0)
+        if not self.live():
+            self.failure = self._failure(begin)
+        return lines
+
+    def _look(self, row: int, metrics: Tensor, plan: Plan) -> list[dict[str, Any]]:
+        """Show the losses of a block to the methods of a seed, and note what happened."""
+        parts, losses, accuracies = self.task.parts, metrics[:, 0], metrics[:, 1]
+        where = {"step": self.step, "seed": self.run.seeds[row]}
+        means = {"loss": _rounded(parts, losses.mean(0))}
+        lines: list[dict[str, Any]] = [
+            where | means | {"accuracy": _rounded(parts, accuracies.mean(0))}
+        ]
+        shown: Losses = {parts[i]: losses[:, i].tolist() for i in plan.trained(row, parts)}
+        for method, event in self.conductor.observe(self.step, row, shown):
+            lines.append(where | {"event": event.name, "method": method.spec.name} | event.details)
+            if event.name == "restart":
+                self._restart(row, event.details["attempt"])
+        return lines
+
+    def _failure(self, begin: int) -> TrainingError:
+        """No seed is left: what stops a run."""
+        now = [s for s, since in zip(self.run.seeds, self.parked, strict=True) if since == begin]
+        earlier = len(self.run.seeds) - len(now)
+        others = f" (the other {earlier} were parked before)" if earlier else ""
+        return TrainingError(
+            f"seed{'s' * (len(now) > 1)} {', '.join(map(str, now))}: {NOT_FINITE} between steps "
+            f"{begin} and {self.step}{others}; the last good checkpoint is kept in {self.folder}. "
+            f"Try a smaller lr (it is {self.settings.lr:g}) or a longer warmup."
         )
 
-    def _look(self, metrics: Tensor, plan: Plan) -> list[dict[str, Any]]:
-        """Check the losses of a block, show them to the methods, and note what happened."""
-        parts, lines = self.task.parts, []
-        # a last step may break the weights after its loss was taken: they must not be saved
-        sound = torch.isfinite(self.stack.table).all(1).tolist()
-        for row, seed in enumerate(self.run.seeds):
-            losses, accuracies = metrics[:, row, 0], metrics[:, row, 1]
-            if not (sound[row] and bool(torch.isfinite(losses).all())):
-                raise TrainingError(
-                    f"seed {seed}: the loss or a weight is not finite between steps "
-                    f"{self.step - len(losses)} and {self.step}; the last good checkpoint is kept "
-                    f"in {self.folder}. "
-                    f"Try a smaller lr (it is {self.settings.lr:g}) or a longer warmup."
-                )
-            lines.append(
-                {
-                    "step": self.step,
-                    "seed": seed,
-                    "loss": _rounded(parts, losses.mean(0)),
-                    "accuracy": _rounded(parts, accuracies.mean(0)),
-                }
-            )
-            shown: Losses = {parts[i]: losses[:, i].tolist() for i in plan.trained(row, parts)}
-            for method, event in self.conductor.observe(self.step, row, shown):
-                lines.append(
-                    {
-                        "step": self.step,
-                        "seed": seed,
-                        "event": event.name,
-                        "method": method.spec.name,
-                        **event.details,
-                    }
-                )
-                if event.name == "restart":
-                    self._restart(row, event.details["attempt"])
-        return lines
+    def write(self, lines: list[dict[str, Any]]) -> None:
+        """Add lines to the metrics."""
+        append_metrics(self.folder, lines)
+
+    def cut_back(self) -> None:
+        """Take back what the metrics say of steps past the checkpoint."""
+        cut_metrics(self.folder, self.step)
 
     def _restart(self, row: int, attempt: int) -> None:
         self.stack.reset(row, attempt)
@@ -238,63 +246,62 @@ class Trainer:
 
     def tester(self) -> Callable[[Tensor], Tensor]:
         """Tokens (batch, tokens) to every seed's logits, as the methods leave the gates now."""
-        rows = range(len(self.run.seeds))
-        gates = torch.tensor(
-            [[self.conductor.control(self.step, row).gate[p] for p in PATHWAYS] for row in rows]
-        )
-        self.stack.set_controls(
-            {p: gates[:, i].tolist() for i, p in enumerate(PATHWAYS)},
-            {p: [1.0] for p in PATHWAYS},
-        )
-        weights, gates = self.test_weights(), gates.to(self.device)
-        return lambda tokens: self.stack.run(tokens[None], weights, gates)
+        return tester(self.stack, [self])
 
-    @torch.no_grad()
-    def _probe(self) -> list[dict[str, Any]]:
-        """A quick look at joint accuracy at and beyond the training length."""
-        rows = evaluate_stack(
-            self.tester(),
-            len(self.run.seeds),
-            self.task,
-            PROBE_MULTIPLES,
-            PROBE_SEQUENCES,
-            self.device,
-            self.stack.model.ceiling,
-            variants=False,
-            stream_name=f"probe {self.step}",
-        )
-        found = [
-            {f"{r['multiple']:g}": round(r["exact"]["joint"], 4) for r in own if r["exact"]}
-            for own in rows
-        ]
-        self.probe = {m: sum(f[m] for f in found) / len(found) for m in found[0]}
+    def note_probe(self, found: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Joint accuracy of each seed at and beyond the training length; returns lines."""
+        for row in self.live():
+            tested = [r for r in found[row] if r["exact"]]
+            self.probes[row] = {f"{r['multiple']:g}": round(r["exact"]["joint"], 4) for r in tested}
         return [
-            {"step": self.step, "seed": seed, "probe": own}
-            for seed, own in zip(self.run.seeds, found, strict=True)
+            {"step": self.step, "seed": self.run.seeds[row], "probe": self.probes[row]}
+            for row in self.live()
         ]
 
-    def _progress(self, losses: Tensor, left: float) -> Progress:
-        waiting = sum(
-            any(s.get("switched", 0) is None for s in states) for states in self.conductor.states
-        )
+    def progress(self, seconds_left: float) -> Progress:
+        """Where the run stands; numbers are means over the seeds that are not parked."""
+        live = self.live()
+        waits = [any(s.get("switched", 0) is None for s in own) for own in self.conductor.states]
+        probed = [self.probes[row] for row in live if self.probes[row]]
         return Progress(
             self.step,
             self.settings.steps,
-            left,
-            _rounded(self.task.parts, losses.mean(0)),
-            self.probe,
-            waiting,
+            seconds_left,
+            _rounded(self.task.parts, self.losses[live].mean(0)) if live else {},
+            {m: sum(p[m] for p in probed) / len(probed) for m in probed[0]} if probed else {},
+            sum(waits[row] for row in live),
             len(self.run.seeds),
+            tuple(
+                s for s, since in zip(self.run.seeds, self.parked, strict=True) if since is not None
+            ),
         )
+
+
+def tester(stack: Stack, trainers: Sequence[Trainer]) -> Callable[[Tensor], Tensor]:
+    """Tokens (batch, tokens) to the logits of every row; the stack's rows are the trainers'."""
+    gates = torch.tensor(
+        [
+            [t.control(row).gate[p] for p in PATHWAYS]
+            for t in trainers
+            for row in range(len(t.run.seeds))
+        ]
+    )
+    stack.set_controls(
+        {p: gates[:, i].tolist() for i, p in enumerate(PATHWAYS)}, {p: [1.0] for p in PATHWAYS}
+    )
+    each = [t.test_weights() for t in trainers]
+    weights = each[0] if len(each) == 1 else {n: torch.cat([w[n] for w in each]) for n in each[0]}
+    gates = gates.to(stack.table.device)
+    return lambda tokens: stack.run(tokens[None], weights, gates)
 
 
 def _rounded(names: tuple[str, ...], values: Tensor) -> dict[str, float]:
     return {n: round(v, 6) for n, v in zip(names, values.tolist(), strict=True)}
 
 
-def _pad(batch: Batch, width: int) -> Batch:
+def widen(batch: Batch, width: int) -> Batch:
     """Widen a batch on the right; causal models never look there and nothing is asked there."""
-    extra = (0, width - batch.inputs.shape[1])
+    extra = (0, width - batch.inputs.shape[-1])
     if not extra[1]:
         return batch
     return Batch(

@@ -1,14 +1,18 @@
 """AdamW over a table of seeds, pathway by pathway.
 
-Every seed has its own learning rate, clipping and step count for each pathway. A pathway that
-does not learn in a step is left exactly as it is: no moments, no decay, no count; so attention
-that joins late starts with fresh moments.
+Every seed has its own learning rate and step count for each pathway, its own clipping and its own
+weight decay. A pathway that does not learn in a step is left exactly as it is, whatever its
+gradient: no moments, no decay, no count; so attention that joins late starts with fresh moments,
+and a seed that is parked stays as it was even where its loss is not a number.
 
 On a GPU with Triton a step is two passes over the table (`kernels/adamw`); the plain operations
 here are what it is held to, and what runs elsewhere.
 """
 
 from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,10 +25,16 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 class AdamW:
-    """Moments and counts for a `Stack`, and the update."""
+    """Moments and counts for a `Stack`, and the update; one number for all seeds or one each."""
 
-    def __init__(self, stack: Stack, clip: float, weight_decay: float) -> None:
-        self.stack, self.clip, self.weight_decay = stack, clip, weight_decay
+    def __init__(
+        self, stack: Stack, clip: float | Sequence[float], weight_decay: float | Sequence[float]
+    ) -> None:
+        self.stack = stack
+        self.clip, self.weight_decay = (
+            stack.table.new_tensor(n).expand(len(stack.seeds)).contiguous()
+            for n in (clip, weight_decay)
+        )
         self.first = torch.zeros_like(stack.table)
         self.second = torch.zeros_like(stack.table)
         self.counts = stack.table.new_zeros(len(stack.seeds), len(PATHWAYS))
@@ -32,7 +42,14 @@ class AdamW:
         self.pathway = torch.full_like(stack.decays, -1, dtype=torch.int32)
         for pathway, columns in stack.columns.items():
             self.pathway[columns] = PATHWAYS.index(pathway)
-        self.decays = weight_decay * stack.decays
+
+    def part(self, stack: Stack, rows: slice) -> AdamW:
+        """The optimiser of some rows, which are those of `stack`; the same memory."""
+        own = copy.copy(self)
+        own.stack = stack
+        for name in ("first", "second", "counts", "clip", "weight_decay"):
+            setattr(own, name, getattr(self, name)[rows])
+        return own
 
     def reset(self, row: int) -> None:
         """Forget everything about one seed."""
@@ -52,7 +69,8 @@ class AdamW:
 
         self.counts += active
         count, rate = self.counts.clamp_min(1), rates * active
-        controls = torch.stack([active, rate, rate / (1 - BETA1**count), 1 - BETA2**count], -1)
+        decay = rate * self.weight_decay[:, None]
+        controls = torch.stack([active, decay, rate / (1 - BETA1**count), 1 - BETA2**count], -1)
         triton.update(
             gradient,
             self.stack.table,
@@ -60,8 +78,8 @@ class AdamW:
             self.second,
             controls,
             self.pathway,
-            self.decays,
-            clip=self.clip,
+            self.stack.decays,
+            self.clip,
             betas=(BETA1, BETA2),
             epsilon=EPSILON,
         )
@@ -69,9 +87,10 @@ class AdamW:
     def _update_plain(self, gradient: Tensor, rates: Tensor, active: Tensor) -> None:
         for index, pathway in enumerate(PATHWAYS):
             if pathway in self.stack.columns:
-                gradient[:, self.stack.columns[pathway]] *= active[:, index, None]
+                idle = active[:, index, None] == 0
+                gradient[:, self.stack.columns[pathway]].masked_fill_(idle, 0.0)
         norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-        gradient *= (self.clip / (norm + 1e-6)).clamp_max(1.0)
+        gradient *= (self.clip[:, None] / (norm + 1e-6)).clamp_max(1.0)
         self.counts += active
         for index, pathway in enumerate(PATHWAYS):
             if pathway in self.stack.columns:
@@ -86,12 +105,13 @@ class AdamW:
     def _update_pathway(
         self, columns: slice, gradient: Tensor, rate: Tensor, active: Tensor, count: Tensor
     ) -> None:
-        g = gradient[:, columns]
+        # once more: where the norm is not a number, nor is what was 0
+        g = gradient[:, columns].masked_fill_(active == 0, 0.0)
         first, second = self.first[:, columns], self.second[:, columns]
         weights = self.stack.table[:, columns]
         first.lerp_(g, (1 - BETA1) * active)
         second.lerp_(g * g, (1 - BETA2) * active)
         scale = (second / (1 - BETA2**count)).sqrt_().add_(EPSILON)
         rate = rate * active
-        weights *= 1 - rate * self.weight_decay * self.stack.decays[columns]
+        weights *= 1 - rate * self.weight_decay[:, None] * self.stack.decays[columns]
         weights -= rate / (1 - BETA1**count) * first / scale

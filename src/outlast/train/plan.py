@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.methods.base import PATHWAYS, Control, Event, Losses, Method, MethodState, Setup
@@ -15,14 +17,42 @@ from outlast.train.settings import Settings
 
 @dataclass(frozen=True)
 class Plan:
-    """Tables over (steps of the block, seeds, pathways or parts), and one length range a seed."""
+    """Tables over (steps of the block, seeds, pathways or parts), and one length range a seed.
+
+    `alive` (steps, seeds) is 0 where a seed is left as it is: it is parked, or its run has ended.
+    """
 
     gates: Tensor
     leaks: Tensor
     rates: Tensor
     active: Tensor
     weights: Tensor
+    alive: Tensor
     lengths: list[tuple[int, int]]
+
+    def without(self, rows: Sequence[int]) -> Plan:
+        """The same with some seeds left as they are."""
+        alive = self.alive.clone()
+        alive[:, list(rows)] = 0
+        return self._settled(replace(self, alive=alive))
+
+    def rows(self, rows: slice) -> Plan:
+        """The plan of some seeds."""
+        own = {n: getattr(self, n)[:, rows].contiguous() for n in TABLES}
+        return Plan(**own, lengths=self.lengths[rows])
+
+    @classmethod
+    def join(cls, plans: Sequence[Plan]) -> Plan:
+        """Several runs' plans side by side; a shorter one's seeds rest when it is over."""
+        if len(plans) == 1:
+            return plans[0]
+        steps = max(len(p.alive) for p in plans)
+
+        def table(name: str) -> Tensor:
+            return torch.cat([pad_steps(getattr(p, name), steps) for p in plans], 1)
+
+        lengths = [pair for p in plans for pair in p.lengths]
+        return cls._settled(cls(**{n: table(n) for n in TABLES}, lengths=lengths))
 
     def column(self, table: Tensor, pathway: Pathway) -> list[float]:
         """Every value that a pathway takes in this block."""
@@ -32,6 +62,28 @@ class Plan:
     def trained(self, row: int, parts: tuple[str, ...]) -> list[int]:
         """The parts that have a weight for a seed anywhere in the block."""
         return [i for i in range(len(parts)) if bool(self.weights[:, row, i].any())]
+
+    @staticmethod
+    def _settled(plan: Plan) -> Plan:
+        """Seeds at rest learn nothing, and do not stand in the way of a gate others share."""
+        own, live = plan.alive[:, :, None] > 0, plan.alive.nonzero()
+        gates, leaks = plan.gates, plan.leaks
+        if len(live):
+            step, row = live[0].tolist()
+            gates, leaks = gates.where(own, gates[step, row]), leaks.where(own, leaks[step, row])
+        return replace(plan, gates=gates, leaks=leaks, active=plan.active * own)
+
+
+#: the tables of a plan, by name
+TABLES = ("gates", "leaks", "rates", "active", "weights", "alive")
+
+
+def pad_steps(table: Tensor, steps: int, value: float = 0) -> Tensor:
+    """Lengthen a table whose first axis is the steps of a block."""
+    missing = steps - table.shape[0]
+    return (
+        F.pad(table, (0, 0) * (table.dim() - 1) + (0, missing), value=value) if missing else table
+    )
 
 
 class Conductor:
@@ -66,6 +118,7 @@ class Conductor:
             rates=rates * base[:, None, None],
             active=table(lambda c: [float(c.learns(p)) for p in PATHWAYS]),
             weights=table(lambda c: [c.weights[p] for p in self.setup.parts]),
+            alive=torch.ones(end - begin, len(self.seeds)),
             lengths=[c.lengths for c in controls[0]],
         )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import platform
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from outlast import __version__
-from outlast.errors import OutlastError, RunFolderError
+from outlast.errors import OutlastError, RunFolderError, TrainingError
 from outlast.evaluate.accuracy import chance_levels
 from outlast.methods.base import Setup
 from outlast.models import Model, build_model
@@ -26,8 +27,11 @@ from outlast.models.build import canonical_layout
 from outlast.registry import methods, tasks
 from outlast.runs import CHECKPOINT, FORMAT, METRICS, RESULTS, RUN, locked, read_run, write_json
 from outlast.train.checkpoint import load_checkpoint
+from outlast.train.fleet import Fleet
 from outlast.train.loop import Progress, Trainer
 from outlast.train.settings import RunSpec
+
+log = logging.getLogger(__name__)
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -88,33 +92,66 @@ def begin(run: RunSpec, folder: Path, device: torch.device, overwrite: bool = Fa
     run = canonical(run)
     record = describe(run) | {"device": _device_name(device)}
     with locked(folder):
-        held = [n for n in (RUN, METRICS, CHECKPOINT, RESULTS) if (folder / n).exists()]
-        if held and not overwrite:
-            raise RunFolderError(
-                f"{folder} holds a run already: go on with 'outlast resume {folder}', "
-                f"start anew with --overwrite, or choose another --out"
-            )
+        if not overwrite:
+            claim(folder)
         # the record is replaced last: a kill in between leaves a run that can go on
         for name in (CHECKPOINT, METRICS, RESULTS):
             (folder / name).unlink(missing_ok=True)
         write_json(folder / RUN, record)
 
 
+def claim(folder: Path) -> None:
+    """A folder that holds a run, or what is left of one, is an error."""
+    if any((folder / name).exists() for name in (RUN, METRICS, CHECKPOINT, RESULTS)):
+        raise RunFolderError(
+            f"{folder} holds a run already: go on with 'outlast resume {folder}', "
+            f"start anew with --overwrite, or choose another --out"
+        )
+
+
 def go_on(
     folder: Path, device: torch.device, watch: Callable[[Progress], None] | None = None
 ) -> bool:
     """Train a run from where it stands; False if a signal asked to save and leave."""
-    run = RunSpec.read(read_run(folder))
+    ended, (failure,) = go_on_together(
+        [folder], device, None if watch is None else lambda _, progress: watch(progress)
+    )
+    if failure is not None:
+        raise failure
+    return ended
+
+
+def go_on_together(
+    folders: Sequence[Path],
+    device: torch.device,
+    watch: Callable[[Path, Progress], None] | None = None,
+    say: Callable[[str], None] = log.info,
+    share: float = 1.0,
+) -> tuple[bool, list[TrainingError | None]]:
+    """Train runs as one, each from where it stands; False if a signal asked to save and leave.
+
+    A run that has no seed left does not stop the others; its error is told beside. `say` is told
+    how many seeds are trained at once and why; `share` is the share of the device that is ours.
+    """
+    runs = [RunSpec.read(read_run(folder)) for folder in folders]
     keep_freed_memory()
-    with locked(folder), precision(run.settings.precision, device), signals() as asked:
-        if (folder / RESULTS).exists() and not (folder / CHECKPOINT).exists():
-            raise RunFolderError(
-                f"{folder} has results but no {CHECKPOINT}: there is nothing to go on from; "
-                f"put it back, or train anew with --overwrite"
-            )
-        trainer = Trainer(run, folder, device)
-        trainer.resume()
-        return trainer.train(watch, stop=lambda: bool(asked))
+    with contextlib.ExitStack() as held:
+        for folder in folders:
+            held.enter_context(locked(folder))
+            if (folder / RESULTS).exists() and not (folder / CHECKPOINT).exists():
+                raise RunFolderError(
+                    f"{folder} has results but no {CHECKPOINT}: there is nothing to go on from; "
+                    f"put it back, or train anew with --overwrite"
+                )
+        held.enter_context(precision(runs[0].settings.precision, device))
+        asked = held.enter_context(signals())
+        fleet = Fleet(list(zip(runs, folders, strict=True)), device)
+        fleet.resume()
+        if any(trainer.going for trainer in fleet.trainers):
+            say(fleet.fit(share))
+        tell = None if watch is None else lambda t, progress: watch(t.folder, progress)
+        ended = fleet.train(tell, stop=lambda: bool(asked))
+        return ended, [trainer.failure for trainer in fleet.trainers]
 
 
 def open_run(folder: Path, device: torch.device) -> Trainer:
@@ -136,7 +173,7 @@ def load(folder: str | Path, seed: int | None = None) -> Model:
     row = 0 if seed is None else seeds.index(seed)
     model = trainer.stack.model
     model.load_state_dict({n: t[row] for n, t in trainer.test_weights().items()})
-    control = trainer.conductor.control(trainer.step, row)
+    control = trainer.control(row)
     for sublayer in model.sublayers():
         sublayer.set_gate(control.gate[sublayer.pathway])
         sublayer.set_leak(1.0)

@@ -39,6 +39,8 @@ class Settings:
     probe: int = 250
     #: steps between two checkpoints
     checkpoint: int = 500
+    #: seeds stepped at once, the others in waves (0: as many as fit in memory)
+    together: int = 0
 
     def __post_init__(self) -> None:
         for name, kind in _types().items():
@@ -46,7 +48,7 @@ class Settings:
         for name in ("steps", "batch", "block", "checkpoint"):
             if getattr(self, name) < 1:
                 raise bad_value(name, getattr(self, name), "a whole number >= 1")
-        for name in ("warmup", "probe", "weight_decay"):
+        for name in ("warmup", "probe", "weight_decay", "together"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise bad_value(name, getattr(self, name), "a number >= 0")
         for name in ("lr", "clip"):

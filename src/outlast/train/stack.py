@@ -7,6 +7,7 @@ stays a single-seed `nn.Module`; `torch.func` runs it over the rows.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -66,6 +67,13 @@ class Stack:
         with torch.no_grad():
             for name, columns in self.slices.items():
                 self.table[row, columns] = fresh[name].flatten().to(self.table.device)
+
+    def part(self, rows: slice) -> Stack:
+        """Some of the seeds as a stack of their own, in the same memory."""
+        own = copy.copy(self)
+        own.seeds, own.table = self.seeds[rows], self.table[rows]
+        own.leaves = {n: v.requires_grad_() for n, v in own.named(own.table).items()}
+        return own
 
     def named(self, table: Tensor) -> dict[str, Tensor]:
         """Views of a table under the parameters' names, each (S, *shape)."""

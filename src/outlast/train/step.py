@@ -8,6 +8,7 @@ and on the CPU the same code simply runs.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +16,9 @@ from torch import Tensor
 from outlast.kernels.loss import part_losses
 from outlast.methods.base import PATHWAYS
 from outlast.mixers.base import Pathway
-from outlast.tasks import IGNORE
-from outlast.train.optimiser import AdamW
-from outlast.train.plan import Plan
-from outlast.train.stack import Stack
+from outlast.tasks import IGNORE, Batch
+from outlast.train.plan import TABLES, Plan
+from outlast.train.rows import Rows
 
 
 @dataclass
@@ -33,6 +33,13 @@ class Block:
     rates: Tensor
     active: Tensor
     weights: Tensor
+    alive: Tensor
+
+    @classmethod
+    def of(cls, data: Batch, plan: Plan) -> Block:
+        """The data of a block with its plan, on the data's device."""
+        controls = {n: getattr(plan, n).to(data.inputs.device) for n in TABLES}
+        return cls(data.inputs, data.targets, data.part, **controls)
 
     def at(self, step: Tensor) -> Block:
         """The row of one step."""
@@ -47,22 +54,19 @@ class Block:
 class Stepper:
     """Runs blocks of steps; on a GPU through CUDA graphs, one for each shape of the work."""
 
-    def __init__(
-        self,
-        stack: Stack,
-        optimiser: AdamW,
-        parts: tuple[str, ...],
-        bf16: bool,
-        average: tuple[float, Tensor] | None,
-    ) -> None:
-        self.stack, self.optimiser, self.parts = stack, optimiser, parts
-        self.bf16, self.average = bf16, average
-        self.device = stack.table.device
+    def __init__(self, rows: Rows, parts: tuple[str, ...], bf16: bool, pool: Any = None) -> None:
+        self.rows, self.stack, self.optimiser = rows, rows.stack, rows.optimiser
+        self.parts, self.bf16, self.pool = parts, bf16, pool
+        self.device = self.stack.table.device
         self.cursor = torch.zeros(1, dtype=torch.long, device=self.device)
         self.graphs: dict[object, tuple[torch.cuda.CUDAGraph, Block, Tensor]] = {}
 
-    def run(self, block: Block, plan: Plan) -> Tensor:
-        """All steps of a block; returns losses and accuracies (steps, S, 2, parts)."""
+    def run(self, data: Batch, plan: Plan) -> Tensor:
+        """All steps of a block; returns losses and accuracies (steps, S, 2, parts).
+
+        data (steps, S, batch, tokens), on the device of the stack.
+        """
+        block = Block.of(data, plan)
         used: list[Pathway] = [p for p in PATHWAYS if p in self.stack.columns]
         gates = {p: plan.column(plan.gates, p) for p in PATHWAYS}
         leaks = {p: plan.column(plan.leaks, p) for p in PATHWAYS}
@@ -85,9 +89,9 @@ class Stepper:
         gradient = self.stack.gradient((losses * now.weights).sum())
         self.optimiser.update(gradient, now.rates, now.active)
         with torch.no_grad():
-            if self.average is not None:
-                decay, table = self.average
-                table.lerp_(self.stack.table, 1 - decay)
+            if self.rows.average is not None:
+                shares = self.rows.shares * now.alive
+                self.rows.average.lerp_(self.stack.table, shares[:, None])
             metrics.index_copy_(0, self.cursor, torch.stack([losses, accuracies], 1)[None].detach())
             self.cursor += 1
 
@@ -103,14 +107,7 @@ class Stepper:
 
     def _capture(self, block: Block, metrics: Tensor) -> tuple[torch.cuda.CUDAGraph, Block, Tensor]:
         """Warm up on a side stream, record one step, and put every number back as it was."""
-        state = [
-            self.stack.table,
-            self.optimiser.first,
-            self.optimiser.second,
-            self.optimiser.counts,
-        ]
-        state += [self.average[1]] if self.average is not None else []
-        saved = [t.clone() for t in state]
+        saved = self.rows.copy()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -120,8 +117,7 @@ class Stepper:
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         self.cursor.zero_()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self.pool):
             self._step(block, metrics)
-        for tensor, value in zip(state, saved, strict=True):
-            tensor.copy_(value)
+        self.rows.put_back(saved)
         return graph, block, metrics

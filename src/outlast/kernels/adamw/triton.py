@@ -3,9 +3,10 @@
 Shapes::
 
     gradient, weights, first, second (S, P)
-    controls (S, pathways, 4)   learns (0 or 1); rate; rate / (1 - beta1^t); 1 - beta2^t
+    controls (S, pathways, 4)   learns (0 or 1); rate x decay; rate / (1 - beta1^t); 1 - beta2^t
     pathway  (P,) int32         which pathway's controls a weight obeys; -1 is left alone
-    decays   (P,)               weight decay, as a multiple of the rate
+    decays   (P,)               1 where a weight is decayed, 0 where not
+    clip     (S,)               largest norm of a seed's gradient
 
 The first pass leaves a few sums of squares a seed; every program of the second adds them up again
 in the same order, so that clipping by a seed's norm needs no pass between.
@@ -41,7 +42,8 @@ def _squares(
         inside = at < width
         way = tl.load(pathway + at, mask=inside, other=-1)
         g = tl.load(gradient + seed * width + at, mask=inside, other=0.0)
-        g *= tl.load(controls + (seed * PATHWAYS + way) * CONTROLS, mask=way >= 0, other=0.0)
+        own = controls + (seed * PATHWAYS + way) * CONTROLS
+        g = tl.where(tl.load(own, mask=way >= 0, other=0.0) > 0, g, 0.0)  # idle: even if not finite
         total += g * g
     tl.store(sums + seed * tl.num_programs(0) + tl.program_id(0), tl.sum(total, 0))
 
@@ -70,7 +72,7 @@ def _update(
     seed = tl.program_id(1).to(tl.int64)
     part = tl.arange(0, PARTS)
     squares = tl.load(sums + seed * parts + part, mask=part < parts, other=0.0)
-    share = tl.div_rn(clip, tl.sqrt_rn(tl.sum(squares, 0)) + 1e-6)
+    share = tl.div_rn(tl.load(clip + seed), tl.sqrt_rn(tl.sum(squares, 0)) + 1e-6)
     share = tl.where(share > 1, 1.0, share)  # a share that is not a number stays one
 
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -79,19 +81,19 @@ def _update(
     learns = way >= 0
     own = controls + (seed * PATHWAYS + way) * CONTROLS
     active = tl.load(own, mask=learns, other=0.0)
-    rate = tl.load(own + 1, mask=learns, other=0.0)
+    decay = tl.load(own + 1, mask=learns, other=0.0)
     pace = tl.load(own + 2, mask=learns, other=0.0)
     correction = tl.load(own + 3, mask=learns, other=1.0)
 
     here = seed * width + at
     g = tl.load(gradient + here, mask=inside, other=0.0)
-    g = tl.where(learns, g * active * share, 0.0)
+    g = tl.where(active > 0, g * share, 0.0)
     m = tl.load(first + here, mask=inside, other=0.0)
     v = tl.load(second + here, mask=inside, other=0.0)
     w = tl.load(weights + here, mask=inside, other=0.0)
     m += new1 * active * (g - m)
     v += new2 * active * (g * g - v)
-    w *= 1 - rate * tl.load(decays + at, mask=inside, other=0.0)
+    w *= 1 - decay * tl.load(decays + at, mask=inside, other=0.0)
     w -= tl.div_rn(pace * m, tl.sqrt_rn(tl.div_rn(v, correction)) + epsilon)
     tl.store(first + here, m, mask=inside)
     tl.store(second + here, v, mask=inside)
@@ -106,8 +108,8 @@ def update(
     controls: Tensor,
     pathway: Tensor,
     decays: Tensor,
+    clip: Tensor,
     *,
-    clip: float,
     betas: tuple[float, float],
     epsilon: float,
 ) -> None:
@@ -131,7 +133,7 @@ def update(
         sums,
         width,
         parts,
-        float(clip),
+        clip,
         *(1 - beta for beta in betas),  # here: in float32 the second would lose half its digits
         epsilon,
         PARTS=triton.next_power_of_2(parts),

@@ -1,0 +1,52 @@
+"""A run as a CUDA graph, so that the host's share of it is gone."""
+
+from __future__ import annotations
+
+import torch
+
+from outlast.bench.timing import Side
+
+
+def captured(side: Side) -> Side:
+    """Warm up on a side stream, record one run, and give its replay."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            side()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = side()
+
+    def replay() -> object:
+        graph.replay()
+        return kept  # what the graph writes to must outlive it
+
+    return replay
+
+
+def busy(side: Side) -> float | None:
+    """The share of one run's time in which the GPU does anything; None where it cannot be seen."""
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        side()
+        torch.cuda.synchronize()
+    spans = sorted(
+        (e.time_range.start, e.time_range.end)
+        for e in profiler.events() or []
+        if e.device_type.name == "CUDA"
+    )
+    return covered(spans)
+
+
+def covered(spans: list[tuple[float, float]]) -> float | None:
+    """The share of the time from the first start to the last end that sorted spans cover."""
+    if not spans:
+        return None
+    reached = begun = spans[0][0]
+    total = 0.0
+    for start, end in spans:
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total / (reached - begun) if reached > begun else None

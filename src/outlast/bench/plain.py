@@ -1,0 +1,66 @@
+"""The peer of many seeds at once: the same hybrid as one would write it in plain torch, one seed.
+
+`nn.LSTM` (cuDNN's on a GPU), torch's fused attention, `nn.Linear`, `nn.LayerNorm` and the fused
+AdamW. It is trained on one batch over and over, so making data costs it nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from outlast.tasks import IGNORE, Batch
+
+
+class Block(nn.Module):
+    """``lstm | attention > mlp``: LSTM and attention side by side, then an MLP."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.lstm = nn.LSTM(width, width, batch_first=True)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third = self.norms
+        q, k, v = self.qkv(second(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.lstm(first(x))[0] + self.out(seen.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(third(x))))
+
+
+class Hybrid(nn.Module):
+    """Tokens (batch, tokens) to logits (batch, tokens, outputs)."""
+
+    def __init__(self, blocks: int, width: int, heads: int, vocabulary: int, outputs: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(blocks)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.head(self.norm(self.blocks(self.embedding(tokens))))
+        return found
+
+
+def training_step(model: nn.Module, batch: Batch) -> Callable[[], Any]:
+    """One step of AdamW with clipping, eagerly; nothing in it waits for the host."""
+    weights = list(model.parameters())
+    cuda = batch.inputs.is_cuda
+    optimiser = torch.optim.AdamW(weights, 2e-3, weight_decay=0.01, fused=True, capturable=cuda)
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        logits = model(batch.inputs).flatten(0, 1)
+        F.cross_entropy(logits, batch.targets.flatten(), ignore_index=IGNORE).backward()
+        nn.utils.clip_grad_norm_(weights, 1.0)
+        optimiser.step()
+
+    return step

@@ -1,0 +1,336 @@
+"""Many seeds trained at once: time and memory of a step against their number, and the peers.
+
+A step is forward, losses by part, backward, clipping and AdamW of all seeds, as training runs it:
+on a GPU the replay of a CUDA graph. `loop` is a whole block of steps as `outlast train` runs it,
+with its data, the methods' plan and the host's look at the losses.
+
+Peers (`plain.py`) train one seed of the same model in plain torch, eagerly and as a CUDA graph, on
+one batch over and over. The JAX peer is a program of its own, `benchmarks/jax_seeds.py`.
+
+Times are of one step; the notes say how many steps of a seed, and tokens, that is in a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from outlast.bench.graphs import busy, captured
+from outlast.bench.plain import Hybrid, training_step
+from outlast.bench.timing import Bench, Row, Side
+from outlast.bench.warm import side_by_side
+from outlast.report.style import PALETTE, drawing, png
+from outlast.train.fleet import Fleet
+from outlast.train.session import precision
+from outlast.train.settings import RunSpec, Settings
+from outlast.train.step import Block
+
+#: steps in one turn: a turn of a few is longer than what starting it costs
+STEPS = 3
+#: measured in turns together, one seed always among them; the largest by themselves, for room
+GROUPS = ((1, 2, 4, 8, 16, 32), (1, 64), (1, 128))
+MANY = 32
+
+
+@dataclass(frozen=True)
+class Size:
+    """A parallel hybrid and its batches."""
+
+    blocks: int = 4
+    width: int = 128
+    batch: int = 128
+    task: str = "composite"
+    #: steps of a block of training
+    block: int = 50
+
+    @property
+    def model(self) -> str:
+        """The layout line."""
+        return f"{self.blocks} x (lstm | attention > mlp) @ {self.width}"
+
+
+FULL, SMALL = Size(), Size(2, 32, 16, "composite(keys=64)", 10)
+
+
+@dataclass
+class Loop:
+    """The training of some seeds, brought to where its steps can be run one by one."""
+
+    bench: Bench
+    seeds: int
+    size: Size = FULL
+    kind: str = "auto"
+    folder: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
+
+    def __post_init__(self) -> None:
+        settings = Settings(
+            steps=10**6,
+            batch=self.size.batch,
+            block=self.size.block,
+            probe=0,
+            precision=self.kind,  # type: ignore[arg-type]
+        )
+        run = RunSpec(
+            self.size.task, self.size.model, seeds=tuple(range(self.seeds)), settings=settings
+        )
+        self.fleet = Fleet([(run, Path(self.folder.name))], self.bench.device)
+        (self.trainer,), ((_, self.stepper),) = self.fleet.trainers, self.fleet.waves
+        plan, data = self.trainer.next_block()
+        self.table = Block.of(data, plan)
+        if self.bench.device.type == "cuda":
+            self.stepper.run(data, plan)  # captures a step
+
+    @property
+    def tokens(self) -> int:
+        """Of one seed in one step."""
+        return self.table.inputs[0, 0].numel()
+
+    def steps(self) -> None:
+        """A few steps of all seeds."""
+        stepper = self.stepper
+        stepper.cursor.zero_()
+        if stepper.graphs:
+            graph, _, _ = next(iter(stepper.graphs.values()))
+            for _ in range(STEPS):
+                graph.replay()
+            return
+        parts = len(self.trainer.task.parts)
+        metrics = torch.zeros(len(self.table.inputs), self.seeds, 2, parts)
+        for _ in range(STEPS):
+            stepper._step(self.table, metrics)
+
+    def block(self) -> None:
+        """A whole block of training."""
+        self.fleet.block()
+
+    def data(self) -> None:
+        """The data of a block."""
+        self.trainer.next_block()
+
+    def rate(self, ms: float) -> str:
+        """A step's time as steps of a seed, and tokens, in a second."""
+        return rates(self.seeds, self.tokens, ms)
+
+
+def counted(seeds: int) -> str:
+    """1 seed, 2 seeds."""
+    return f"{seeds} seed{'s' * (seeds > 1)}"
+
+
+def rates(seeds: int, tokens: int, ms: float) -> str:
+    """Steps of a seed in a second, and millions of tokens."""
+    each = seeds / ms * 1e3
+    return f"{each:.0f} seed-steps/s, {each * tokens / 1e6:.2f} M tokens/s"
+
+
+def _with_memory(bench: Bench, make: Callable[[], Loop]) -> tuple[Loop | str, float | None]:
+    """A loop and the MiB it holds at most, or why there is none."""
+    cuda = bench.device.type == "cuda"
+    before = 0
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    try:
+        loop = make()
+    except RuntimeError as error:
+        return f"n/a: {str(error).splitlines()[0][:80]}", None
+    return loop, (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else None
+
+
+def _scaling(bench: Bench, section: str, kind: str, groups: Sequence[Sequence[int]]) -> None:
+    told: set[int] = set()
+    for group in groups:
+        if bench.left() <= 0:
+            bench.add(Row(section, counted(group[-1]), "all", None, note="skipped: no time left"))
+            return
+        _group(bench, section, kind, group, told)
+        told |= set(group)
+
+
+def _group(
+    bench: Bench, section: str, kind: str, group: Sequence[int], told: set[int], size: Size = FULL
+) -> None:
+    """Steps of several numbers of seeds in turns; those in `told` are only measured against."""
+    with precision(kind, bench.device):
+        made = {n: _with_memory(bench, lambda n=n: Loop(bench, n, size, kind)) for n in group}  # type: ignore[misc]
+        loops = {n: loop for n, (loop, _) in made.items() if isinstance(loop, Loop)}
+        found, failed = bench.times({str(n): loop.steps for n, loop in loops.items()})
+    alone = found.get(str(group[0]))
+    for seeds, (loop, mib) in made.items():
+        if seeds in told:
+            continue
+        row = Row(section, counted(seeds), kind, None, mib=mib)
+        if isinstance(loop, Loop) and str(seeds) in found:
+            row.ms = found[str(seeds)] / STEPS
+            row.against = found[str(seeds)] / alone if alone else None
+            row.note = loop.rate(row.ms)
+        else:
+            row.note = loop if isinstance(loop, str) else failed[str(seeds)]
+        bench.add(row)
+
+
+def scaling(bench: Bench) -> None:
+    """A step against the number of seeds, with tf32 products."""
+    _scaling(bench, "scaling", "auto", GROUPS)
+
+
+def half(bench: Bench) -> None:
+    """The same with products and activations in bfloat16."""
+    _scaling(bench, "bf16", "bf16", ((1, 8, MANY),))
+
+
+def _plain(loop: Loop) -> Callable[[], object]:
+    task = loop.trainer.task
+    outputs = loop.trainer.stack.model.head.out_features
+    model = Hybrid(loop.size.blocks, loop.size.width, 4, task.vocabulary, outputs)
+    chance = torch.Generator(loop.bench.device).manual_seed(0)
+    batch = task.sample(task.lengths, loop.size.batch, chance)
+    return training_step(model.to(loop.bench.device), batch)
+
+
+def _times(count: int, side: Side) -> Side:
+    def several() -> None:
+        for _ in range(count):
+            side()
+
+    return several
+
+
+def _peers(bench: Bench, section: str, seeds: int, size: Size) -> None:
+    """Ours against one seed at a time; the gains are of steps of a seed in a second."""
+    with precision("auto", bench.device):
+        ours = Loop(bench, seeds, size)
+        sides = {"eager": _times(STEPS, _plain(ours))}
+        if bench.device.type == "cuda":
+            sides["graph"] = _times(STEPS, captured(_plain(ours)))
+        sides["outlast"] = ours.steps
+        found, failed = bench.times(sides)
+    each = {name: STEPS * (seeds if name == "outlast" else 1) / ms for name, ms in found.items()}
+    for name in sides:
+        count = seeds if name == "outlast" else 1
+        row = Row(section, counted(count), name, None, note=failed.get(name, ""))
+        if name in found:
+            row.ms = found[name] / STEPS
+            row.note = rates(count, ours.tokens, row.ms)
+            if name != "outlast" and "outlast" in found:
+                row.note += f"; outlast with {seeds}: {each['outlast'] / each[name]:.1f} x"
+        bench.add(row)
+
+
+def peers(bench: Bench) -> None:
+    """One seed at a time in plain torch, eagerly and as a CUDA graph."""
+    _peers(bench, "peers", MANY, FULL)
+
+
+def _shares(bench: Bench, section: str, seeds: int, size: Size) -> None:
+    with precision("auto", bench.device):
+        loop = Loop(bench, seeds, size)
+        steps = loop.trainer.settings.block
+        sides = {"steps": loop.steps, "whole block": loop.block, "data": loop.data}
+        found, _ = bench.times(sides)
+        share = busy(loop.block) if bench.device.type == "cuda" else None
+    if len(found) < len(sides):
+        bench.add(Row(section, f"{seeds} seeds", "all", None, note="n/a: a side did not run"))
+        return
+    whole = found["whole block"] / steps
+    notes = {
+        "steps": f"{found['steps'] / STEPS / whole:.1%} of a block's time",
+        "whole block": loop.rate(whole),
+        "data": f"{found['data'] / steps / whole:.1%} of a block's time",
+    }
+    for name, note in notes.items():
+        ms = found[name] / (STEPS if name == "steps" else steps)
+        bench.add(Row(section, f"{seeds} seeds, a step's share", name, ms, ms / whole, note=note))
+    if share is not None:
+        bench.add(Row(section, f"{seeds} seeds", "idle", None, note=f"GPU idle {1 - share:.1%}"))
+
+
+def loop(bench: Bench) -> None:
+    """A block of training with all that belongs to it: data, plan, the host's look; idle time."""
+    _shares(bench, "loop", MANY, FULL)
+
+
+def cpu(bench: Bench) -> None:
+    """A small model on the CPU: seeds together, against one at a time, and a whole block."""
+    small = Bench(torch.device("cpu"), max(bench.left(), 1e-3), bench.repeats, bench.say)
+    _group(small, "cpu", "auto", (1, 2, 8), set(), SMALL)
+    _peers(small, "cpu peers", 8, SMALL)
+    if bench.repeats > 2:
+        _shares(small, "cpu loop", 8, SMALL)
+    bench.rows += small.rows
+
+
+def draw(rows: Sequence[Row], path: Path) -> bool:
+    """Time, throughput and memory against the seeds, as PNG; False if no row has any."""
+    lines = {
+        kind: [r for r in rows if r.section in SCALING and r.side == kind and r.ms is not None]
+        for kind in ("auto", "bf16")
+    }
+    if not any(lines.values()):
+        return False
+    with drawing():
+        figure = Figure(figsize=(7.2, 2.4), layout="constrained")
+        panels: list[tuple[str, Callable[[Row], float | None]]] = [
+            ("ms a step", lambda row: row.ms),
+            ("seed-steps a second", lambda row: 1e3 * _seeds(row) / (row.ms or 1)),
+            ("MiB at most", lambda row: row.mib),
+        ]
+        for axes, (title, value) in zip(figure.subplots(1, 3), panels, strict=True):
+            _panel(axes, title, value, lines)
+        figure.axes[0].legend()
+        path.write_bytes(png(figure))
+    return True
+
+
+def _seeds(row: Row) -> int:
+    return int(row.what.split()[0])
+
+
+def _panel(
+    axes: Axes, title: str, value: Callable[[Row], float | None], lines: dict[str, list[Row]]
+) -> None:
+    for colour, (kind, rows) in zip(PALETTE, lines.items(), strict=False):
+        points = [(_seeds(row), value(row)) for row in rows if value(row) is not None]
+        if points:
+            name = "float32" if kind == "auto" else kind
+            axes.loglog(*zip(*points, strict=True), marker="o", ms=3, color=colour, label=name)
+    axes.set_title(title)
+    axes.set_xlabel("seeds at once")
+
+
+def prepare(bench: Bench, sections: Sequence[str]) -> None:
+    """Compile what the sections will use, side by side."""
+    kinds = ("auto", "bf16") if "bf16" in sections else ("auto",)
+    jobs = [(mixer, kind) for kind in kinds for mixer in ("lstm", "attention", "mlp")]
+    side_by_side(_compile, jobs, max(1.0, bench.left() / 3))
+
+
+def _compile(mixer: str, kind: str) -> None:
+    bench = Bench(torch.device("cuda"), 1.0)
+    run = RunSpec(FULL.task, f"{mixer} @ {FULL.width}", seeds=(0, 1))
+    settings = Settings(steps=1, block=1, probe=0, checkpoint=1, precision=kind)  # type: ignore[arg-type]
+    with TemporaryDirectory() as folder, precision(kind, bench.device):
+        one = RunSpec(run.task, run.model, (), run.seeds, settings)
+        Fleet([(one, Path(folder))], bench.device).block()
+
+
+SCALING = ("scaling", "bf16", "cpu")
+SECTIONS: dict[str, Callable[[Bench], None]] = {
+    "scaling": scaling,
+    "peers": peers,
+    "loop": loop,
+    "bf16": half,
+    "cpu": cpu,
+}
+
+
+def default(device: torch.device) -> tuple[str, ...]:
+    """What is run if nothing is asked for."""
+    return tuple(SECTIONS)[:-1] if device.type == "cuda" else ("cpu",)

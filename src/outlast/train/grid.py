@@ -1,0 +1,51 @@
+"""A grid of settings: one run for each combination of values, all trained together.
+
+::
+
+    lr=0.001,0.002  weight_decay=0,0.1     four runs: OUT/lr=0.001,weight_decay=0 and so on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from itertools import product
+from pathlib import Path
+
+from outlast.errors import bad_value
+from outlast.registry import suggest
+from outlast.specs import parse_value
+from outlast.train.rows import SHARED
+from outlast.train.settings import RunSpec, Settings
+
+
+def spread(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, Path]]:
+    """The runs of a grid and their folders in `out`; without axes the run itself."""
+    if not axes:
+        return [(run, out)]
+    read = [_axis(text) for text in axes]
+    names = [name for name, _ in read]
+    if len(set(names)) < len(names):
+        raise bad_value("grid", " ".join(axes), "each setting once, with all its values")
+    runs = []
+    for values in product(*(values for _, values in read)):
+        changed = dict(zip(names, values, strict=True))
+        settings = Settings.read(
+            asdict(run.settings) | {k: parse_value(v) for k, v in changed.items()}
+        )
+        shown = [f"{name}={value}" for name, value in changed.items()]
+        label = " ".join(filter(None, (run.label, *shown)))
+        runs.append((replace(run, settings=settings, label=label), out / ",".join(shown)))
+    return runs
+
+
+def _axis(text: str) -> tuple[str, list[str]]:
+    name, _, rest = text.partition("=")
+    values = [value.strip() for value in rest.split(",")]
+    if not rest or not all(values) or len(set(values)) < len(values):
+        raise bad_value("grid", text, "a setting and different values, such as lr=0.001,0.002")
+    known = [f.name for f in fields(Settings) if f.name not in (*SHARED, "together")]
+    if name.strip() not in known:
+        accepted = f"a setting that may differ among runs trained together{suggest(name, known)}"
+        raise bad_value("grid", text, accepted)
+    return name.strip(), values

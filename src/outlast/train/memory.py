@@ -1,0 +1,134 @@
+"""How many seeds are trained at once: as many as fit in the device's memory, the rest in waves.
+
+The weights and moments of all seeds stay on the device; what is large is what a step keeps for its
+backward pass. So a wave is some of the rows: each block of steps is done for one wave after the
+other, and the run is none the wiser. How much a seed takes is measured by a dry step, forward and
+backward, at the longest length.
+
+A run in waves that is resumed where other memory is free may be cut in other waves, and is then the
+same to float32 rounding only; the setting `together` fixes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from outlast.kernels.loss import part_losses
+from outlast.methods.base import PATHWAYS
+from outlast.tasks import IGNORE, Batch
+from outlast.train.rows import Rows
+
+#: the most rows of a dry step; as with many, so that kernels are not made for it alone
+DRY = 8
+#: the share of free memory that the seeds of a step may take
+USABLE = {"cuda": 0.8, "cpu": 0.5}
+#: what a step takes over what it keeps for the backward pass: gradients on their way, copies
+OVERHEAD = 2.0
+#: copies of a block's data: made, cut into waves, and in the hands of a CUDA graph
+TABLES = 3
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How many rows at once, in waves as even as can be, and the reason in words."""
+
+    waves: list[slice]
+    why: str
+
+
+def even(rows: int, most: int) -> list[slice]:
+    """The fewest waves of at most `most` rows, as even as can be."""
+    count = -(-rows // max(1, most))
+    ends = [round(rows * i / count) for i in range(count + 1)]
+    return [slice(a, b) for a, b in pairwise(ends)]
+
+
+def fit(
+    rows: Rows, data: Batch, parts: int, bf16: bool, block: int, together: int, share: float
+) -> Fit:
+    """Waves for all rows, by one step's data of some of them (s, batch, tokens).
+
+    The data are of the longest length; `block` steps of them lie on the device. `together` is how
+    many were asked for, 0 for as many as fit; `share` is the share of the device that is ours.
+    """
+    if together:
+        return _told(len(rows), together, "as told")
+    some, device = len(data.inputs), data.inputs.device
+    each = max(1.0, dry_step(rows.part(slice(some)), data, parts, bf16) / some)
+    copies = 2 * sum(table.nbytes for table in rows.tables())  # of a block's start, and a capture's
+    tables = copies + TABLES * block * len(rows) * 3 * data.inputs[0].nbytes
+    room = free_memory(device) * USABLE[device.type] * share - tables
+    why = f"about {each / GIB:.2g} GiB a seed, {max(0.0, room) / GIB:.3g} GiB to use"
+    return _told(len(rows), max(1, int(room // each)), why)
+
+
+def _told(rows: int, most: int, why: str) -> Fit:
+    waves = even(rows, most)
+    seeds = f"{rows} seed{'s' * (rows != 1)}"
+    if len(waves) == 1:
+        return Fit(waves, f"{seeds} at once ({why})")
+    largest = max(w.stop - w.start for w in waves)
+    return Fit(waves, f"{seeds} in {len(waves)} waves of {largest} at most ({why})")
+
+
+def dry_step(rows: Rows, data: Batch, parts: int, bf16: bool) -> float:
+    """Bytes that a forward and backward pass takes; nothing is changed."""
+    device = data.inputs.device
+    rows.stack.set_controls({p: [1.0] for p in PATHWAYS}, {p: [1.0] for p in PATHWAYS})
+
+    def losses() -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            logits = rows.stack.run(data.inputs)
+        return part_losses(logits, data.targets, data.part, parts, IGNORE)[0].sum()
+
+    if device.type == "cuda":
+        return _peak(lambda: rows.stack.gradient(losses()), device)
+    return OVERHEAD * _kept(losses) + 4.0 * rows.stack.table.numel()
+
+
+def _peak(work: Callable[[], object], device: torch.device) -> float:
+    """By the allocator's own count; once before, for what is made but once."""
+    work()
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    torch.cuda.synchronize(device)
+    return float(torch.cuda.max_memory_allocated(device) - before)
+
+
+def _kept(work: Callable[[], object]) -> float:
+    """By what autograd keeps, each piece of memory counted once."""
+    sizes: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        result = work()  # kept until it is counted, so that no memory is used twice
+    total = float(sum(sizes.values()))
+    del result
+    return total
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes that can still be had: on a GPU those that torch holds and does not use count too."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(free + idle)
+    try:
+        pages = os.sysconf("SC_AVPHYS_PAGES")
+    except (ValueError, OSError):  # not told on this system: half of all there is
+        pages = os.sysconf("SC_PHYS_PAGES") // 2
+    return float(pages * os.sysconf("SC_PAGE_SIZE"))

@@ -1,0 +1,42 @@
+"""The bench of the LSTM: both sides compute the same, and errors are seen."""
+
+import pytest
+import torch
+
+from outlast.bench import lstm
+from outlast.bench.timing import Bench
+
+CPU = torch.device("cpu")
+
+
+def test_our_layer_and_torchs_give_the_same_for_each_seed():
+    case = lstm.Case.draw(CPU, width=6, steps=5, batch=3, seeds=2)
+    for found, wanted in zip(case.ours()(), case.torchs(torch.float32)(), strict=True):
+        for one, two in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
+
+
+def test_an_error_is_seen():
+    case = lstm.Case.draw(CPU, width=6, steps=5, batch=3, seeds=2)
+    assert case.error(case.ours()) < 1e-6
+    assert 1e-5 < case.error(case.ours(half=True)) < 5e-2
+
+    def off():
+        (out, dx, *rest), *others = case.ours()()
+        return [(out, dx * 1.1, *rest), *others]
+
+    assert case.error(off) == pytest.approx(0.1, rel=1e-3)
+
+
+def test_its_rows_stand_beside_torchs():
+    bench = Bench(CPU, seconds=60, repeats=1)
+    lstm._measure(bench, "cpu", [(8, 4, 2)], 2, False)
+    assert [row.side for row in bench.rows] == ["torch fp32", "ours"]
+    assert all(row.error is not None and row.error < 1e-5 for row in bench.rows)
+    assert bench.rows[1].note == "plain, 2 seeds"
+
+
+def test_nothing_is_begun_after_the_budget():
+    bench = Bench(CPU, seconds=1e-9, repeats=1)
+    lstm.cpu(bench)
+    assert all(row.ms is None for row in bench.rows)

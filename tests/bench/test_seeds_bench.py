@@ -1,0 +1,122 @@
+"""The bench of many seeds: its peer is the same model; what its rows and its figure say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from outlast.bench import seeds
+from outlast.bench.graphs import covered
+from outlast.bench.plain import Hybrid, training_step
+from outlast.bench.timing import Bench, Row
+from outlast.models import build_model
+from outlast.registry import tasks
+
+CPU = torch.device("cpu")
+TINY = seeds.Size(1, 8, 2, "composite(keys=8, length=3, queries=1)", 4)
+JAX = Path(__file__).parents[2] / "benchmarks" / "jax_seeds.py"
+
+
+def plain_and_ours() -> tuple[Hybrid, torch.nn.Module]:
+    """Two models with the same weights."""
+    plain, ours = Hybrid(2, 16, 4, 30, 30), build_model(seeds.Size(2, 16).model, 30, 7, seed=0)
+    own = dict(ours.named_parameters())
+    order = ("embedding.weight", *_block_names(0), *_block_names(1))
+    order += ("norm.weight", "norm.bias", "head.weight", "head.bias")
+    with torch.no_grad():
+        for (name, weight), theirs in zip(plain.named_parameters(), order, strict=True):
+            assert weight.shape == own[theirs].shape, (name, theirs)
+            weight.copy_(own[theirs])
+    assert len(order) == len(own)
+    return plain, ours
+
+
+def _block_names(index: int) -> tuple[str, ...]:
+    """Our names of a block's parameters, in the order of the plain block's."""
+    head, mlp = f"body.nodes.{2 * index}.nodes", f"body.nodes.{2 * index + 1}"
+    subs = (f"{head}.0", f"{head}.1", mlp)
+    norms = [f"{sub}.norm.{kind}" for sub in subs for kind in ("weight", "bias")]
+    lstm = [f"{head}.0.mixer.{n}" for n in ("input.weight", "weight", "input.bias", "bias")]
+    rest = [f"{head}.1.mixer.{n}" for n in ("qkv.weight", "out.weight", "out.bias")]
+    rest += [f"{mlp}.mixer.{a}.{b}" for a in ("up", "down") for b in ("weight", "bias")]
+    return (*norms, *lstm, *rest)
+
+
+def test_the_plain_peer_is_the_same_model():
+    plain, ours = plain_and_ours()
+    tokens = torch.randint(30, (3, 9))
+    torch.testing.assert_close(plain(tokens), ours(tokens)[0], atol=1e-5, rtol=1e-4)
+
+
+def test_the_plain_peer_learns():
+    task = tasks.build(TINY.task)
+    model = Hybrid(1, 8, 4, task.vocabulary, task.classes)
+    before = [w.clone() for w in model.parameters()]
+    training_step(model, task.sample(3, 4, torch.Generator().manual_seed(0)))()
+    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_its_rows_say_seeds_speed_and_shares():
+    bench = Bench(CPU, seconds=60, repeats=1)
+    seeds._group(bench, "cpu", "auto", (1, 3), set(), TINY)
+    seeds._peers(bench, "peers", 2, TINY)
+    seeds._shares(bench, "loop", 2, TINY)
+    assert [r.what for r in bench.rows[:3]] == ["1 seed", "3 seeds", "1 seed"]
+    assert all("seed-steps/s" in r.note for r in bench.rows[:4])
+    assert "outlast with 2:" in bench.rows[2].note
+    assert [r.side for r in bench.rows[4:]] == ["steps", "whole block", "data"]
+    assert all(r.ms and r.ms > 0 for r in bench.rows)
+
+
+def test_what_is_told_already_is_measured_but_not_said_again():
+    bench = Bench(CPU, seconds=60, repeats=1)
+    seeds._group(bench, "cpu", "auto", (1, 2), {1}, TINY)
+    (row,) = bench.rows
+    assert row.what == "2 seeds"
+    assert row.against is not None
+
+
+def test_more_seeds_than_fit_are_a_row_that_says_so(monkeypatch):
+    loop = seeds.Loop
+
+    class Full(loop):
+        def __post_init__(self):
+            if self.seeds > 1:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TiB\nmore")
+            super().__post_init__()
+
+    monkeypatch.setattr(seeds, "Loop", Full)
+    bench = Bench(CPU, seconds=60, repeats=1)
+    seeds._group(bench, "cpu", "auto", (1, 64), set(), TINY)
+    assert bench.rows[0].ms is not None
+    assert bench.rows[1].note == "n/a: CUDA out of memory. Tried to allocate 1 TiB"
+
+
+def test_the_figure_is_drawn_from_the_rows(tmp_path):
+    rows = [
+        Row("scaling", seeds.counted(n), kind, 2.0 + n, mib=n * 400.0)
+        for n in (1, 8, 32)
+        for kind in ("auto", "bf16")
+    ]
+    assert seeds.draw([*rows, Row("scaling", "64 seeds", "auto", None)], tmp_path / "seeds.png")
+    assert (tmp_path / "seeds.png").read_bytes().startswith(b"\x89PNG")
+    assert not seeds.draw([Row("peers", "1 seed", "eager", 1.0)], tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("spans", "share"),
+    [([], None), ([(1, 1)], None), ([(0, 2), (1, 3), (3, 4)], 1.0), ([(0, 1), (3, 4)], 0.5)],
+    ids=str,
+)
+def test_the_share_of_time_that_spans_cover(spans, share):
+    assert covered(spans) == share
+
+
+def test_without_jax_its_peer_says_so_and_leaves():
+    blocked = f"import sys, runpy; sys.modules['jax'] = None; runpy.run_path({str(JAX)!r})"
+    found = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True)
+    assert found.returncode == 0
+    assert "jax is not installed" in found.stdout

@@ -1,0 +1,151 @@
+"""More seeds than fit are stepped in waves, and no seed can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import outlast.train.memory as memory
+from outlast.cli import main
+from outlast.train.memory import even, free_memory
+from outlast.train.session import begin, go_on, go_on_together
+from outlast.train.step import Stepper
+from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, tiny
+
+METHODS = ("dat(switch=below(0.82))", "ema(0.9)")
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "sizes"),
+    [
+        (1, 1, [1]),
+        (8, 8, [8]),
+        (8, 100, [8]),
+        (8, 7, [4, 4]),
+        (10, 4, [3, 4, 3]),
+        (3, 0, [1, 1, 1]),
+    ],
+)
+def test_waves_are_few_and_even(rows: int, most: int, sizes: list[int]) -> None:
+    waves = even(rows, most)
+    assert sorted(w.stop - w.start for w in waves) == sorted(sizes)
+    assert [r for w in waves for r in range(rows)[w]] == list(range(rows))
+
+
+@pytest.mark.parametrize("together", [1, 2, 3])
+def test_a_seed_in_a_wave_is_the_seed_alone(together: int) -> None:
+    """Waves cut across the runs as well."""
+    first = tiny(*METHODS, seeds=(3, 0, 7), block=5, probe=0, checkpoint=5, together=together)
+    second = tiny(seeds=(0, 1), lr=4e-3, block=5, probe=0, checkpoint=5)
+    among = InMemory(first, second)
+    words = among.fleet.fit()
+    assert len(among.fleet.waves) == -(-5 // together)
+    assert words == f"5 seeds in {-(-5 // together)} waves of {together} at most (as told)"
+    among.steps(30)
+    for index, run in enumerate((first, second)):
+        for seed in run.seeds:
+            alone = tiny(
+                *run.methods, seeds=(seed,), lr=run.settings.lr, block=5, probe=0, checkpoint=5
+            )
+            assert_seed_is(among, InMemory(alone).steps(30), seed, index)
+
+
+def test_a_dry_step_changes_nothing_and_grows_with_the_seeds() -> None:
+    used = {}
+    for seeds in (1, 2, 4):
+        run = InMemory(tiny(seeds=tuple(range(seeds))))
+        before = run.fleet.rows.copy()
+        data = run.trainer._data(0, 1, run.trainer.conductor.plan(0, 1))
+        step = type(data)(data.inputs[0], data.targets[0], data.part[0])
+        used[seeds] = memory.dry_step(run.fleet.rows, step, 3, False)
+        for one, other in zip(run.fleet.rows.copy(), before, strict=True):
+            assert torch.equal(one, other)
+    assert used[1] > 1000
+    assert used[2] == pytest.approx(2 * used[1], rel=0.05)
+    assert used[4] == pytest.approx(4 * used[1], rel=0.05)
+
+
+def test_longer_sequences_and_larger_batches_take_more() -> None:
+    def used(**other: Any) -> float:
+        run = InMemory(tiny(seeds=(0,), **other))
+        data = run.trainer._data(0, 1, run.trainer.conductor.plan(0, 1))
+        step = type(data)(data.inputs[0], data.targets[0], data.part[0])
+        return memory.dry_step(run.fleet.rows, step, len(run.trainer.task.parts), False)
+
+    assert used(batch=16) > 1.5 * used(batch=8)
+    longer = "composite(modulus=2, keys=32, queries=2, length=16)"
+    assert used(task=longer) > 1.3 * used()
+
+
+def test_where_memory_is_short_it_is_waves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tiny(*METHODS, seeds=(0, 1, 2, 3, 4), steps=20, probe=0)
+    said: list[str] = []
+    begin(run, tmp_path / "much", CPU)
+    assert go_on_together([tmp_path / "much"], CPU, say=said.append)[0]
+    assert said[0].startswith("5 seeds at once (about ")
+    # eight gigabytes, of which half may be used, and a gigabyte and a bit for each of five seeds
+    monkeypatch.setattr(memory, "free_memory", lambda _: 8 * memory.GIB)
+    monkeypatch.setattr(memory, "dry_step", lambda *_: 5 * 1.3 * memory.GIB)
+    begin(run, tmp_path / "little", CPU)
+    assert go_on_together([tmp_path / "little"], CPU, say=said.append)[0]
+    assert said[1] == "5 seeds in 2 waves of 3 at most (about 1.3 GiB a seed, 4 GiB to use)"
+    go_on_together([tmp_path / "little"], CPU, say=said.append)
+    assert len(said) == 2  # nothing left to train, nothing to say
+
+    out = tmp_path / "cli"
+    begin(run, out, CPU)
+    assert main(["resume", str(out), "--device", "cpu"]) == 0
+    assert "5 seeds in 2 waves of 3 at most" in capsys.readouterr().out
+
+
+def test_memory_that_turns_out_short_halves_the_waves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a block: what the first waves did is taken back and done again."""
+    run = tiny(*METHODS, seeds=(0, 1, 2, 3, 4), probe=0, together=3)
+    whole, short = (InMemory(run) for _ in range(2))
+    whole.fleet.set_waves(memory.even(5, 1))
+    whole.steps(20)
+    short.fleet.fit()
+    assert len(short.fleet.waves) == 2
+    real = Stepper.run
+
+    def run_out(self: Stepper, *args: Any) -> torch.Tensor:
+        if len(self.rows) > 2 and self.rows.stack.seeds[0] > 0:
+            raise torch.OutOfMemoryError("a few bytes short")
+        return real(self, *args)
+
+    monkeypatch.setattr(Stepper, "run", run_out)
+    short.steps(20)
+    assert len(short.fleet.waves) == 5
+    for one, other in zip(short.fleet.rows.copy(), whole.fleet.rows.copy(), strict=True):
+        assert torch.equal(one, other)
+
+    def never(*_: Any) -> None:
+        raise torch.OutOfMemoryError("far short")
+
+    monkeypatch.setattr(Stepper, "run", never)
+    with pytest.raises(torch.OutOfMemoryError, match="far short"):
+        short.steps(30)
+
+
+def test_waves_stopped_and_gone_on_are_bit_for_bit(tmp_path: Path) -> None:
+    from outlast.train.fleet import Fleet
+    from outlast.train.session import canonical
+
+    run = tiny(*METHODS, seeds=(0, 1, 2), together=2, steps=40)
+    for name in ("whole", "parts"):
+        begin(run, tmp_path / name, CPU)
+    assert go_on(tmp_path / "whole", CPU)
+    fleet = Fleet([(canonical(run), tmp_path / "parts")], CPU)
+    fleet.fit()
+    assert not fleet.train(stop=lambda: fleet.trainers[0].step >= 20)
+    assert go_on(tmp_path / "parts", CPU)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_free_memory_is_a_sensible_number() -> None:
+    assert 2**20 < free_memory(CPU) < 2**50

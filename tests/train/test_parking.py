@@ -1,0 +1,227 @@
+"""A seed whose loss is not finite is parked at its last good weights; the others do not notice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import outlast.train.loop as loop
+from outlast.cli.progress import sentence
+from outlast.errors import TrainingError
+from outlast.evaluate.run import evaluate_run
+from outlast.report import report
+from outlast.runs import CHECKPOINT, METRICS, read_metrics
+from outlast.train.checkpoint import load_checkpoint
+from outlast.train.fleet import Fleet
+from outlast.train.loop import Progress
+from outlast.train.optimiser import AdamW
+from outlast.train.session import begin, go_on, load
+from tiny_runs import CPU, InMemory, assert_same_run, checkpoint, tiny
+
+METHODS: list[tuple[str, ...]] = [
+    (),
+    ("ema(0.9)",),
+    ("dat(switch=20)",),  # it is parked in the second phase
+    ("dat(mode=ramp, switch=20, ramp=40)", "ema(0.9)"),
+    ("dat(switch=below(0.000001), latest=10, otherwise=retry)",),
+    ("curriculum(from=2, by=steps)",),
+]
+
+
+def break_rows(monkeypatch: pytest.MonkeyPatch, at: dict[int, int]) -> None:
+    """Spoil a number of a seed's weights in the update of a step, after its loss was taken.
+
+    Seeds are told by their row; the step is the optimiser's count, so that a resumed run breaks
+    where the run that was not stopped does.
+    """
+    update = AdamW.update
+
+    def spoiled(self: AdamW, *args: Any) -> None:
+        update(self, *args)
+        for row, step in at.items():
+            if self.counts[row].max() == step:
+                self.stack.table.data[row, 0] = float("nan")
+
+    monkeypatch.setattr(AdamW, "update", spoiled)
+
+
+def all_finite(folder: Path) -> bool:
+    tensors, _ = load_checkpoint(folder)
+    return all(bool(torch.isfinite(t).all()) for t in tensors.values())
+
+
+def begun(folder: Path, *methods: str, **changed: Any) -> Path:
+    begin(tiny(*methods, **changed), folder, CPU)
+    return folder
+
+
+@pytest.mark.parametrize("step", [33, 40])
+@pytest.mark.parametrize("methods", METHODS[:4], ids=" + ".join)
+def test_it_stays_as_it_was_at_the_start_of_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, methods: tuple[str, ...]
+) -> None:
+    """Also where it breaks in the last step before a checkpoint, whose own loss is still sound."""
+    folder, told = begun(tmp_path / "run", *methods), list[Progress]()
+    before: dict[int, torch.Tensor] = {}
+    block = Fleet.block
+
+    def look(self: Fleet) -> None:
+        before[self.trainers[0].step] = torch.cat([t.flatten(1) for t in self.rows.copy()], 1)
+        block(self)
+
+    monkeypatch.setattr(Fleet, "block", look)
+    break_rows(monkeypatch, {1: step})
+    assert go_on(folder, CPU, told.append)
+    tensors, state = load_checkpoint(folder)
+    assert state["parked"] == [None, 30]
+    assert state["averaged"] == [60, 30]
+    assert all_finite(folder)
+    assert torch.equal(before[40][1], before[30][1])
+    assert torch.equal(before[50][1], before[30][1])
+    assert not torch.equal(before[40][0], before[30][0])
+    assert tensors["optimiser.counts"].amax(1).tolist() == [60, 30]
+
+    own = [line for line in read_metrics(folder) if line["seed"] == 1]
+    assert max(line["step"] for line in own) == 40
+    assert own[-1] == {
+        "step": 40,
+        "seed": 1,
+        "event": "parked",
+        "since": 30,
+        "what": own[-1]["what"],
+    }
+    assert "not finite" in own[-1]["what"]
+    assert "NaN" not in (folder / METRICS).read_text()
+    assert [p.parked for p in told] == [()] * 3 + [(1,)] * 3
+    assert all(torch.tensor([*p.loss.values()]).isfinite().all() for p in told)
+    assert "parked: seed 1" in sentence(told[-1])
+    assert "parked" not in sentence(told[0])
+
+
+@pytest.mark.parametrize("methods", METHODS, ids=" + ".join)
+def test_the_others_do_not_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, methods: tuple[str, ...]
+) -> None:
+    run = tiny(*methods, seeds=(0, 1, 2), block=5, probe=0, checkpoint=5)
+    whole = InMemory(run).steps(40)
+    break_rows(monkeypatch, {1: 8})
+    broken = InMemory(run).steps(40)
+    assert broken.trainer.parked[1] is not None
+    for seed in (0, 2):
+        assert broken.losses(seed) == whole.losses(seed)
+        assert broken.events(seed) == whole.events(seed)
+    for one, other in zip(broken.fleet.rows.copy(), whole.fleet.rows.copy(), strict=True):
+        assert torch.equal(one[[0, 2]], other[[0, 2]])
+        assert one.isfinite().all()
+
+
+def test_a_loss_that_stays_infinite_does_not_move_what_is_parked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The weights are finite, but what they make of the data is not: every gradient is NaN."""
+    run = InMemory(tiny("ema(0.9)", seeds=(0, 1), probe=0, clip=1.0))
+    run.trainer.stack.table.data[1] *= 1e30
+    before = [table[1].clone() for table in run.fleet.rows.tables()]
+    run.steps(30)
+    assert run.trainer.parked == [None, 0]
+    for table, own in zip(run.fleet.rows.tables(), before, strict=True):
+        assert torch.equal(table[1], own)
+        assert table[0].isfinite().all()
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+@pytest.mark.parametrize("methods", METHODS, ids=" + ".join)
+def test_killed_and_resumed_is_the_run_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, methods: tuple[str, ...]
+) -> None:
+    break_rows(monkeypatch, {1: 9})
+    whole, folder = begun(tmp_path / "whole", *methods), begun(tmp_path / "run", *methods)
+    assert go_on(whole, CPU)
+    assert load_checkpoint(whole)[1]["parked"][1] is not None
+    for _ in range(2):
+        with pytest.MonkeyPatch.context() as patch:
+            save = loop.save_checkpoint
+
+            def last(*args: Any, save: Any = save) -> None:
+                save(*args)
+                raise Killed
+
+            patch.setattr(loop, "save_checkpoint", last)
+            with pytest.raises(Killed):
+                go_on(folder, CPU)
+    assert go_on(folder, CPU)
+    assert_same_run(whole, folder)
+
+
+def test_results_and_the_page_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = begun(tmp_path / "run", "dat(mode=ramp, switch=20, ramp=80)")
+    break_rows(monkeypatch, {1: 33})
+    assert go_on(folder, CPU)
+    rows = evaluate_run(folder, (1, 3), 32)
+    assert {(r["seed"], r.get("parked")) for r in rows} == {(0, None), (1, 30)}
+    assert json.loads((folder / "results.json").read_text())["rows"] == rows
+    gates = {seed: next(
+        s.gate.item() for s in load(folder, seed).sublayers() if s.pathway == "attention"
+    ) for seed in (0, 1)}  # fmt: skip
+    assert gates == {0: pytest.approx(41 / 80), 1: pytest.approx(11 / 80)}
+    page = report([folder], tmp_path / "page")
+    assert "parked at step 30" in page.read_text()
+    assert "1 parked" in (tmp_path / "page" / "report.md").read_text()
+
+
+# ---- none is left ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seeds", "at", "message"),
+    [
+        ((4,), {0: 33}, r"seed 4: .* not finite between steps 30 and 40; the last"),
+        ((0, 1), {0: 33, 1: 40}, r"seeds 0, 1: .* not finite between steps 30 and 40; the last"),
+        ((0, 1), {0: 33, 1: 15}, r"seed 0: .* 30 and 40 \(the other 1 were parked before\); the"),
+    ],
+)
+def test_the_run_stops_and_the_last_good_checkpoint_is_kept(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seeds: tuple[int, ...],
+    at: dict[int, int],
+    message: str,
+) -> None:
+    folder = begun(tmp_path / "run", "ema(0.9)", seeds=seeds)
+    break_rows(monkeypatch, at)
+    with pytest.raises(TrainingError, match=message) as caught:
+        go_on(folder, CPU)
+    assert f"kept in {folder}" in str(caught.value)
+    assert "Try a smaller lr (it is 0.002)" in str(caught.value)
+    assert json.loads(checkpoint(folder)[1])["step"] == 20
+    assert all_finite(folder)
+    assert "NaN" not in (folder / METRICS).read_text()
+
+    monkeypatch.undo()
+    assert go_on(folder, CPU)  # the last good checkpoint is good
+
+
+def test_a_rate_far_too_high(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run", lr=1e38, warmup=0, model="mlp > lstm @ 16")
+    with pytest.raises(TrainingError, match=r"not finite.*Try a smaller lr \(it is 1e\+38\)"):
+        go_on(folder, CPU)
+    if (folder / CHECKPOINT).exists():
+        assert all_finite(folder)
+
+
+def test_asked_to_stop_after_a_broken_block_nothing_broken_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = begun(tmp_path / "run")
+    break_rows(monkeypatch, {1: 10})
+    fleet = Fleet([(tiny(), folder)], CPU)
+    assert not fleet.train(stop=lambda: fleet.trainers[0].step > 0)
+    assert load_checkpoint(folder)[1]["parked"] == [None, 0]
+    assert all_finite(folder)
