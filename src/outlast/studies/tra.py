@@ -106,7 +106,7 @@ def _demo() -> Study:
     settings = Settings(steps=1000, batch=32, lr=2e-3, schedule="cosine", probe=0)
     arms = list(_arms(DEMO_TASKS, DEMO_MODEL, 4, settings))
     return Study(
-        "tra", "demo", TITLE, QUESTION, arms, _demo_claims(), (1, 2, 4, 10), 512,
+        "tra", "demo", TITLE, QUESTION, arms, _demo_claims(), (1, 2, 4),
         default=("tra", "rope", "alibi", "nope", "forget"),
     )  # fmt: skip
 
