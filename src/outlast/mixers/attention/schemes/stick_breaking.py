@@ -6,7 +6,7 @@ have left over,
     w_ij = β_ij prod_{j<l<i} (1 - β_il),    j < i,
 
 so recency is built in and the weights may add up to less than 1; the rest goes nowhere. A query
-does not see itself (checked against the authors' code, where this is the default);
+does not see itself (as in flash-linear-attention's plain version);
 `stick_breaking(current=true)` lets it. It makes weights of its own and takes no others.
 
 Path: a block of queries at a time.
