@@ -4,9 +4,10 @@ With A the products q·k / √d and B the bias of another scheme (`alibi`, `kerp
 
     scores = A + B + Conv(LeakyReLU(Conv([A; B]))),
 
-convolutions of width 3 along the keys with heads as channels, 2H -> 32 -> H. Checked against public
-code that seems to be the authors', where later keys are set to 0 before the first convolution; here also before the
-second, so that a row does not depend on how many later keys there are (ours).
+convolutions of width 3 along the keys with heads as channels, 2H -> 32 -> H. Checked against
+public code that seems to be the authors', where later keys are set to 0 before the first
+convolution; here also before the second, so that a row does not depend on how many later keys
+there are (ours).
 
 Path: a block of queries at a time, of small blocks: 3 x 32 numbers are held for each score.
 """
