@@ -81,3 +81,14 @@ def test_on_a_gpu_the_op_is_the_reference_whatever_takes_it(shape, precision):
     same([found.cpu()], [wanted], 1e-2)
     found = torch.autograd.grad(found, inputs, above.cuda().float())
     same([f.cpu() for f in found], torch.autograd.grad(wanted, exact, above), 2e-2)
+
+
+def test_second_derivatives_are_refused_not_wrong():
+    """Of the op itself: on the CPU `attend` never takes it."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    (q, k, v), _ = packed((1, 1, 3, 8), device, torch.float32)
+    q = q.detach().requires_grad_()
+    out = torch.ops.outlast.attend_short(q, k, v)
+    (first,) = torch.autograd.grad(out.pow(2).sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        torch.autograd.grad(first.sum(), q)

@@ -11,13 +11,13 @@ def main() -> None:
     import os
     import platform
     from importlib.metadata import PackageNotFoundError, version
-    from importlib.util import find_spec
 
     import torch
     from rich.table import Table
 
     from outlast import __version__
     from outlast.cli.common import console
+    from outlast.kernels.choosing import has_triton
 
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_row("outlast", __version__)
@@ -34,7 +34,7 @@ def main() -> None:
         table.add_row(f"cuda:{index}", f"{card.name}, {card.total_memory / 2**30:.0f} GiB")
     if not cuda:
         table.add_row("cuda", "no device: everything runs on the CPU")
-    fused = cuda and find_spec("triton") is not None
+    fused = cuda and has_triton()
     plain = "operations of torch, one by one"
     table.add_row("lstm", "fused over time (Triton) up to width 256" if fused else "a time loop")
     sdpa = "torch's scaled_dot_product_attention"

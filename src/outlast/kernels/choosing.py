@@ -15,13 +15,14 @@ FLOATS = (torch.float32, torch.bfloat16)
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether the fused kernels can be compiled at all."""
     return find_spec("triton") is not None
 
 
 def can_fuse(*tensors: Tensor) -> bool:
     """Whether these lie on a GPU with Triton, in a type the kernels read (float32 or bfloat16)."""
-    return all(t.is_cuda and t.dtype in FLOATS for t in tensors) and _has_triton()
+    return all(t.is_cuda and t.dtype in FLOATS for t in tensors) and has_triton()
 
 
 def product_type(x: Tensor) -> torch.dtype:

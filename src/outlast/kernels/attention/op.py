@@ -7,7 +7,6 @@ whole go through `triton.py`.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.kernels.attention.reference import causal_mask
+from outlast.kernels.choosing import has_triton
 from outlast.kernels.folding import fold, unfold
 
 _library = torch.library.Library("outlast", "FRAGMENT")
@@ -52,7 +52,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
 
 def _short(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the kernel for short sequences takes this."""
-    if v.shape != k.shape or not q.is_cuda or find_spec("triton") is None:
+    if v.shape != k.shape or not q.is_cuda or not has_triton():
         return False
     from outlast.kernels.attention import triton as fused
 
@@ -80,23 +80,28 @@ def _differentiate(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return found
 
 
+def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
+    raise NotImplementedError("short attention has first derivatives only; use the CPU for more")
+
+
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _empty(like: Tensor) -> Tensor:
+def empty(like: Tensor) -> Tensor:
+    """Room for (b, h, t, d) in which the heads of a token lie side by side."""
     b, h, t, d = like.shape
     return like.new_empty(b, t, h, d).transpose(1, 2)
 
 
 @torch.library.register_fake("outlast::attend_short", lib=_library)
 def _(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return _empty(q)
+    return empty(q)
 
 
 @torch.library.register_fake("outlast::attend_short_backward", lib=_library)
 def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty(q), _empty(q), _empty(q)
+    return empty(q), empty(q), empty(q)
 
 
 def _batched(
@@ -116,5 +121,6 @@ _library.impl("attend_short_backward", _attend_short_backward, "CompositeExplici
 torch.library.register_autograd(
     "outlast::attend_short", _differentiate, setup_context=_save, lib=_library
 )
+torch.library.register_autograd("outlast::attend_short_backward", _refuse, lib=_library)
 _library.impl("attend", _attend, "CompositeImplicitAutograd")
 torch.library.register_vmap("outlast::attend", _batched, lib=_library)

@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outlast.kernels.attention.op import empty
+
 MOST_TOKENS, MOST_WIDTH = 128, 128
 #: tokens x width of a float32 tile beyond which the backward pass leaves the chip
 MOST_WIDE = 64 * 64
@@ -158,16 +160,11 @@ def _readable(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _empty(like: Tensor) -> Tensor:
-    b, h, t, d = like.shape
-    return like.new_empty(b, t, h, d).transpose(1, 2)
-
-
 def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """softmax(q k^T / sqrt(d)) v over the keys at or before each query."""
     q, k, v = (_readable(t) for t in (q, k, v))
     b, h, t, d = q.shape
-    out = _empty(q)
+    out = empty(q)
     strides = (s for tensor in (q, k, v) for s in tensor.stride()[:3])
     _forward[(b * h,)](q, k, v, out, *strides, h, t, d**-0.5, **_options(q))
     return out
@@ -177,7 +174,7 @@ def backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Te
     """Gradients of q, k and v."""
     d_out, q, k, v = (_readable(t) for t in (d_out, q, k, v))
     b, h, t, d = q.shape
-    dq, dk, dv = (_empty(q) for _ in range(3))
+    dq, dk, dv = (empty(q) for _ in range(3))
     strides = (s for tensor in (d_out, q, k, v) for s in tensor.stride()[:3])
     grid = (b * h,)
     _backward[grid](d_out, q, k, v, dq, dk, dv, *strides, h, t, d**-0.5, **_options(q))

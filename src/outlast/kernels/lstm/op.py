@@ -5,13 +5,13 @@ Under `vmap` the seeds become the op's own leading axis, so S seeds cost one cal
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from outlast.kernels.choosing import has_triton
 from outlast.kernels.folding import fold, unfold
 from outlast.kernels.lstm import reference
 
@@ -30,7 +30,7 @@ _library.define(
 
 def back_end(projected: Tensor, weight: Tensor) -> ModuleType:
     """The module to run: the fused kernel where it can, else the reference."""
-    if projected.is_cuda and find_spec("triton") is not None:
+    if projected.is_cuda and has_triton():
         from outlast.kernels.lstm import triton as fused
 
         if fused.fits(projected, weight):

@@ -8,7 +8,6 @@ into the thousands.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Literal, overload
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from outlast.errors import bad_value
+from outlast.kernels.choosing import has_triton
 from outlast.kernels.folding import fold, unfold
 from outlast.kernels.tra.checks import check, real_keys
 from outlast.kernels.tra.parts import Parts
@@ -45,7 +45,7 @@ def back_end(q: Tensor, k: Tensor, name: str = "") -> ModuleType:
         raise bad_value("backend", name, " | ".join(BACKENDS))
     if name in ("cpu", "reference"):
         return import_module(f"outlast.kernels.tra.{name}")
-    if find_spec("triton") is not None and (q.is_cuda or name):
+    if has_triton() and (q.is_cuda or name):
         from outlast.kernels.tra import triton as fused
 
         obstacle = fused.obstacle(q, k)
