@@ -20,10 +20,10 @@ from outlast.kernels.tra.triton.backward import of_queries
 from outlast.kernels.tra.triton.backward_keys import of_keys
 from outlast.kernels.tra.triton.decode import one_query
 from outlast.kernels.tra.triton.forward import attend
-from outlast.kernels.tra.triton.launch import Call, Options, interpreted
+from outlast.kernels.tra.triton.launch import Call, Options, interpreted, rows_of
 
 #: bytes of counts that the backward pass holds at a time
-NOTES = 1 << 28
+NOTES = 1 << 29
 #: tiles between two looks at whether the rest can be left out
 LOOK = 4
 #: fewer keys than this are one program's work
@@ -118,14 +118,14 @@ def backward(
     first, second = call.options("of_queries"), call.options("of_keys")
     blocks, columns = -(-call.queries // first["BLOCK_M"]), -(-call.keys // first["BLOCK_N"])
     key_blocks = -(-call.keys // second["BLOCK_N"])
-    number = torch.int16 if call.keys <= 1 << 15 else torch.int32
-    note_bytes = columns * call.queries * number.itemsize * call.groups
+    padded = blocks * first["BLOCK_M"]
+    note_bytes = columns * padded * call.groups * lse.element_size()
     every = call.rows // call.groups  # key heads of the whole batch
     runs = -(-every // max(1, NOTES // note_bytes))
     share = -(-every // runs)
     heads = share * call.groups
-    slopes, shifts, deltas = lse.new_empty(3, heads, call.queries)
-    notes = lse.new_empty(heads, columns, call.queries, dtype=number)
+    facts = lse.new_empty(heads, 3, padded)  # slope, delta and shift of a row
+    notes = lse.new_empty(heads, columns, padded)
     full = lse.new_zeros(heads, blocks, columns if how.sparse else 0, dtype=torch.int8)
     ends = lse.new_empty(heads, blocks, dtype=torch.int32)
     of_rows = [call.tiled(t, first["BLOCK_M"]) for t in (call.q, result, above)]
@@ -147,12 +147,11 @@ def backward(
             reach,
             dq,
             d_gate,
-            slopes,
-            shifts,
-            deltas,
+            facts,
             notes,
             full,
             ends,
+            padded,
             call.heads,
             *sizes,
             call.together(now * call.groups),
@@ -172,10 +171,8 @@ def backward(
             *key_tiles,
             of_blocks[1],
             call.start,
-            slopes,
-            shifts,
-            deltas,
-            notes,
+            rows_of(facts, second["BLOCK_M"]),
+            rows_of(notes, second["BLOCK_M"]),
             full,
             until,
             ends,
