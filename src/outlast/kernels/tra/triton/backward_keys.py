@@ -154,7 +154,8 @@ def of_keys(
         query_row = (local * members + member).to(tl.int64)
         highest = tiles
         if EARLY:
-            highest = tl.minimum(tl.load(until + query_row * columns + block) // BLOCK_M, tiles)
+            of_all = first_row * members + query_row
+            highest = tl.minimum(tl.load(until + of_all * columns + block) // BLOCK_M, tiles)
         for PHASE in tl.static_range(2):
             since = whole if PHASE else lowest
             for tile in range(since, highest if PHASE else whole):
