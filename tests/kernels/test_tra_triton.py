@@ -77,7 +77,7 @@ def test_in_the_interpreter_few_heads_at_a_time_are_as_all(monkeypatch):
     case = Case(40, 40, batch=3, heads=2, key_heads=1)
     inputs = case.inputs(torch.float32)
     wanted = case.run(inputs, "triton")
-    monkeypatch.setattr(fused, "NOTES", 2 * 2 * 2 * 40 * 2)  # two of the three key heads
+    monkeypatch.setattr(fused, "NOTES", 2 * 2 * 64 * 2 * 4)  # two of the three key heads
     found = case.run(inputs, "triton")
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 

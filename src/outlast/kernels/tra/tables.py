@@ -1,11 +1,10 @@
 """Tile sizes of the fused kernels, chosen beforehand: nothing is searched for at run time.
 
 By pass, by how numbers are multiplied (`half`: bfloat16 and float16; `tf32`; `exact`: float32 to
-its last bits, as three products of tf32), and by head width. They start from a trial on an H200,
-in which small tiles with four warps won. Every entry fits the shared memory of a Hopper card.
-Compiled for one, the plain `half` kernels up to width 128 spill no register; sparse tiles, early
-stops and grouped heads spill a few at width 128, `half` and `tf32` some in the backward pass at
-width 256, and `exact` many from width 32: right, but not tuned.
+its last bits, as three products of tf32), and by head width. `half` at widths 64 and 128 was
+measured on an H200, where small tiles with four warps won; the rest follows from it. Every entry
+fits the shared memory of a Hopper card. Compiled for one, `half` and `tf32` spill some registers in
+the backward pass, most at width 256, and `exact` many from width 32: right, but not tuned.
 
 The three passes over one score must use the same kind of matrix instruction, or their masks could
 differ in the last bit: in `half` and `tf32` the left factor of a score has 64 rows or more (a warp
@@ -24,7 +23,7 @@ class Tiles(NamedTuple):
     """Queries and keys of a tile, warps of a program, stages of its pipeline.
 
     `registers` is the most a thread may use, where fewer let one more program on a processor.
-    Keys of `of_keys` are a multiple of those of `of_queries`.
+    Keys of `of_keys` are a multiple of those of `of_queries`, and its queries a divisor.
     """
 
     queries: int
@@ -40,21 +39,21 @@ _TABLE: dict[tuple[Pass, Arithmetic], tuple[Tiles, ...]] = {
         Tiles(64, 64, 4, 2),
         Tiles(64, 64, 4, 2),
         Tiles(64, 64, 4, 2),
-        Tiles(128, 32, 4, 2),
+        Tiles(64, 32, 4, 2, 128),
         Tiles(64, 32, 4, 2),
     ),
     ("of_queries", "half"): (
         Tiles(64, 64, 4, 2),
         Tiles(64, 64, 4, 2),
-        Tiles(64, 64, 4, 2, 168),
+        Tiles(64, 64, 4, 3, 168),
         Tiles(64, 64, 4, 2),
         Tiles(64, 32, 8, 2),
     ),
     ("of_keys", "half"): (
         Tiles(64, 64, 4, 2),
         Tiles(64, 64, 4, 2),
+        Tiles(64, 64, 4, 2, 168),
         Tiles(64, 64, 4, 2),
-        Tiles(64, 64, 8, 2),
         Tiles(32, 64, 8, 2),
     ),
     ("forward", "tf32"): (
@@ -102,8 +101,8 @@ _TABLE: dict[tuple[Pass, Arithmetic], tuple[Tiles, ...]] = {
     ("decode", "half"): (
         Tiles(16, 128, 4, 3),
         Tiles(16, 128, 4, 3),
-        Tiles(16, 64, 4, 4),
-        Tiles(16, 64, 4, 3),
+        Tiles(16, 64, 2, 3),
+        Tiles(16, 64, 4, 2),
         Tiles(16, 32, 4, 3),
     ),
     ("decode", "tf32"): (

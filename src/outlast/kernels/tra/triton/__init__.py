@@ -12,6 +12,7 @@ copied. Shapes and meaning are those of `reference`.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.kernels.tra.reference import Backward, Forward
@@ -20,11 +21,11 @@ from outlast.kernels.tra.triton.backward import of_queries
 from outlast.kernels.tra.triton.backward_keys import of_keys
 from outlast.kernels.tra.triton.decode import one_query
 from outlast.kernels.tra.triton.forward import attend
-from outlast.kernels.tra.triton.launch import Call, Options, interpreted
+from outlast.kernels.tra.triton.launch import Call, Options, interpreted, rows_of
 
 #: bytes of counts that the backward pass holds at a time
-NOTES = 1 << 28
-#: tiles between two looks at whether the rest can be left out
+NOTES = 1 << 29
+#: of the tiles read so far, the part read before the next look at whether the rest matters
 LOOK = 4
 #: fewer keys than this are one program's work
 FEWEST_TO_SPLIT = 1024
@@ -118,20 +119,21 @@ def backward(
     first, second = call.options("of_queries"), call.options("of_keys")
     blocks, columns = -(-call.queries // first["BLOCK_M"]), -(-call.keys // first["BLOCK_N"])
     key_blocks = -(-call.keys // second["BLOCK_N"])
-    number = torch.int16 if call.keys <= 1 << 15 else torch.int32
-    note_bytes = columns * call.queries * number.itemsize * call.groups
+    padded = blocks * first["BLOCK_M"]
+    note_bytes = columns * padded * call.groups * lse.element_size()
     every = call.rows // call.groups  # key heads of the whole batch
     runs = -(-every // max(1, NOTES // note_bytes))
     share = -(-every // runs)
     heads = share * call.groups
-    slopes, shifts, deltas = lse.new_empty(3, heads, call.queries)
-    notes = lse.new_empty(heads, columns, call.queries, dtype=number)
+    facts = lse.new_empty(heads, 3, padded)  # slope, delta and shift of a row
+    notes = lse.new_empty(heads, columns, padded)
     full = lse.new_zeros(heads, blocks, columns if how.sparse else 0, dtype=torch.int8)
     ends = lse.new_empty(heads, blocks, dtype=torch.int32)
     of_rows = [call.tiled(t, first["BLOCK_M"]) for t in (call.q, result, above)]
     tiles = [call.tiled(t, first["BLOCK_N"]) for t in (call.k, call.v)]
     of_blocks = [call.tiled(t, second["BLOCK_M"]) for t in (call.q, above)]
     key_tiles = [call.tiled(t, second["BLOCK_N"]) for t in (call.k, call.v)]
+    until = _until(call, reach, first, second) if call.early else ends
     sizes = (call.groups, call.queries, call.keys, how.offset)
     for since in range(0, every, share):
         now = min(share, every - since)
@@ -147,12 +149,11 @@ def backward(
             reach,
             dq,
             d_gate,
-            slopes,
-            shifts,
-            deltas,
+            facts,
             notes,
             full,
             ends,
+            padded,
             call.heads,
             *sizes,
             call.together(now * call.groups),
@@ -165,17 +166,13 @@ def backward(
             EARLY=int(call.early),
             **first,
         )
-        read = ends[: now * call.groups]
-        until = _until(read, first, second, key_blocks) if call.early else ends
         of_keys[(key_blocks * now,)](
             of_blocks[0],
             *key_tiles,
             of_blocks[1],
             call.start,
-            slopes,
-            shifts,
-            deltas,
-            notes,
+            rows_of(facts, second["BLOCK_M"]),
+            rows_of(notes, second["BLOCK_M"]),
             full,
             until,
             ends,
@@ -198,11 +195,15 @@ def backward(
     return dq, dk, dv, d_gate.to(gate.dtype)
 
 
-def _until(ends: Tensor, queries: Options, keys: Options, blocks_of_keys: int) -> Tensor:
-    """For every block of keys, the end of the last block of queries that read it."""
-    heads, blocks = ends.shape
-    last = (torch.arange(blocks, device=ends.device, dtype=torch.int32) + 1) * queries["BLOCK_M"]
-    read = ends.new_zeros(heads, blocks_of_keys)
-    where = (ends // keys["BLOCK_N"]).long().clamp(0, blocks_of_keys - 1)
-    read.scatter_reduce_(1, where, last.expand(heads, blocks), "amax")
-    return read.cummax(1).values
+def _until(call: Call, reach: Tensor, of_queries: Options, of_keys: Options) -> Tensor:
+    """For every block of keys, the end of the last block of queries that read any of it."""
+    rows, keys = of_queries["BLOCK_M"], of_keys["BLOCK_N"]
+    blocks, key_blocks = -(-call.queries // rows), -(-call.keys // keys)
+    missing = blocks * rows - call.queries
+    read = F.pad(reach.flatten(0, 1), (0, missing), value=call.keys).unflatten(-1, (blocks, rows))
+    first = torch.arange(blocks, device=reach.device, dtype=torch.int32) * rows
+    left = torch.minimum(read.amin(-1), (call.how.offset + first).clamp_min(0))
+    where = (left // keys).clamp_max(key_blocks - 1).long()
+    found = reach.new_zeros(call.rows, key_blocks)
+    found.scatter_reduce_(1, where, (first + rows).expand(call.rows, blocks), "amax")
+    return found.cummax(1).values.to(torch.int32)

@@ -43,6 +43,11 @@ def _strides(tensor: Tensor) -> list[int]:
     return found
 
 
+def rows_of(tensor: Tensor, some: int) -> TensorDescriptor:
+    """A contiguous tensor, read as `some` entries of its last axis."""
+    return TensorDescriptor.from_tensor(tensor, [1, 1, some])
+
+
 @dataclass(frozen=True)
 class Call:
     """One call of the op, as the kernels want it."""
