@@ -16,6 +16,7 @@ import triton
 from torch import Tensor
 
 from outlast.kernels.lstm import reference, resident, streamed
+from outlast.kernels.splitting import parts
 
 ROWS = 16
 
@@ -124,10 +125,15 @@ def _d_weight(d_gates: Tensor, h0: Tensor, hidden: Tensor) -> Tensor:
     """The gate gradients times the state before them, without copying the state.
 
     All rows laid end to end, each state stands one place before the gates it feeds. That is wrong
-    only where one row ends and the next begins; those terms are taken out again.
+    only where one row ends and the next begins; those terms are taken out again. The rows are
+    split into parts as in any such product.
     """
+    seeds, batch, steps, _ = d_gates.shape
+    count = parts(seeds, batch * steps, whole=batch)
+    d_gates, hidden, h0 = (t.unflatten(1, (count, -1)).flatten(0, 1) for t in (d_gates, hidden, h0))
     wide, narrow = d_gates.flatten(1, 2), hidden.flatten(1, 2)
     shifted = torch.bmm(wide[:, 1:].mT, narrow[:, :-1])
     first, last = d_gates[:, :, 0], hidden[:, :, -1]
     instead = torch.cat([h0[:, :1], h0[:, 1:] - last[:, :-1]], 1)
-    return shifted + torch.bmm(first.mT, instead.to(hidden.dtype))
+    ends = torch.bmm(first.mT, instead.to(hidden.dtype))
+    return (shifted + ends).unflatten(0, (seeds, count)).sum(1)
