@@ -74,9 +74,9 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
 
-    def after(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """x + y, and this norm of it."""
-        total = x + y
+    def after(self, x: Tensor, y: Tensor, z: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x + y (+ z), and this norm of it."""
+        total = x + y if z is None else x + y + z
         return total, self(total)
 
 
@@ -86,6 +86,6 @@ class Norm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         return norm(x, self.weight, self.bias, self.eps)
 
-    def after(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """x + y, and this norm of it."""
-        return add_norm(x, y, self.weight, self.bias, self.eps)
+    def after(self, x: Tensor, y: Tensor, z: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x + y (+ z), and this norm of it."""
+        return add_norm(x, y, self.weight, self.bias, self.eps, z)

@@ -40,29 +40,32 @@ def make_norm(width: int, kind: str | None) -> Norm | RMSNorm:
 class Stream:
     """The residual stream between two sublayers: x, and perhaps what is yet to be added to it.
 
-    On a GPU a sum waits for the norm that follows, since the two are one pass there; elsewhere it
-    is made at once.
+    On a GPU sums wait for the norm that follows, since it takes up to two of them in its own pass;
+    elsewhere they are made at once.
     """
 
-    def __init__(self, x: Tensor, owed: Tensor | None = None) -> None:
+    def __init__(self, x: Tensor, *owed: Tensor) -> None:
         self._x, self._owed = x, owed
 
     @property
     def x(self) -> Tensor:
         """The sum, made now if it has not been."""
-        if self._owed is not None:
-            self._x, self._owed = self._x + self._owed, None
+        for y in self._owed:
+            self._x = self._x + y
+        self._owed = ()
         return self._x
 
     def plus(self, y: Tensor) -> Stream:
         """This stream and what a sublayer adds to it."""
-        return Stream(self.x, y) if can_fuse(self.x, y) else Stream(self.x + y)
+        if not can_fuse(self._x, y):
+            return Stream(self.x + y)
+        return Stream(self._x, *self._owed, y) if len(self._owed) < 2 else Stream(self.x, y)
 
     def normed(self, norm: Norm | RMSNorm) -> Tensor:
         """The norm of the sum, which is made on the way."""
-        if self._owed is None:
+        if not self._owed:
             return norm(self._x)
-        (self._x, out), self._owed = norm.after(self._x, self._owed), None
+        (self._x, out), self._owed = norm.after(self._x, *self._owed), ()
         return out
 
 
