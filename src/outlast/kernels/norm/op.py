@@ -19,12 +19,12 @@ from outlast.kernels.norm import reference
 _library = torch.library.Library("outlast", "FRAGMENT")
 _library.define("norm(Tensor x, Tensor scale, Tensor shift, float eps, ScalarType dtype) -> Tensor")
 _library.define(
-    "add_norm(Tensor x, Tensor y, Tensor? z, Tensor scale, Tensor shift, float eps, "
+    "add_norm(Tensor x, Tensor y, Tensor? z, Tensor? bias, Tensor scale, Tensor shift, float eps, "
     "ScalarType dtype) -> (Tensor, Tensor)"
 )
 _library.define(
-    "norm_backward(Tensor dy, Tensor? dx, Tensor x, Tensor scale, float eps, ScalarType? narrow) "
-    "-> (Tensor, Tensor, Tensor)"
+    "norm_backward(Tensor dy, Tensor? dx, Tensor x, Tensor scale, float eps, ScalarType? narrow, "
+    "bool biased) -> (Tensor, Tensor, Tensor)"
 )
 
 
@@ -65,20 +65,26 @@ def add_norm(
     shift: Tensor,
     eps: float = 1e-5,
     z: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """x + y (+ z), and its `norm`: the step from one sublayer to the next on a residual stream."""
+    """x + y (+ z), and its `norm`: the step from one sublayer to the next on a residual stream.
+
+    `bias` (d) is added too, as what the linear maps that made y and z left out.
+    """
     added = (y,) if z is None else (y, z)
     alike = all(
         x.shape == a.shape and torch.promote_types(x.dtype, a.dtype) == x.dtype for a in added
     )
     if x.dim() < 2 or not alike or not fused(x, scale):
         total = x + y if z is None else x + y + z
+        total = total if bias is None else total + bias
         return total, norm(total, scale, shift, eps)
     rows = (1, -1, *x.shape[-2:])
     total, normed = torch.ops.outlast.add_norm(
         x.reshape(rows),
         y.reshape(rows),
         None if z is None else z.reshape(rows),
+        None if bias is None else bias.unsqueeze(0),
         scale.unsqueeze(0),
         shift.unsqueeze(0),
         eps,
@@ -96,12 +102,15 @@ def _add_norm(
     x: Tensor,
     y: Tensor,
     z: Tensor | None,
+    bias: Tensor | None,
     scale: Tensor,
     shift: Tensor,
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    found: tuple[Tensor, Tensor] = back_end(x, scale).add_forward(x, y, z, scale, shift, eps, dtype)
+    found: tuple[Tensor, Tensor] = back_end(x, scale).add_forward(
+        x, y, z, bias, scale, shift, eps, dtype
+    )
     return found
 
 
@@ -112,9 +121,10 @@ def _norm_backward(
     scale: Tensor,
     eps: float,
     narrow: torch.dtype | None,
+    biased: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     found: tuple[Tensor, Tensor, Tensor] = back_end(x, scale).backward(
-        dy, dx, x, scale, eps, narrow
+        dy, dx, x, scale, eps, narrow, biased
     )
     return found
 
@@ -129,6 +139,7 @@ def _(
     x: Tensor,
     y: Tensor,
     z: Tensor | None,
+    bias: Tensor | None,
     scale: Tensor,
     shift: Tensor,
     eps: float,
@@ -145,9 +156,10 @@ def _(
     scale: Tensor,
     eps: float,
     narrow: torch.dtype | None,
+    biased: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     copy = x.new_empty(len(x), 0) if narrow is None else x.new_empty(x.shape, dtype=narrow)
-    return x.new_empty(x.shape), scale.new_empty(len(scale), 2, *scale.shape[1:]), copy
+    return x.new_empty(x.shape), scale.new_empty(len(scale), 2 + biased, *scale.shape[1:]), copy
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -156,13 +168,16 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    dx, affine, _ = torch.ops.outlast.norm_backward(dy, None, *ctx.saved_tensors, ctx.eps, None)
+    dx, affine, _ = torch.ops.outlast.norm_backward(
+        dy, None, *ctx.saved_tensors, ctx.eps, None, False
+    )
     return dx, affine[:, 0], affine[:, 1], None, None
 
 
 def _save_sum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    _, y, z, scale, _, ctx.eps, _ = inputs
+    _, y, z, bias, scale, _, ctx.eps, _ = inputs
     ctx.dtypes = [None if a is None else a.dtype for a in (y, z)]
+    ctx.bias = None if bias is None else bias.dtype
     ctx.set_materialize_grads(False)  # the last sum of a stream is only ever normed
     ctx.save_for_backward(output[0], scale)
 
@@ -171,15 +186,20 @@ def _differentiate_sum(
     ctx: Any, d_total: Tensor | None, d_normed: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     if d_normed is None:
-        past = (None if k is None or d_total is None else d_total.to(k) for k in ctx.dtypes)
-        return d_total, *past, None, None, None, None
+        if d_total is None:
+            return (None,) * 8
+        past = (None if k is None else d_total.to(k) for k in ctx.dtypes)
+        d_bias = None if ctx.bias is None else d_total.sum((1, 2)).to(ctx.bias)
+        return d_total, *past, d_bias, None, None, None, None
     total, scale = ctx.saved_tensors
     narrow = next((k for k in ctx.dtypes if k not in (None, total.dtype)), None)
+    biased = ctx.bias is not None
     dx, affine, copy = torch.ops.outlast.norm_backward(
-        d_normed, d_total, total, scale, ctx.eps, narrow
+        d_normed, d_total, total, scale, ctx.eps, narrow, biased
     )
     added = (None if k is None else copy if k == narrow else dx.to(k) for k in ctx.dtypes)
-    return dx, *added, affine[:, 0], affine[:, 1], None, None
+    d_bias = affine[:, 2].to(ctx.bias) if biased else None
+    return dx, *added, d_bias, affine[:, 0], affine[:, 1], None, None
 
 
 def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:

@@ -2,7 +2,8 @@
 
 What is added to the rows just before (forward), and the gradient that passes by (backward), is
 one more read each instead of a pass of its own; so is one more write the gradient of what was
-added, where that is narrower than the rows.
+added, where that is narrower than the rows. A bias of what is added comes along for nothing, and
+so does its gradient.
 
 A program takes a span of one seed's rows, a tile at a time, whole rows in registers. Backward it
 keeps the sums for scale and shift beside them and writes one row of each at its end; the rows of
@@ -46,6 +47,7 @@ def _forward(
     x,
     extra,
     other,
+    bias,
     scale,
     shift,
     total,
@@ -61,6 +63,7 @@ def _forward(
     other_seed,
     other_outer,
     other_inner,
+    bias_stride,
     scale_stride,
     shift_stride,
     eps,
@@ -69,11 +72,14 @@ def _forward(
     TALL: tl.constexpr,
     SPAN: tl.constexpr,
     ADD: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
     seed = tl.program_id(1).to(tl.int64)
     columns = tl.arange(0, WIDTH)
     s = tl.load(scale + seed * scale_stride + columns, mask=columns < D, other=0.0).to(tl.float32)
     b = tl.load(shift + seed * shift_stride + columns, mask=columns < D, other=0.0).to(tl.float32)
+    if BIASED:
+        more = tl.load(bias + seed * bias_stride + columns, mask=columns < D, other=0.0)
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0).to(tl.int64) * SPAN + first + tl.arange(0, TALL)
         inside = (row < rows)[:, None] & (columns < D)[None, :]
@@ -87,6 +93,8 @@ def _forward(
             some += _read(
                 other, row, inner, seed, other_seed, other_outer, other_inner, columns, inside
             )
+        if BIASED:
+            some += tl.where(inside, more.to(tl.float32)[None, :], 0.0)
         if ADD:
             rounded = some.to(total.dtype.element_ty)
             tl.store(total + at, rounded, mask=inside)
@@ -124,12 +132,14 @@ def _backward(
     SPAN: tl.constexpr,
     ADD: tl.constexpr,
     NARROW: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
     seed = tl.program_id(1).to(tl.int64)
     columns = tl.arange(0, WIDTH)
     s = tl.load(scale + seed * scale_stride + columns, mask=columns < D, other=0.0).to(tl.float32)
     d_scale = tl.zeros((TALL, WIDTH), tl.float32)
     d_shift = tl.zeros((TALL, WIDTH), tl.float32)
+    d_bias = tl.zeros((TALL, WIDTH), tl.float32)
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0).to(tl.int64) * SPAN + first + tl.arange(0, TALL)
         inside = (row < rows)[:, None] & (columns < D)[None, :]
@@ -145,14 +155,19 @@ def _backward(
             back += _read(
                 past, row, inner, seed, past_seed, past_outer, past_inner, columns, inside
             )
+        if BIASED:
+            d_bias += tl.where(inside, back, 0.0)
         at = (seed * rows + row)[:, None] * D + columns[None, :]
         tl.store(dx + at, back.to(dx.dtype.element_ty), mask=inside)
         if NARROW:
             tl.store(narrow + at, back.to(narrow.dtype.element_ty), mask=inside)
-    # (seeds, programs, 2, D)
-    out = sums + (seed * tl.num_programs(0) + tl.program_id(0)) * 2 * D + columns
+    # (seeds, programs, 2 or 3, D)
+    own = (seed * tl.num_programs(0) + tl.program_id(0)) * (3 if BIASED else 2)
+    out = sums + own * D + columns
     tl.store(out, tl.sum(d_scale, 0), mask=columns < D)
     tl.store(out + D, tl.sum(d_shift, 0), mask=columns < D)
+    if BIASED:
+        tl.store(out + 2 * D, tl.sum(d_bias, 0), mask=columns < D)
 
 
 def fits(x: Tensor) -> bool:
@@ -179,6 +194,7 @@ def _dense(tensor: Tensor) -> Tensor:
 def _run_forward(
     x: Tensor,
     added: Sequence[Tensor],
+    bias: Tensor | None,
     scale: Tensor,
     shift: Tensor,
     eps: float,
@@ -186,13 +202,16 @@ def _run_forward(
 ) -> tuple[Tensor, Tensor]:
     seeds, outer, inner, d = x.shape
     x, scale, shift = _dense(x), _dense(scale), _dense(shift)
-    extra, other = [*(_dense(a) for a in added), x, x][:2]  # what is not there is not read
+    # what is not there is not read
+    extra, other = [*(_dense(a) for a in added), x, x][:2]
+    more = scale if bias is None else _dense(bias)
     y = x.new_empty(x.shape, dtype=dtype)
     total = x.new_empty(x.shape) if added else x
     _forward[(triton.cdiv(outer * inner, SPAN), seeds)](
         x,
         extra,
         other,
+        more,
         scale,
         shift,
         total,
@@ -202,10 +221,12 @@ def _run_forward(
         *x.stride()[:3],
         *extra.stride()[:3],
         *other.stride()[:3],
+        more.stride(0),
         scale.stride(0),
         shift.stride(0),
         eps,
         ADD=len(added),
+        BIASED=bias is not None,
         **_options(d),
     )
     return total, y
@@ -213,20 +234,21 @@ def _run_forward(
 
 def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """As `reference.forward`, in float32 whatever the type of x."""
-    return _run_forward(x, (), scale, shift, eps, dtype)[1]
+    return _run_forward(x, (), None, scale, shift, eps, dtype)[1]
 
 
 def add_forward(
     x: Tensor,
     y: Tensor,
     z: Tensor | None,
+    bias: Tensor | None,
     scale: Tensor,
     shift: Tensor,
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """As `reference.add_forward`; the sum has the type of x."""
-    return _run_forward(x, (y,) if z is None else (y, z), scale, shift, eps, dtype)
+    return _run_forward(x, (y,) if z is None else (y, z), bias, scale, shift, eps, dtype)
 
 
 def backward(
@@ -236,6 +258,7 @@ def backward(
     scale: Tensor,
     eps: float,
     narrow: torch.dtype | None = None,
+    biased: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `reference.backward`, in float32 whatever the type of x."""
     seeds, outer, inner, d = x.shape
@@ -244,7 +267,7 @@ def backward(
     out = x.new_empty(x.shape)
     copy = x.new_empty(seeds, 0) if narrow is None else x.new_empty(x.shape, dtype=narrow)
     programs = triton.cdiv(outer * inner, SPAN)
-    sums = x.new_empty(seeds, programs, 2, d, dtype=torch.float32)
+    sums = x.new_empty(seeds, programs, 2 + biased, d, dtype=torch.float32)
     _backward[(programs, seeds)](
         dy,
         past,
@@ -262,6 +285,7 @@ def backward(
         eps,
         ADD=dx is not None,
         NARROW=narrow is not None,
+        BIASED=biased,
         **_options(d),
     )
     return out, sums.sum(1).to(scale.dtype), copy

@@ -21,7 +21,7 @@ from outlast.kernels.attention import attend, attend_packed
 from outlast.mixers.attention import blocks
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.mixers.attention.weights.base import Weights
-from outlast.mixers.base import Linear, Mixer
+from outlast.mixers.base import Linear, Mixer, linear
 from outlast.registry import mixers, schemes, weightings
 from outlast.specs import Spec
 
@@ -69,6 +69,17 @@ class Attention(Mixer):
             )
 
     def forward(self, x: Tensor, state: Cache | None = None) -> tuple[Tensor, Cache]:
+        seen, state = self._seen(x, state)
+        return self.out(seen), state
+
+    def unbiased(
+        self, x: Tensor, state: Cache | None = None
+    ) -> tuple[Tensor, Tensor | None, Cache]:
+        seen, state = self._seen(x, state)
+        return linear(seen, self.out.weight), self.out.bias, state
+
+    def _seen(self, x: Tensor, state: Cache | None) -> tuple[Tensor, Cache]:
+        """What the heads bring, side by side, (batch, tokens, width)."""
         before = 0 if state is None else state.keys.shape[-2]
         end = before + x.shape[1]
         if self.ceiling is not None and end > self.ceiling:
@@ -92,7 +103,7 @@ class Attention(Mixer):
         untouched = all(now is then for now, then in zip((q, k, v), made, strict=True))
         y, carry = self._look(q, k, v, positions, marks, carry, packed if untouched else None)
         y = self.weights.gather(y, x)
-        return self.out(y.transpose(1, 2).flatten(2)), Cache(k, v, marks, carry)
+        return y.transpose(1, 2).flatten(2), Cache(k, v, marks, carry)
 
     def _look(
         self,
