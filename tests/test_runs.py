@@ -311,6 +311,14 @@ def test_a_checkpoint_with_another_header(
     refused(folder, message)
 
 
+def test_results_without_a_checkpoint_are_not_trained_over(folder: Path) -> None:
+    (folder / RESULTS).write_text("{}")
+    (folder / CHECKPOINT).unlink()
+    with pytest.raises(RunFolderError, match=r"has results but no checkpoint\.safetensors"):
+        go_on(folder, CPU)
+    assert (folder / RESULTS).read_text() == "{}"
+
+
 def test_a_checkpoint_without_one_tensor(folder: Path) -> None:
     _rewrite(folder, lambda state: state, "weights.head.bias")
     refused(folder, "does not fit this run: weights.head.bias should be .*, found nothing")

@@ -219,11 +219,17 @@ def _home(factory: Any) -> tuple[str, str]:
     return factory.__module__, factory.__qualname__
 
 
+#: names that are still worth listing beside a guess
+MANY = 24
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'parity'? (there are: modsum, parity)``."""
+    """``; did you mean 'parity'? (there are: modsum, parity)``; no long list beside a guess."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     meant = f"; did you mean {close[0]!r}?" if close else ""
+    if close and len(known) > MANY:
+        return meant
     return f"{meant} (there are: {', '.join(known)})" if known else f"{meant} (there are none)"
 
 

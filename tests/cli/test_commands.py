@@ -102,6 +102,8 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     ((*TRAIN, "--out", "file"), r"cannot use file as a run folder"),
     ((*TRAIN, "--out", "run"), r"run holds a run already: .*--overwrite"),
     (("resume", "missing"), r"missing has no run.json: it is not a run folder"),
+    (("show", "dat(latest=-1)"), r"latest=-1: expected"),
+    (("show", "composite(modulus=1)"), r"modulus=1: expected"),
     (("eval", "missing"), r"missing has no run.json: it is not a run folder"),
     (("eval", "run", "--lengths", "0"), r"lengths=0.0: expected multiples"),
     (("eval", "run", "--lengths", "inf"), r"lengths=inf: expected multiples"),
@@ -241,6 +243,12 @@ def test_the_table_of_accuracy(
     joint = [r["exact"]["joint"] for r in rows if r["multiple"] == 1]
     assert first[3] == f"{sum(joint) / 2:.3f}"
     assert first[4] == f"{min(joint):.3f}"
+
+    before = Path("run/results.json").read_bytes()
+    far = ["eval", "run", "--lengths", "2", "--sequences", "16", "--out", "far.json"]
+    assert main(far) == 0
+    assert Path("run/results.json").read_bytes() == before
+    assert {row["multiple"] for row in json.loads(Path("far.json").read_text())["rows"]} == {2.0}
 
 
 # ---- list and show -----------------------------------------------------------------------------

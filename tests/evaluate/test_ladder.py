@@ -16,7 +16,7 @@ from torch import Tensor
 
 import outlast
 import outlast.evaluate.ladder as ladder_module
-from outlast.errors import RunFolderError, SpecError
+from outlast.errors import OutlastError, RunFolderError, SpecError
 from outlast.evaluate.accuracy import chance_levels, exact_by_part
 from outlast.evaluate.ladder import LADDER, SEQUENCES, evaluate, evaluate_stack, rungs
 from outlast.evaluate.run import evaluate_run
@@ -390,3 +390,15 @@ def test_a_run_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="not a run folder"):
         evaluate_run(tmp_path / "missing")
     assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [lambda t: t, lambda t: torch.zeros(*t.shape, 1), lambda t: torch.zeros(3, *t.shape[1:], 2)],
+    ids=["tokens", "too few answers", "another batch"],
+)
+def test_an_output_of_another_shape_is_an_error_that_says_which_is_wanted(model):
+    with pytest.raises(
+        OutlastError, match=r"output is of shape .*: expected \(8, \d+, 2\) or more"
+    ):
+        evaluate(model, tasks.build("parity(length=4)"), (1,), sequences=8)

@@ -116,7 +116,9 @@ def test_sublayers_are_chosen_by_name_type_or_function(where, held):
 
 @pytest.mark.parametrize("where", ["*.attention", nn.LSTM, lambda name, module: False, []])
 def test_nothing_chosen_is_an_error_that_names_what_there_is(where):
-    with pytest.raises(SpecError, match=r"no module of the model matches; modules are: 0, 0\.attn"):
+    with pytest.raises(
+        SpecError, match=r"no module of the model matches; its modules are: 0, 0\.attn"
+    ):
         outlast.delay(model(), where)
 
 

@@ -72,6 +72,15 @@ def test_a_claim(
     assert (found.verdict, found.measured, found.expected) == (verdict, measured, expected)
 
 
+def test_a_claim_says_nothing_where_what_it_rests_on_does_not_hold(tmp_path: Path) -> None:
+    good, bad = claim("good", "a", low=0.9), claim("bad", "b", low=0.9)
+    resting = [claim(f"rests on {t}", "a", low=0.5, given=t) for t in ("good", "bad", "nowhere")]
+    arms, study = digests(tmp_path, [good, bad, *resting])
+    verdicts = judge(study.claims, arms)
+    assert [v.verdict for v in verdicts[2:]] == ["holds", "cannot say", "holds"]
+    assert tally(verdicts) == "3 of 5 claims hold, 1 cannot be judged"
+
+
 def test_the_sentence_has_the_key_numbers(tmp_path: Path) -> None:
     claims = [claim("", "a", low=0.9), claim("", "a", "difference", versus="b", low=0.6)]
     arms, study = digests(tmp_path, [*claims, claim("", "c")])
@@ -107,7 +116,7 @@ def test_phase_1_is_told_by_seed(tmp_path: Path) -> None:
         for event in ("restart", "not converged"):
             file.write(json.dumps({"step": 2000, "seed": 1, "event": event}) + "\n")
     arm = digest(read([folder])[0].arms[0])
-    assert words.phase(arm.phase) == ("1 of 3", "not: seed 1, 2; 1 restart")
+    assert words.phase(arm.phase) == ("1 of 3", "not: seeds 1, 2; 1 restart")
     assert [row[2].text for row in seeds_table([arm]).rows].count("not converged") == 2
     assert setup_table([arm]).columns[-1] == "phase 1 converged"
 

@@ -35,9 +35,13 @@ def main() -> None:
     if not cuda:
         table.add_row("cuda", "no device: everything runs on the CPU")
     fused = cuda and find_spec("triton") is not None
-    table.add_row("lstm", "fused over time (Triton), up to width 256" if fused else "a time loop")
-    table.add_row("attention", "torch's scaled_dot_product_attention")
-    blocks = "blocks of queries in plain torch"
-    table.add_row("tra", "fused (Triton), widths 16 to 256" if fused else blocks)
-    table.add_row("a step", "captured as a CUDA graph" if cuda else "run as it is")
+    plain = "operations of torch, one by one"
+    table.add_row("lstm", "fused over time (Triton) up to width 256" if fused else "a time loop")
+    sdpa = "torch's scaled_dot_product_attention"
+    table.add_row(
+        "attention", f"{sdpa}; short sequences in one program (Triton)" if fused else sdpa
+    )
+    table.add_row("tra", "fused (Triton)" if fused else "blocks of queries in plain torch")
+    table.add_row("norm, gelu, losses, AdamW", "fused for all seeds (Triton)" if fused else plain)
+    table.add_row("a training step", "captured as a CUDA graph" if cuda else plain)
     console.print(table)

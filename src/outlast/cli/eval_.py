@@ -15,19 +15,22 @@ def main(
     lengths: tuple[float, ...] = LADDER,
     sequences: int = SEQUENCES,
     device: str = "auto",
+    out: Path | None = None,
 ) -> None:
     """Measure a trained run by length, in multiples of the training length.
 
     Example: outlast eval runs/parity --lengths 1 2 4 --sequences 500
 
     Args:
-        folder: The run folder; its results.json is written anew.
+        folder: The run folder.
         lengths: Multiples of the training length.
         sequences: Fresh sequences for each length.
         device: auto, cpu, cuda, cuda:1 ...
+        out: The file to write; by default the results.json of the run, written anew.
     """
     from outlast.cli.running import show_results
     from outlast.evaluate.run import evaluate_run
     from outlast.train.session import pick_device
 
-    show_results(folder, evaluate_run(folder, lengths, sequences, pick_device(device)))
+    rows = evaluate_run(folder, lengths, sequences, pick_device(device), out)
+    show_results(folder, rows, out)

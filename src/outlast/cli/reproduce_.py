@@ -92,14 +92,19 @@ def _show_arms(chosen: list) -> None:  # type: ignore[type-arg]
     from outlast.api import model
     from outlast.cli.common import console
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("arm", "model", "method", "parameters", "seeds"):
-        table.add_column(name, justify="right" if name in ("parameters", "seeds") else "left")
+    table, counts = Table(box=None, pad_edge=False), ("parameters", "steps", "seeds")
+    for name in ("arm", "model", "method", "parameters", "steps", "seeds"):
+        table.add_column(name, overflow="fold", justify="right" if name in counts else "left")
     for arm in chosen:
         run = arm.run
         size = model(run.model, run.task).size
         table.add_row(
-            arm.name, run.model, " + ".join(run.methods), f"{size:,}", str(len(run.seeds))
+            arm.name,
+            run.model,
+            " + ".join(run.methods),
+            f"{size:,}",
+            f"{run.settings.steps:,}",
+            str(len(run.seeds)),
         )
     console.print(table)
     console.print()

@@ -32,13 +32,14 @@ def train_and_test(folder: Path, device: torch.device) -> int:
     return 0
 
 
-def show_results(folder: Path, rows: list[dict[str, object]]) -> None:
+def show_results(folder: Path, rows: list[dict[str, object]], out: Path | None = None) -> None:
     """The table of accuracy, and where to look next."""
     parts = read_run(folder)["parts"]
     console.print()
     console.print(accuracy_table(rows, parts, "share of sequences with every answer right"))
+    pages = "" if out else f"; a page of pictures: outlast report {folder}"
     console.print(
-        f"\n{folder / 'results.json'} has every seed; a page of pictures: outlast report {folder}",
+        f"\n{out or folder / 'results.json'} has every seed{pages}",
         markup=False,
         soft_wrap=True,
     )

@@ -30,8 +30,9 @@ def main(spec: Annotated[str, tyro.conf.Positional]) -> None:
         known = {n for r in KINDS.values() for n in r.names()}
         raise SpecError(f"there is nothing called {node.name!r}{suggest(node.name, known)}")
     _show_entry(kinds[0], node)
-    for kind in kinds[1:]:  # dat is a method and a study
-        _show_entry(kind, Spec(node.name))
+    if not node.args and not node.kwargs:
+        for kind in kinds[1:]:  # dat is a method and a study
+            _show_entry(kind, node)
 
 
 def _show_entry(kind: str, spec: Any) -> None:
@@ -45,6 +46,8 @@ def _show_entry(kind: str, spec: Any) -> None:
     registry = KINDS[kind]
     entry, plain = registry.entry(spec.name), not spec.args and not spec.kwargs
     bound = {} if plain else registry.bind(spec)  # a bare name may lack what is needed
+    if kind in ("task", "method") and not plain:
+        registry.build(spec)  # a bad value is an error before anything is shown
     title = spec.name if plain else str(registry.canonical(spec))
     console.print(f"[bold]{escape(title)}[/bold]  ({kind})")
     home = inspect.getmodule(entry.factory)

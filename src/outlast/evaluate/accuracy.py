@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from outlast.errors import OutlastError
 from outlast.tasks import Batch, Task
 
 
@@ -17,6 +18,12 @@ def exact_by_part(
 
     logits (batch, tokens, classes or more): only the task's classes are considered.
     """
+    wanted = (*batch.inputs.shape, task.classes)
+    if logits.ndim != 3 or logits.shape[:2] != wanted[:2] or logits.shape[2] < task.classes:
+        raise OutlastError(
+            f"the model's output is of shape {tuple(logits.shape)}: expected {wanted} or more "
+            f"in the last axis, a score for each answer at each token"
+        )
     guess = logits[..., : task.classes].argmax(-1)
     wrong = guess != batch.targets
     exact: dict[str, Tensor] = {}

@@ -17,8 +17,9 @@ def evaluate_run(
     ladder: Sequence[float] = LADDER,
     sequences: int = SEQUENCES,
     device: torch.device | str = "cpu",
+    out: Path | None = None,
 ) -> list[Row]:
-    """Measure a run and write `results.json`; returns its rows."""
+    """Measure a run and write `results.json`, or another file; returns its rows."""
     device = torch.device(device)
     with precision("fp32", device):
         trainer = open_run(folder, device)
@@ -34,7 +35,7 @@ def evaluate_run(
         )
     rows = [{"seed": s, **row} for s, own in zip(seeds, found, strict=True) for row in own]
     write_json(
-        folder / RESULTS,
+        out or folder / RESULTS,
         {"format": FORMAT, "step": trainer.step, "sequences": sequences, "rows": rows},
     )
     return rows

@@ -49,8 +49,10 @@ def delay(
     chosen = [(n, m) for n, m in model.named_modules() if n and _matches(where, n, m)]
     chosen = [(n, m) for n, m in chosen if not any(n.startswith(f"{o}.") for o, _ in chosen)]
     if not chosen:
-        some = ", ".join(n for n, _ in list(model.named_modules())[1:9])
-        raise SpecError(f"where={where}: no module of the model matches; modules are: {some}, ...")
+        names = [n for n, _ in model.named_modules() if n]
+        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        has = f"its modules are: {some}" if names else "it has no modules inside"
+        raise SpecError(f"where={where}: no module of the model matches; {has}")
     value = parse_value(switch) if isinstance(switch, str) else switch
     if not isinstance(value, int | float):
         value = coerce(value, Spec, "switch")

@@ -44,6 +44,8 @@ class Phased(Method):
         self.switch, self.phase1, self.watch = switch, phase1, watch
         self.latest, self.otherwise, self.rate = latest, otherwise, rate
         make_trigger(switch, 1)  # a bad trigger is an error now, not when training begins
+        if latest is not None:
+            as_step(latest, 1, "latest")
 
     def begin(self, setup: Setup) -> MethodState:
         self.trigger = make_trigger(self.switch, setup.steps)

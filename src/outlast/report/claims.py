@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outlast.evaluate.statistics import TOLERANCE, Summary
@@ -12,6 +12,8 @@ from outlast.report.load import Claim
 from outlast.report.words import interval, percent, points, times
 
 HOLDS, FAILS, UNMEASURED = "holds", "does not hold", "not measured"
+#: what a claim rests on does not hold
+OPEN = "cannot say"
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,32 @@ class Verdict:
         return "any"
 
     def as_json(self) -> dict[str, Any]:
-        names = ("text", "arm", "versus", "variant", "part", "multiple", "statistic", "low", "high")
+        names = (
+            "text",
+            "arm",
+            "versus",
+            "variant",
+            "part",
+            "multiple",
+            "statistic",
+            "low",
+            "high",
+            "given",
+        )
         about = {name: getattr(self.claim, name) for name in (*names, "source")}
         return {**about, "value": self.value, "seeds": self.seeds, "verdict": self.verdict}
 
 
 def judge(claims: Sequence[Claim], digests: Sequence[Digest]) -> list[Verdict]:
     """The verdict on each claim."""
-    return [_judge(claim, {d.arm.name: d for d in digests}) for claim in claims]
+    verdicts = [_judge(claim, {d.arm.name: d for d in digests}) for claim in claims]
+    held = {v.claim.text: v.verdict == HOLDS for v in verdicts}
+    return [
+        replace(v, verdict=OPEN)
+        if v.value is not None and v.claim.given and not held.get(v.claim.given, True)
+        else v
+        for v in verdicts
+    ]
 
 
 def _judge(claim: Claim, arms: dict[str, Digest]) -> Verdict:
@@ -143,6 +163,8 @@ def tally(verdicts: Sequence[Verdict]) -> str:
     if len(names) == 1:
         return f"the one claim {names[0]}"
     text = f"{names.count(HOLDS)} of {len(names)} claims hold"
+    if OPEN in names:
+        text += f", {names.count(OPEN)} cannot be judged"
     unmeasured = names.count(UNMEASURED)
     if unmeasured:
         text += f", {unmeasured} {'was' if unmeasured == 1 else 'were'} not measured"

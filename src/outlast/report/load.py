@@ -77,6 +77,7 @@ class Claim:
     high: float | None
     source: str
     variant: str | None
+    given: str | None = None
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ def _claim(record: Record) -> Claim:
         high=record.optional_number("high"),
         source=record.text("source", ""),
         variant=record.optional("variant"),
+        given=record.optional("given"),
     )
 
 

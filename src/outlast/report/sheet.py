@@ -84,7 +84,7 @@ def _styled(d: Digest, index: int, label: str) -> Styled:
 
 
 def _role(d: Digest) -> str:
-    return d.arm.label.rpartition(", ")[2]
+    return d.arm.label.partition(", ")[2] or d.arm.label
 
 
 def _roles_are_clear(by_group: dict[str, list[Digest]]) -> bool:

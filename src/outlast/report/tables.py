@@ -62,7 +62,7 @@ def plain(text: str) -> str:
 
 def setup_table(digests: Sequence[Digest]) -> Table:
     """What each arm is: model, methods, parameters, how phase 1 went; what is not ready."""
-    columns = ("arm", "model", "methods", "parameters", "seeds", "phase 1 converged")
+    columns = ("arm", "model", "methods", "parameters", "steps", "seeds", "phase 1 converged")
     ready = all(d.status == "evaluated" for d in digests)
     rows = (_setup(d) if ready else (*_setup(d), _status(d)) for d in digests)
     return Table(columns if ready else (*columns, "status"), tuple(rows))
@@ -71,19 +71,24 @@ def setup_table(digests: Sequence[Digest]) -> Table:
 def _setup(d: Digest) -> tuple[Cell, ...]:
     run = d.run
     if run is None:
-        return (Cell(d.arm.label), *[Cell(words.NONE)] * 5)
-    count = run.about.get("parameters")
-    parameters = f"{count:,}" if isinstance(count, int) else words.NONE
+        return (Cell(d.arm.label), *[Cell(words.NONE)] * 6)
+    settings = run.about.get("settings")
+    steps = settings.get("steps") if isinstance(settings, dict) else None
     value, note = words.phase(d.phase)
     bad = d.phase is not None and bool(d.phase.failed)
     return (
         Cell(d.arm.label),
         Cell(run.model or words.NONE, tone="spec"),
         Cell("; ".join(run.methods) or "none", tone="spec" if run.methods else ""),
-        Cell(parameters, tone="number"),
+        Cell(_whole(run.about.get("parameters")), tone="number"),
+        Cell(_whole(steps), tone="number"),
         Cell(words.numbered(run.seeds), tone="number"),
         Cell(value, note, tone="number bad" if bad else "number"),
     )
+
+
+def _whole(count: object) -> str:
+    return f"{count:,}" if isinstance(count, int) else words.NONE
 
 
 def _status(d: Digest) -> Cell:

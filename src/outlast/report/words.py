@@ -83,12 +83,16 @@ def phase(outcome: Phase | None) -> tuple[str, str]:
     total = len(outcome.converged) + len(outcome.failed) + len(outcome.waiting)
     notes = []
     if outcome.failed:
-        notes.append(f"not: seed {listed(outcome.failed)}")
+        notes.append(f"not: {_seeds(outcome.failed)}")
     if outcome.waiting:
-        notes.append(f"no switch yet: seed {listed(outcome.waiting)}")
+        notes.append(f"no switch yet: {_seeds(outcome.waiting)}")
     if outcome.restarts:
         notes.append(f"{outcome.restarts} restart{'s' * (outcome.restarts != 1)}")
     return f"{len(outcome.converged)} of {total}", "; ".join(notes)
+
+
+def _seeds(numbers: Sequence[int]) -> str:
+    return f"seed{'s' * (len(numbers) != 1)} {listed(numbers)}"
 
 
 def short(text: str, limit: int) -> str:

@@ -30,7 +30,10 @@ class Arm:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that should be so, and the band a measured number must fall in to say it is."""
+    """Something that should be so, and the band a measured number must fall in to say it is.
+
+    `given` is the text of another claim: where that one does not hold, this one says nothing.
+    """
 
     text: str
     arm: str
@@ -41,6 +44,7 @@ class Claim:
     part: str = "joint"
     low: float | None = None
     high: float | None = None
+    given: str | None = None
 
 
 @dataclass(frozen=True)

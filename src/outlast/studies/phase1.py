@@ -42,7 +42,7 @@ VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
 
 @studies.register("phase1")
 def phase1(scale: Literal["demo", "paper"] = "demo") -> Study:
-    """What makes the first phase of DAT converge: initialisation, rate, depth, width."""
+    """What makes the first phase of DAT converge: outputs, initialisation, rate, depth."""
     base = Settings(steps=3000, lr=2e-3, schedule="constant", probe=500)
     base = base if scale == "paper" else replace(base, steps=1000, batch=32)
     seeds = tuple(range(16 if scale == "paper" else 4))

@@ -107,6 +107,11 @@ def go_on(
     run = RunSpec.read(read_run(folder))
     keep_freed_memory()
     with locked(folder), precision(run.settings.precision, device), signals() as asked:
+        if (folder / RESULTS).exists() and not (folder / CHECKPOINT).exists():
+            raise RunFolderError(
+                f"{folder} has results but no {CHECKPOINT}: there is nothing to go on from; "
+                f"put it back, or train anew with --overwrite"
+            )
         trainer = Trainer(run, folder, device)
         trainer.resume()
         return trainer.train(watch, stop=lambda: bool(asked))
