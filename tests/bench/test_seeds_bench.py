@@ -4,11 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 from outlast.bench import seeds
-from outlast.bench.graphs import covered
 from outlast.bench.plain import Hybrid, training_step
 from outlast.bench.timing import Bench, Row
 from outlast.models import build_model
@@ -104,15 +102,6 @@ def test_the_figure_is_drawn_from_the_rows(tmp_path):
     assert (tmp_path / "seeds.png").read_bytes().startswith(b"\x89PNG")
     assert not seeds.draw([Row("peers", "1 seed", "eager", 1.0)], tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
-
-
-@pytest.mark.parametrize(
-    ("spans", "share"),
-    [([], None), ([(1, 1)], None), ([(0, 2), (1, 3), (3, 4)], 1.0), ([(0, 1), (3, 4)], 0.5)],
-    ids=str,
-)
-def test_the_share_of_time_that_spans_cover(spans, share):
-    assert covered(spans) == share
 
 
 def test_without_jax_its_peer_says_so_and_leaves():
