@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from outlast.bench import seeds
-from outlast.bench.plain import Hybrid, training_step
+from outlast.bench.plain import Hybrid, peer_batch, training_step
 from outlast.bench.timing import Bench, Row
 from outlast.models import build_model
 from outlast.registry import tasks
@@ -66,6 +66,21 @@ def test_its_rows_say_seeds_speed_and_shares():
     assert "outlast with 2:" in bench.rows[2].note
     assert [r.side for r in bench.rows[4:]] == ["steps", "whole block", "data"]
     assert all(r.ms and r.ms > 0 for r in bench.rows)
+
+
+def test_under_a_budget_the_most_seeds_come_last():
+    cuda = torch.device("cuda")
+    first, *_ = order = seeds.default(cuda)
+    assert first == "scaling"
+    assert order[1:] == ("peers", "mps", "bf16", "loop", "between", "large")
+    told = [*seeds.FIRST, *seeds.BETWEEN, *seeds.MOST]
+    assert sorted(told) == [2**n for n in range(8)]
+
+
+def test_the_peers_batch_and_vocabulary_are_ours():
+    ours = seeds.Loop(Bench(CPU, seconds=60, repeats=1), 1, TINY)
+    assert peer_batch(TINY, CPU).inputs.numel() == ours.tokens
+    assert ours.trainer.stack.model.head.out_features == ours.trainer.task.vocabulary
 
 
 def test_what_is_told_already_is_measured_but_not_said_again():
