@@ -24,9 +24,9 @@ from outlast.kernels.tra.triton.forward import attend
 from outlast.kernels.tra.triton.launch import Call, Options, interpreted, rows_of
 
 #: bytes of counts that the backward pass holds at a time
-NOTES = 1 << 29
-#: of the tiles read so far, the part read before the next look at whether the rest matters
-LOOK = 4
+NOTES = 1 << 30
+#: the most tiles between two looks at whether the rest matters
+LOOK = 8
 #: fewer keys than this are one program's work
 FEWEST_TO_SPLIT = 1024
 WIDTHS = (16, 256)

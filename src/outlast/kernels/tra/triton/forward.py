@@ -156,7 +156,7 @@ def attend(
         while (tiles > low) & more:
             until = low
             if EARLY and PHASE:  # the further, the fewer looks at whether the rest matters
-                until = tl.maximum(tiles - tl.maximum((most - tiles) // EARLY, 1), low)
+                until = tl.maximum(tiles - tl.minimum((most - tiles + 8) // 4, EARLY), low)
             for back in range(tiles - until):
                 acc, total, peak, carry = _tile(
                     acc,
