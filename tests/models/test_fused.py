@@ -20,6 +20,9 @@ TASK = tasks.build("modsum(modulus=5)")
 LINES = [
     "gru | attention(heads=2) > mlp > mlp @ 12",
     "(mlp > mlp) | attention(heads=2) | mlp > attention(rope, heads=2) @ 12",
+    "gru | attention(heads=2) > mlp > mlp @ 12, norm=rms",
+    "2 x (attention(heads=2) > glu(expand=2)) @ 12, norm=rms, residual=normalised",
+    "attention(heads=2) > mlp @ 12, residual=normalised",
 ]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
