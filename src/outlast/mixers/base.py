@@ -64,6 +64,14 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.gelu(linear(x, weight, bias))
 
 
+def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """value * silu(gate), [value, gate] = x W^T + b; fused as in `linear_gelu`."""
+    if pointwise.fused(x, bias):
+        return pointwise.bias_glu(linear(x, weight), bias)
+    value, gate = linear(x, weight, bias).chunk(2, -1)
+    return value * F.silu(gate)
+
+
 class Linear(nn.Linear):
     """`nn.Linear` through `linear`."""
 
