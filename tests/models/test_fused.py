@@ -6,6 +6,7 @@ Without a GPU the kernels run in Triton's interpreter (see tests/conftest.py), w
 import pytest
 import torch
 
+import outlast.kernels.heads.op as heads_op
 import outlast.kernels.norm.op as norm_op
 import outlast.kernels.pointwise.op as pointwise_op
 import outlast.models.model as model
@@ -23,13 +24,14 @@ LINES = [
     "gru | attention(heads=2) > mlp > mlp @ 12, norm=rms",
     "2 x (attention(heads=2) > glu(expand=2)) @ 12, norm=rms, residual=normalised",
     "attention(heads=2) > mlp @ 12, residual=normalised",
+    "tra_transformer(heads=2) @ 16",
 ]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def trial(line: str, fuse: bool, monkeypatch, gates) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and gradient of two seeds; `gates` are those of each pathway."""
-    for module in (norm_op, pointwise_op, model):
+    for module in (heads_op, norm_op, pointwise_op, model):
         monkeypatch.setattr(module, "can_fuse", lambda *_: fuse)
     stack = Stack(line, TASK, (0, 1), DEVICE)
     # norms and biases that are not as fresh as they were made
