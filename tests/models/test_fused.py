@@ -63,7 +63,8 @@ def test_a_stack_of_models_is_the_same_fused(line, shut, monkeypatch):
             assert not torch.equal(found, wanted), "the kernels were not taken"
 
 
-@pytest.mark.parametrize("line", LINES)
+# a threshold jumps, so one that rounds to the other side of it is not near
+@pytest.mark.parametrize("line", [line for line in LINES if "tra" not in line])
 def test_in_bfloat16_a_stack_of_models_is_near_the_same_fused(line, monkeypatch):
     plain = trial(line, False, monkeypatch, controls())
     with torch.autocast(DEVICE.type, torch.bfloat16):
