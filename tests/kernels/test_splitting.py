@@ -37,6 +37,14 @@ def test_the_sum_is_that_of_the_whole(contiguous):
     same(*([torch.autograd.grad(y, left, above)[0]] for y in (found, wanted)))
 
 
+@pytest.mark.parametrize("width", [4, 8, 13, 70])
+def test_few_outputs_in_half_precision_are_the_same_sum(width):
+    left, right = (draw(3, 1024, w, seed=w).bfloat16() for w in (width, 6))
+    found = summed_product(left, right)
+    assert found.shape == (3, width, 6)
+    near([found.double()], [torch.bmm(left.double().mT, right.double())], 1e-2)
+
+
 @pytest.mark.parametrize("rows", [8, 6, 5])
 def test_the_lstms_weight_gradient_in_parts_is_that_of_the_whole(rows, monkeypatch):
     pytest.importorskip("triton")

@@ -15,6 +15,7 @@ LINES = [
     "(lstm > mlp) | attention > mlp @ 8",
     "2 x (attention | mlp) @ 8, norm=rms",
     "2 x (attention > mlp) @ 8, residual=normalised",
+    "2 x (attention > glu) @ 8, norm=rms, residual=normalised",
 ]
 
 

@@ -5,11 +5,10 @@ mlp: W₂ gelu(W₁ x).  glu: W₃ (W₁ x * silu(W₂ x)) (Shazeer, arXiv 2002.
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.errors import bad_value
-from outlast.mixers.base import Linear, Mixer, State, linear, linear_gelu
+from outlast.mixers.base import Linear, Mixer, State, linear, linear_gelu, linear_glu
 from outlast.registry import mixers
 
 
@@ -57,5 +56,4 @@ class GLU(_Pointwise):
         self.down = Linear(self.inner, width)
 
     def widened(self, x: Tensor) -> Tensor:
-        value, gate = self.up(x).chunk(2, -1)
-        return value * F.silu(gate)
+        return linear_glu(x, self.up.weight, self.up.bias)

@@ -41,11 +41,18 @@ class Stream:
     """The residual stream between two sublayers: x, and perhaps what is yet to be added to it.
 
     On a GPU sums wait for the norm that follows, since it takes up to two of them in its own pass,
-    and a bias (width) with them; elsewhere they are made at once.
+    and a bias (width) with them; elsewhere they are made at once. `narrow` is x in the type of the
+    products to come, where that is at hand.
     """
 
-    def __init__(self, x: Tensor, *owed: Tensor, bias: Tensor | None = None) -> None:
-        self._x, self._owed, self._bias = x, owed, bias
+    def __init__(
+        self,
+        x: Tensor,
+        *owed: Tensor,
+        bias: Tensor | None = None,
+        narrow: Tensor | None = None,
+    ) -> None:
+        self._x, self._owed, self._bias, self._narrow = x, owed, bias, narrow
 
     @property
     def x(self) -> Tensor:
@@ -56,6 +63,11 @@ class Stream:
             self._x = self._x + self._bias
         self._owed, self._bias = (), None
         return self._x
+
+    @property
+    def narrow(self) -> Tensor:
+        """x for a product."""
+        return self.x if self._narrow is None else self._narrow
 
     @property
     def waits(self) -> bool:
@@ -81,6 +93,14 @@ class Stream:
         self._x, out = norm.after(self._x, *self._owed, bias=self._bias)
         self._owed, self._bias = (), None
         return out
+
+    def normalised(self, norm: Norm | RMSNorm) -> Stream:
+        """A stream that goes on with the norm of this one in its place."""
+        if not self._owed:
+            kept, narrow = norm.instead(self.x)
+        else:
+            kept, narrow = norm.instead(self._x, *self._owed, bias=self._bias)
+        return Stream(kept, narrow=narrow)
 
 
 class Sublayer(nn.Module):
@@ -123,7 +143,7 @@ class Sublayer(nn.Module):
         """What the stream carries from here on: x as it is, or normalised."""
         if not self.normalised or self.gating == "off":
             return stream
-        return Stream(stream.normed(self.norm).to(stream.x.dtype))
+        return stream.normalised(self.norm)
 
     def forward(self, x: Tensor | Stream, state: State = None) -> tuple[Tensor | None, State]:
         """What is to be added to the stream, which has gone through `enter`."""
@@ -146,7 +166,7 @@ class Sublayer(nn.Module):
             whole, stopped = stream.x, stream.x.detach()
             off = self.leaking == "off"
             stream = Stream(stopped if off else stopped + self.leak * (whole - stopped))
-        return stream.x if self.normalised else stream.normed(self.norm)
+        return stream.narrow if self.normalised else stream.normed(self.norm)
 
 
 class Chain(nn.Module):

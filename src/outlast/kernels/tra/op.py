@@ -153,8 +153,9 @@ def threshold_relative_attention(
 
 def _tra(*args: Any) -> tuple[Tensor, ...]:
     q, k, how = args[0], args[1], Setting(*args[_NUMBERS])
-    found: tuple[Tensor, ...] = back_end(q, k, args[-1]).forward(*args[:_TENSORS], how)
-    return found
+    out, *rest = back_end(q, k, args[-1]).forward(*args[:_TENSORS], how)
+    # whichever it was, the heads of a token lie side by side, where the next product wants them
+    return out.transpose(1, 2).contiguous().transpose(1, 2), *rest
 
 
 def _tra_backward(*args: Any) -> tuple[Tensor, ...]:
@@ -170,7 +171,7 @@ def _(q: Tensor, *_: Any) -> tuple[Tensor, ...]:
     wide = torch.promote_types(q.dtype, torch.float32)
     kept = q.new_empty(q.shape[:-1], dtype=torch.int32)
     return (
-        q.new_empty(q.shape),
+        q.new_empty(q.transpose(1, 2).shape).transpose(1, 2),
         q.new_empty(q.shape[:-1], dtype=wide),
         kept,
         kept.new_empty(kept.shape),

@@ -91,7 +91,11 @@ class Attention(Mixer):
         projected = self.qkv(self.scheme.embed(x, positions))
         packed = projected.unflatten(-1, (3, self.heads, -1))
         q, k, v = made = packed.permute(2, 0, 3, 1, 4).unbind()
-        q, k = self.scheme.rotate(q, k, positions)
+        at_once = self.scheme.unpacked(packed, positions)
+        if at_once is None:
+            q, k = self.scheme.rotate(q, k, positions)
+        else:
+            q, k, v = at_once
         q = self.weights.sharpen(q, x, positions)
         v = self.weights.spread(self.scheme.values(x, v))
         marks, carry = self.scheme.marks(x), None

@@ -57,7 +57,7 @@ def forward(
 ) -> Forward:
     """As `reference.forward`."""
     call = Call.of(q, k, v, gate, start, stop, how)
-    out = q.new_empty(q.shape)
+    out = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)  # heads of a token side by side
     lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
     kept = q.new_empty(q.shape[:-1], dtype=torch.int32)
     if how.split and call.keys >= FEWEST_TO_SPLIT:
