@@ -1,6 +1,7 @@
 """The fused kernels against the float64 truth, gradients included.
 
-Without a GPU they run in Triton's interpreter (see tests/conftest.py), with one on it.
+Without a GPU they run in Triton's interpreter (see tests/conftest.py), with one on it. Short
+sequences have a backward pass of their own, see test_tra_short; here they take the general one.
 """
 
 import math
@@ -19,6 +20,13 @@ pytestmark = [
 ]
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="the tests on the GPU do this")
 tra = outlast.threshold_relative_attention
+
+
+@pytest.fixture(autouse=True)
+def _in_the_general_form(monkeypatch):
+    from outlast.kernels.tra import triton as fused
+
+    monkeypatch.setattr(fused, "SHORT", 0)
 
 
 @no_gpu

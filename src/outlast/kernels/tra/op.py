@@ -33,7 +33,7 @@ _TENSORS, _NUMBERS = 6, slice(6, 13)
 _library = torch.library.Library("outlast", "FRAGMENT")
 _library.define(f"tra({_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
 _library.define(
-    "tra_backward(Tensor d_out, Tensor d_lse, Tensor out, Tensor lse, Tensor reach, "
+    "tra_backward(Tensor d_out, Tensor? d_lse, Tensor out, Tensor lse, Tensor reach, "
     f"{_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 _FIRST = 5  # the backward op's own arguments before the forward op's
@@ -188,9 +188,14 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(out, lse, reach, *inputs[:_TENSORS])
     ctx.numbers = inputs[_TENSORS:]
     ctx.mark_non_differentiable(kept, reach)
+    ctx.set_materialize_grads(False)  # zeros nobody asked for would be written and read again
 
 
-def _differentiate(ctx: Any, d_out: Tensor, d_lse: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+def _differentiate(
+    ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any
+) -> tuple[Tensor | None, ...]:
+    if d_out is None:
+        d_out = torch.zeros_like(ctx.saved_tensors[0])
     found = torch.ops.outlast.tra_backward(d_out, d_lse, *ctx.saved_tensors, *ctx.numbers)
     return (*found, *(None for _ in range(2 + len(ctx.numbers))))
 

@@ -2,7 +2,8 @@
 
 No score leaves the chip. Between the passes only the output and one number a row are kept; the
 backward pass notes the counts at the edges of its tiles for a few heads at a time, so that memory
-stays linear in the length however long the sequence. Everything is deterministic.
+stays linear in the length however long the sequence; short sequences need no notes, see `short`.
+Everything is deterministic.
 
 q, k, v and the gradient of the output are read by descriptors and may have any strides that are
 multiples of 16 bytes with the width innermost, as a projection split into heads has; others are
@@ -17,16 +18,26 @@ from torch import Tensor
 
 from outlast.kernels.tra.reference import Backward, Forward
 from outlast.kernels.tra.setting import Setting
+from outlast.kernels.tra.tables import Pass, made_for
 from outlast.kernels.tra.triton.backward import of_queries
 from outlast.kernels.tra.triton.backward_keys import of_keys
 from outlast.kernels.tra.triton.decode import one_query
 from outlast.kernels.tra.triton.forward import attend
 from outlast.kernels.tra.triton.launch import Call, Options, interpreted, rows_of
+from outlast.kernels.tra.triton.short import in_one
+from outlast.kernels.tra.triton.short_turns import in_turns
 
 #: bytes of counts that the backward pass holds at a time
 NOTES = 1 << 30
 #: the most tiles between two looks at whether the rest matters
 LOOK = 8
+#: queries and keys up to which one program has a head's whole backward pass, and how many of them
+#: it can have in one tile
+SHORT, ONE_TILE, ONE_ROW_OF_TILES = 512, 64, 128
+#: the head width from which what goes to the keys is added up transposed: a product's rows are 64
+FEWEST_FLIPPED = 64
+#: programs of `in_turns` that a processor runs at a time
+AT_A_TIME = 2
 #: fewer keys than this are one program's work
 FEWEST_TO_SPLIT = 1024
 WIDTHS = (16, 256)
@@ -99,7 +110,7 @@ def forward(
 
 def backward(
     d_out: Tensor,
-    d_lse: Tensor,
+    d_lse: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -111,11 +122,108 @@ def backward(
     reach: Tensor,
     how: Setting,
 ) -> Backward:
-    """As `reference.backward`, a few key heads at a time."""
+    """As `reference.backward`, in the form that suits the length."""
     call = Call.of(q, k, v, gate, start, stop, how)
-    dq, dk, dv = (t.new_empty(t.shape) for t in (q, k, v))
-    d_gate = torch.empty_like(lse)
+    dq, dk, dv, d_gate = (t.new_empty(t.shape) for t in (q, k, v, gate))
+    found = dq, dk, dv, d_gate
     above, result = call.readable(d_out), call.readable(out)
+    d_sums = None if d_lse is None else d_lse.contiguous()
+    form = short_form(call)
+    if form:
+        _short(call, form, above, d_sums, result, lse, *found)
+    else:
+        _general(call, above, d_sums, result, lse, reach, *found)
+    return found
+
+
+def short_form(call: Call) -> Pass | None:
+    """The form in which one program has the whole backward pass of a head, or None."""
+    if call.groups > 1 or max(call.queries, call.keys) > SHORT:
+        return None
+    form: Pass = "in_turns"
+    if max(call.queries, call.keys) <= ONE_TILE:
+        form = "alone"
+    elif call.queries <= ONE_ROW_OF_TILES:
+        form = "in_one"
+    return form if made_for(form, call.arithmetic, call.width) else None
+
+
+def _short(
+    call: Call,
+    form: Pass,
+    above: Tensor,
+    d_sums: Tensor | None,
+    result: Tensor,
+    lse: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    d_gate: Tensor,
+) -> None:
+    """Every head by one program."""
+    options = call.options(form)
+    options["GIVEN"] = int(d_sums is not None)
+    options["FLIPPED"] = int(form != "alone" and call.width >= FEWEST_FLIPPED)
+    given = lse if d_sums is None else d_sums
+    rows = (call.gate, call.start, lse, given)
+    gradients = (dq, dk, dv, d_gate)
+    kv, strides = (call.k, call.v), [call.strides(t) for t in (call.k, call.v, result, above)]
+    sizes = (call.queries, call.keys, call.how.offset)
+    numbers = (call.scale, call.how.scale, call.level, call.lowest)
+    if form != "in_turns":
+        in_one[(call.rows,)](
+            call.q,
+            *kv,
+            result,
+            above,
+            *rows,
+            *gradients,
+            call.strides(call.q),
+            *strides,
+            call.heads,
+            *sizes,
+            *numbers,
+            ALONE=int(form == "alone"),
+            **options,
+        )
+        return
+    block = options["BLOCK_M"]
+    room = -(-call.queries // block) * block
+    programs = min(call.rows, AT_A_TIME * call.processors)
+    in_turns[(programs,)](
+        call.tiled(call.q, block),
+        call.tiled(above, block),
+        *kv,
+        result,
+        above,
+        *rows,
+        *gradients,
+        lse.new_empty(programs, room, call.width),
+        lse.new_empty(programs, 5, room),
+        *strides,
+        call.heads,
+        call.rows,
+        *sizes,
+        room,
+        *numbers,
+        **options,
+    )
+
+
+def _general(
+    call: Call,
+    above: Tensor,
+    d_sums: Tensor | None,
+    result: Tensor,
+    lse: Tensor,
+    reach: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    d_gate: Tensor,
+) -> None:
+    """Blocks of queries, then blocks of keys, a few key heads at a time."""
+    how = call.how
     first, second = call.options("of_queries"), call.options("of_keys")
     blocks, columns = -(-call.queries // first["BLOCK_M"]), -(-call.keys // first["BLOCK_N"])
     key_blocks = -(-call.keys // second["BLOCK_N"])
@@ -145,7 +253,7 @@ def backward(
             call.start,
             call.stop,
             lse,
-            d_lse.contiguous(),
+            lse if d_sums is None else d_sums,
             reach,
             dq,
             d_gate,
@@ -163,6 +271,7 @@ def backward(
             how.scale,
             call.level,
             call.lowest,
+            GIVEN=int(d_sums is not None),
             EARLY=int(call.early),
             **first,
         )
@@ -192,7 +301,6 @@ def backward(
             EARLY=int(call.early),
             **second,
         )
-    return dq, dk, dv, d_gate.to(gate.dtype)
 
 
 def _until(call: Call, reach: Tensor, of_queries: Options, of_keys: Options) -> Tensor:

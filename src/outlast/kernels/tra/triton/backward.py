@@ -126,6 +126,7 @@ def of_queries(
     WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    GIVEN: tl.constexpr,
     PADDED: tl.constexpr,
     FIXED: tl.constexpr,
     LEVEL: tl.constexpr,
@@ -152,7 +153,8 @@ def of_queries(
     above_out = read(above_tensor, batch, head, block * BLOCK_M, BLOCK_M, WIDTH)
     output = read(o_tensor, batch, head, block * BLOCK_M, BLOCK_M, WIDTH)
     delta = tl.sum(output.to(tl.float32) * above_out.to(tl.float32), 1)
-    delta -= tl.load(d_lse + at, mask=here, other=0.0)
+    if GIVEN:
+        delta -= tl.load(d_lse + at, mask=here, other=0.0)
     slope = slope_of(tl.load(gate + at, mask=here, other=0.0), lowest)
     natural = tl.load(lse + at, mask=here, other=float("-inf"))
     # a row without a kept key gets weights of 0
@@ -213,7 +215,7 @@ def of_queries(
                 PRECISION,
             )
         tiles = low
-    tl.store(d_gate_out + at, d_gate, mask=here)
+    tl.store(d_gate_out + at, d_gate.to(d_gate_out.dtype.element_ty), mask=here)
     column = tl.arange(0, WIDTH)
     start = batch.to(tl.int64) * batch_stride + head.to(tl.int64) * head_stride
     where = dq_out + start + rows.to(tl.int64)[:, None] * row_stride + column[None, :]
