@@ -6,7 +6,7 @@
         data  = fresh sequences for each seed           (a pure function of seed and block)
         for each step: forward, losses by part, backward, AdamW       (never waits for the host)
         losses of the block -> metrics.jsonl, methods' triggers, progress; parked is who is broken
-        now and then: probe accuracy at 1 x and 3 x, save a checkpoint
+        now and then: probe accuracy at 1 x and 3 x (who succeeds may rest), save a checkpoint
 
 The host looks at the device once a block. Runs trained together share the task, the model, the
 batch and the block; learning rate, decay, clipping, methods, seeds and the number of steps are
@@ -33,10 +33,9 @@ from outlast.train.plan import Plan, pad_steps
 from outlast.train.rows import Rows
 from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
+from outlast.train.stopping import MULTIPLES, SEQUENCES
 
 log = logging.getLogger(__name__)
-PROBE_SEQUENCES = 128
-PROBE_MULTIPLES = (1, 3)
 Watch = Callable[[Trainer, Progress], None]
 
 
@@ -93,7 +92,8 @@ class Fleet:
     def train(self, watch: Watch | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Train every run to its end, or until `stop` asks to leave; True when all have ended.
 
-        A run that has no seed left ends too, with its `failure` set.
+        A run ends early when its seeds have succeeded; one that has no sound seed left ends too,
+        with its `failure` set.
         """
         started, first = time.monotonic(), [t.step for t in self.trainers]
         for trainer in self.trainers:
@@ -109,7 +109,7 @@ class Fleet:
                 if trainer.failure is not None:
                     continue
                 done = trainer.step - first[self.trainers.index(trainer)]
-                left = trainer.settings.steps - trainer.step
+                left = trainer.settings.steps - trainer.step if trainer.going else 0
                 if watch is not None:
                     watch(trainer, trainer.progress(spent / done * left))
                 if trainer.step % trainer.settings.checkpoint == 0 or not left:
@@ -161,8 +161,8 @@ class Fleet:
                 tester(self.rows.stack, self.trainers),
                 len(self.rows),
                 self.task,
-                PROBE_MULTIPLES,
-                PROBE_SEQUENCES,
+                MULTIPLES,
+                SEQUENCES,
                 self.device,
                 self.rows.stack.model.ceiling,
                 variants=False,
