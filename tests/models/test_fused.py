@@ -56,3 +56,12 @@ def test_a_stack_of_models_is_the_same_fused(line, shut, monkeypatch):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5 * wanted.abs().max().item())
         if DEVICE.type == "cpu":
             assert not torch.equal(found, wanted), "the kernels were not taken"
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_in_bfloat16_a_stack_of_models_is_near_the_same_fused(line, monkeypatch):
+    plain = trial(line, False, monkeypatch, controls())
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        fused = trial(line, True, monkeypatch, controls())
+    for found, wanted in zip(fused, plain, strict=True):
+        assert (found - wanted).norm() < 3e-2 * wanted.norm()

@@ -12,6 +12,7 @@ Times are of one step; the notes say how many steps of a seed, and tokens, that 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +34,8 @@ from outlast.train.step import Block
 
 #: steps in one turn: a turn of a few is longer than what starting it costs
 STEPS = 3
-#: measured in turns together, one seed always among them; the largest by themselves, for room
-GROUPS = ((1, 2, 4, 8, 16, 32), (1, 64), (1, 128))
+#: seeds at once; the most are measured by themselves, for room
+FEW, MOST = (1, 2, 4, 8, 16, 32), (64, 128)
 MANY = 32
 
 
@@ -81,7 +82,8 @@ class Loop:
         )
         self.fleet = Fleet([(run, Path(self.folder.name))], self.bench.device)
         (self.trainer,), ((_, self.stepper),) = self.fleet.trainers, self.fleet.waves
-        plan, data = self.trainer.next_block()
+        plan = self.trainer.conductor.plan(0, STEPS)
+        data = self.trainer._data(0, STEPS, plan)
         self.table = Block.of(data, plan)
         if self.bench.device.type == "cuda":
             self.stepper.run(data, plan)  # captures a step
@@ -134,6 +136,7 @@ def _with_memory(bench: Bench, make: Callable[[], Loop]) -> tuple[Loop | str, fl
     cuda = bench.device.type == "cuda"
     before = 0
     if cuda:
+        gc.collect()  # loops of an earlier group hold their graphs until then
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -144,20 +147,20 @@ def _with_memory(bench: Bench, make: Callable[[], Loop]) -> tuple[Loop | str, fl
     return loop, (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else None
 
 
-def _scaling(bench: Bench, section: str, kind: str, groups: Sequence[Sequence[int]]) -> None:
-    told: set[int] = set()
-    for group in groups:
-        if bench.left() <= 0:
-            bench.add(Row(section, counted(group[-1]), "all", None, note="skipped: no time left"))
-            return
-        _group(bench, section, kind, group, told)
-        told |= set(group)
+def _spent(bench: Bench, section: str, what: str) -> bool:
+    """Whether there is no time left, which is said."""
+    spent = bench.left() <= 0
+    if spent:
+        bench.add(Row(section, what, "all", None, note="skipped: the budget is spent"))
+    return spent
 
 
 def _group(
     bench: Bench, section: str, kind: str, group: Sequence[int], told: set[int], size: Size = FULL
 ) -> None:
     """Steps of several numbers of seeds in turns; those in `told` are only measured against."""
+    if _spent(bench, section, counted(group[-1])):
+        return
     with precision(kind, bench.device):
         made = {n: _with_memory(bench, lambda n=n: Loop(bench, n, size, kind)) for n in group}  # type: ignore[misc]
         loops = {n: loop for n, (loop, _) in made.items() if isinstance(loop, Loop)}
@@ -178,12 +181,18 @@ def _group(
 
 def scaling(bench: Bench) -> None:
     """A step against the number of seeds, with tf32 products."""
-    _scaling(bench, "scaling", "auto", GROUPS)
+    _group(bench, "scaling", "auto", FEW, set())
+
+
+def large(bench: Bench) -> None:
+    """The same for the most seeds, each beside one seed."""
+    for seeds in MOST:
+        _group(bench, "scaling", "auto", (1, seeds), {1})
 
 
 def half(bench: Bench) -> None:
     """The same with products and activations in bfloat16."""
-    _scaling(bench, "bf16", "bf16", ((1, 8, MANY),))
+    _group(bench, "bf16", "bf16", (1, 8, MANY), set())
 
 
 def _plain(loop: Loop) -> Callable[[], object]:
@@ -205,6 +214,8 @@ def _times(count: int, side: Side) -> Side:
 
 def _peers(bench: Bench, section: str, seeds: int, size: Size) -> None:
     """Ours against one seed at a time; the gains are of steps of a seed in a second."""
+    if _spent(bench, section, counted(seeds)):
+        return
     with precision("auto", bench.device):
         ours = Loop(bench, seeds, size)
         sides = {"eager": _times(STEPS, _plain(ours))}
@@ -230,6 +241,8 @@ def peers(bench: Bench) -> None:
 
 
 def _shares(bench: Bench, section: str, seeds: int, size: Size) -> None:
+    if _spent(bench, section, counted(seeds)):
+        return
     with precision("auto", bench.device):
         loop = Loop(bench, seeds, size)
         steps = loop.trainer.settings.block
@@ -313,20 +326,20 @@ def prepare(bench: Bench, sections: Sequence[str]) -> None:
 
 
 def _compile(mixer: str, kind: str) -> None:
-    bench = Bench(torch.device("cuda"), 1.0)
-    run = RunSpec(FULL.task, f"{mixer} @ {FULL.width}", seeds=(0, 1))
+    device = torch.device("cuda")
     settings = Settings(steps=1, block=1, probe=0, checkpoint=1, precision=kind)  # type: ignore[arg-type]
-    with TemporaryDirectory() as folder, precision(kind, bench.device):
-        one = RunSpec(run.task, run.model, (), run.seeds, settings)
-        Fleet([(one, Path(folder))], bench.device).block()
+    run = RunSpec(FULL.task, f"{mixer} @ {FULL.width}", (), (0, 1), settings)
+    with TemporaryDirectory() as folder, precision(kind, device):
+        Fleet([(run, Path(folder))], device).block()
 
 
 SCALING = ("scaling", "bf16", "cpu")
 SECTIONS: dict[str, Callable[[Bench], None]] = {
     "scaling": scaling,
     "peers": peers,
-    "loop": loop,
     "bf16": half,
+    "loop": loop,
+    "large": large,
     "cpu": cpu,
 }
 

@@ -33,6 +33,14 @@ class Mixer(nn.Module):
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
         raise NotImplementedError
 
+    def unbiased(self, x: Tensor, state: State = None) -> tuple[Tensor, Tensor | None, State]:
+        """y without the bias it ends with, that bias (width), if there is one, and the state.
+
+        Whoever adds y to something can add the bias in the same pass.
+        """
+        y, state = self(x, state)
+        return y, None, state
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear` over the last axis that stays one matrix product a seed under vmap.
@@ -74,9 +82,12 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
 
-    def after(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """x + y, and this norm of it."""
-        total = x + y
+    def after(
+        self, x: Tensor, y: Tensor, z: Tensor | None = None, *, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """x + y (+ z) (+ bias), and this norm of it."""
+        total = x + y if z is None else x + y + z
+        total = total if bias is None else total + bias
         return total, self(total)
 
 
@@ -86,6 +97,8 @@ class Norm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         return norm(x, self.weight, self.bias, self.eps)
 
-    def after(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """x + y, and this norm of it."""
-        return add_norm(x, y, self.weight, self.bias, self.eps)
+    def after(
+        self, x: Tensor, y: Tensor, z: Tensor | None = None, *, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """x + y (+ z) (+ bias), and this norm of it."""
+        return add_norm(x, y, self.weight, self.bias, self.eps, z, bias)

@@ -9,18 +9,29 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.errors import bad_value
-from outlast.mixers.base import Linear, Mixer, State, linear_gelu
+from outlast.mixers.base import Linear, Mixer, State, linear, linear_gelu
 from outlast.registry import mixers
 
 
 class _Pointwise(Mixer):
     pathway = "pointwise"
+    down: Linear
 
     def __init__(self, width: int, expand: float) -> None:
         super().__init__()
         if expand <= 0:
             raise bad_value("expand", expand, "a number > 0")
         self.inner = max(1, round(width * expand))
+
+    def widened(self, x: Tensor) -> Tensor:
+        """What is inside, (batch, tokens, inner)."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
+        return self.down(self.widened(x)), None
+
+    def unbiased(self, x: Tensor, state: State = None) -> tuple[Tensor, Tensor | None, State]:
+        return linear(self.widened(x), self.down.weight), self.down.bias, None
 
 
 @mixers.register("mlp")
@@ -32,8 +43,8 @@ class MLP(_Pointwise):
         self.up = Linear(width, self.inner)
         self.down = Linear(self.inner, width)
 
-    def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
-        return self.down(linear_gelu(x, self.up.weight, self.up.bias)), None
+    def widened(self, x: Tensor) -> Tensor:
+        return linear_gelu(x, self.up.weight, self.up.bias)
 
 
 @mixers.register("glu")
@@ -45,6 +56,6 @@ class GLU(_Pointwise):
         self.up = Linear(width, 2 * self.inner)
         self.down = Linear(self.inner, width)
 
-    def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
+    def widened(self, x: Tensor) -> Tensor:
         value, gate = self.up(x).chunk(2, -1)
-        return self.down(value * F.silu(gate)), None
+        return value * F.silu(gate)

@@ -192,6 +192,7 @@ def load(folder: str | Path, seed: int | None = None) -> Model:
     for sublayer in model.sublayers():
         sublayer.set_gate(control.gate[sublayer.pathway])
         sublayer.set_leak(1.0)
+        sublayer.lends_bias = False  # from here on it may be hooked on to
     return model.eval()
 
 

@@ -28,6 +28,8 @@ class Stack:
     def __init__(self, layout: str, task: Task, seeds: Sequence[int], device: torch.device) -> None:
         self.layout, self.task, self.seeds = layout, task, tuple(seeds)
         self.model = self._fresh(self.seeds[0], 0).to(device)
+        for sublayer in self.model.sublayers():
+            sublayer.lends_bias = True  # the model is ours alone
         parameters = dict(self.model.named_parameters())
         pathways = self.model.pathways()
         # odd sizes go last in their pathway, so that the large matrices stay aligned

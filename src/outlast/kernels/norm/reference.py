@@ -2,8 +2,8 @@
 
 Shapes (n seeds, a x b rows, d wide)::
 
-    x, y         (n, a, b, d)    two axes of rows, so that batch and time may lie either way
-    scale, shift (n, d)
+    x, y, z      (n, a, b, d)    two axes of rows, so that batch and time may lie either way
+    scale, shift, bias (n, d)
 
 The backward pass computes mean and spread again from x, which it reads anyway.
 """
@@ -37,23 +37,41 @@ def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dt
 
 
 def add_forward(
-    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
+    x: Tensor,
+    y: Tensor,
+    z: Tensor | None,
+    bias: Tensor | None,
+    scale: Tensor,
+    shift: Tensor,
+    eps: float,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """x + y, and the same normed, as `dtype`."""
-    total = x + y
+    """x + y (+ z) (+ bias), and the same normed, as `dtype`."""
+    total = x + y if z is None else x + y + z
+    if bias is not None:
+        total = total + bias[:, None, None]
     return total, forward(total, scale, shift, eps, dtype)
 
 
 def backward(
-    dy: Tensor, dx: Tensor | None, x: Tensor, scale: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """Gradients of x, and of scale and shift (n, 2, d).
+    dy: Tensor,
+    dx: Tensor | None,
+    x: Tensor,
+    scale: Tensor,
+    eps: float,
+    narrow: torch.dtype | None = None,
+    biased: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, and of scale and shift (n, 2, d); that of x once more as `narrow`, or empty.
 
-    `dx` is the gradient that reached x past the norm, which the result includes.
+    `dx` is the gradient that reached x past the norm, which the result includes. With `biased` the
+    second has a third row (n, 3, d), the gradient of a bias that was added to x.
     """
     standard, inverse = _standard(x, eps)
     g = dy * scale[:, None, None]
     along = (g * standard).mean(-1, keepdim=True)
     through = inverse * (g - g.mean(-1, keepdim=True) - standard * along)
-    affine = torch.stack([(dy * standard).sum((1, 2)), dy.sum((1, 2))], 1)
-    return through if dx is None else dx + through, affine
+    out = through if dx is None else dx + through
+    affine = [(dy * standard).sum((1, 2)), dy.sum((1, 2)), *([out.sum((1, 2))] if biased else [])]
+    copy = x.new_empty(len(x), 0) if narrow is None else out.to(narrow, copy=True)
+    return out, torch.stack(affine, 1), copy
