@@ -26,10 +26,11 @@ from torch import Tensor
 
 from outlast.evaluate.ladder import evaluate_stack
 from outlast.streams import stream
-from outlast.tasks import IGNORE, Batch
-from outlast.train.loop import Progress, Trainer, tester, widen
+from outlast.tasks import Batch
+from outlast.train.data import join
+from outlast.train.loop import Progress, Trainer, tester
 from outlast.train.memory import DRY, even, fit
-from outlast.train.plan import Plan, pad_steps
+from outlast.train.plan import Plan
 from outlast.train.rows import Rows
 from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
@@ -177,17 +178,3 @@ class Fleet:
 def _is_due(trainer: Trainer) -> bool:
     every = trainer.settings.probe
     return bool(every) and trainer.step % every == 0 and trainer.failure is None
-
-
-def join(batches: Sequence[Batch]) -> Batch:
-    """The data of several runs side by side, each (steps, S, batch, tokens)."""
-    if len(batches) == 1:
-        return batches[0]
-    steps = max(len(b.inputs) for b in batches)
-    widest = max(b.inputs.shape[-1] for b in batches)
-    wide = [widen(b, widest) for b in batches]
-
-    def table(name: str, value: float) -> Tensor:
-        return torch.cat([pad_steps(getattr(b, name), steps, value) for b in wide], 1)
-
-    return Batch(table("inputs", 0), table("targets", IGNORE), table("part", -1))

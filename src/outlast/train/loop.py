@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.errors import RunFolderError, TrainingError
@@ -25,9 +24,9 @@ from outlast.methods.base import PATHWAYS, Control, Losses, Setup
 from outlast.registry import methods as method_registry
 from outlast.registry import tasks as task_registry
 from outlast.runs import CHECKPOINT, append_metrics, cut_metrics
-from outlast.streams import stream
-from outlast.tasks import IGNORE, Batch
+from outlast.tasks import Batch
 from outlast.train.checkpoint import load_checkpoint, restore, save_checkpoint
+from outlast.train.data import fresh, nothing
 from outlast.train.plan import Conductor, Plan
 from outlast.train.rows import Rows, decay_among
 from outlast.train.settings import RunSpec
@@ -170,34 +169,24 @@ class Trainer:
 
     # ---- a block of steps ----------------------------------------------------------------
 
-    def next_block(self) -> tuple[Plan, Batch]:
-        """The plan and the data (steps, S, batch, tokens) of the next block."""
+    def next_block(self, wait: bool = False) -> tuple[Plan, Batch]:
+        """The plan and the data (steps, S, batch, tokens) of the next block.
+
+        A run that is over, or is to wait, has a step of nothing, for others to go on beside it.
+        """
         begin, everyone = self.step, range(len(self.run.seeds))
-        if not self.going:  # a step of nothing, for the others to go on beside it
-            nothing = torch.zeros(1, len(everyone), self.settings.batch, 1, dtype=torch.long)
-            data = Batch(nothing, nothing + IGNORE, nothing - 1).to(self.device)
+        if wait or not self.going:
+            data = nothing(len(everyone), self.settings.batch, self.device)
             return self.conductor.plan(begin, begin + 1).without(everyone), data
         end = min(begin + self.settings.block, self.settings.steps)
-        plan = self.conductor.plan(begin, end)
-        data = self._data(begin, end, plan)
-        idle = [row for row in everyone if self.since(row) is not None]
-        return (plan.without(idle) if idle else plan), data
+        plan, idle = self.conductor.plan(begin, end), [r for r in everyone if r not in self.live()]
+        return (plan.without(idle) if idle else plan), self._data(begin, end, plan)
 
     def _data(self, begin: int, end: int, plan: Plan) -> Batch:
-        """Fresh sequences for each seed and step, a pure function of the seed and the block."""
-        steps, size = end - begin, self.settings.batch
-        batches = [
-            self.task.sample(lengths, steps * size, stream(self.device, "data", seed, begin))
-            for seed, lengths in zip(self.run.seeds, plan.lengths, strict=True)
-        ]
-        widest = max(b.inputs.shape[1] for b in batches)
-        padded = [widen(b, widest) for b in batches]
-
-        def table(name: str) -> Tensor:
-            rows = torch.stack([getattr(b, name) for b in padded])
-            return rows.unflatten(1, (steps, size)).transpose(0, 1).contiguous()
-
-        return Batch(table("inputs"), table("targets"), table("part"))
+        """Fresh sequences for each seed that learns and each step."""
+        live, shape = self.live(), (end - begin, self.settings.batch)
+        idle = [row for row in range(len(self.run.seeds)) if row not in live]
+        return fresh(self.task, self.run.seeds, plan.lengths, begin, shape, self.device, idle)
 
     def take(self, metrics: Tensor, plan: Plan, before: Sequence[Tensor]) -> list[dict[str, Any]]:
         """What a block gave, (steps, S, 2, parts); returns lines for the metrics.
@@ -341,15 +330,3 @@ def tester(stack: Stack, trainers: Sequence[Trainer]) -> Callable[[Tensor], Tens
 
 def _rounded(names: tuple[str, ...], values: Tensor) -> dict[str, float]:
     return {n: round(v, 6) for n, v in zip(names, values.tolist(), strict=True)}
-
-
-def widen(batch: Batch, width: int) -> Batch:
-    """Widen a batch on the right; causal models never look there and nothing is asked there."""
-    extra = (0, width - batch.inputs.shape[-1])
-    if not extra[1]:
-        return batch
-    return Batch(
-        F.pad(batch.inputs, extra),
-        F.pad(batch.targets, extra, value=IGNORE),
-        F.pad(batch.part, extra, value=-1),
-    )
