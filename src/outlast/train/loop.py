@@ -97,6 +97,13 @@ class Trainer:
         parked = self.parked[row]
         return self.succeeded[row] if parked is None else parked
 
+    def rests(self, row: int) -> int:
+        """The step from which a seed is at rest, as far as is known."""
+        parked, end = self.parked[row], self.settings.steps
+        if parked is not None:  # in the course of a block
+            return min(parked + self.settings.block, end)
+        return self.succeeded[row] or end
+
     def live(self) -> list[int]:
         """The rows that still learn: neither parked nor succeeded."""
         return [row for row in range(len(self.run.seeds)) if self.since(row) is None]
