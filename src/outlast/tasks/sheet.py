@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from outlast.tasks.base import IGNORE, Batch
+from outlast.tasks.chance import real, whole
 
 _MANY = 2**62
 
@@ -68,9 +69,7 @@ def distinct(batch: int, choices: int, count: int, generator: torch.Generator) -
 def by_rank(batch: int, choices: int, count: int, generator: torch.Generator) -> Tensor:
     """`distinct` as the places of the highest of random scores."""
     # In double precision ties are as good as ruled out, so every device's topk gives one result.
-    scores = torch.rand(
-        batch, choices, generator=generator, device=generator.device, dtype=torch.float64
-    )
+    scores = real((batch, choices), generator, torch.float64)
     return scores.topk(count, dim=1).indices
 
 
@@ -98,15 +97,15 @@ def by_swaps(batch: int, choices: int, count: int, generator: torch.Generator) -
 def below(limit: Tensor, generator: torch.Generator) -> Tensor:
     """Uniform whole numbers below a limit that differs from place to place, shaped like it."""
     # randint takes no tensor as a limit; from a range this wide the remainder is uniform enough.
-    drawn = torch.randint(_MANY, limit.shape, generator=generator, device=generator.device)
+    drawn = whole(0, _MANY, limit.shape, generator)
     return drawn % limit
 
 
 def uniform(below: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Uniform whole numbers below one limit."""
-    return torch.randint(below, shape, generator=generator, device=generator.device)
+    return whole(0, below, shape, generator)
 
 
 def chosen(probability: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """True with the given probability."""
-    return torch.rand(shape, generator=generator, device=generator.device) < probability
+    return real(shape, generator) < probability

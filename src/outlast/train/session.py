@@ -19,17 +19,20 @@ from typing import Any
 import torch
 
 from outlast import __version__
-from outlast.errors import OutlastError, RunFolderError, TrainingError
+from outlast.errors import OutlastError, RunFolderError, TrainingError, bad_value
 from outlast.evaluate.accuracy import chance_levels
+from outlast.evaluate.ladder import out_of_reach, rungs
 from outlast.methods.base import Setup
 from outlast.models import Model, build_model
 from outlast.models.build import canonical_layout
 from outlast.registry import methods, tasks
 from outlast.runs import CHECKPOINT, FORMAT, METRICS, RESULTS, RUN, locked, read_run, write_json
+from outlast.tasks import Task
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.fleet import Fleet
-from outlast.train.loop import Progress, Trainer
+from outlast.train.loop import Progress, Trainer, ended_early
 from outlast.train.settings import RunSpec
+from outlast.train.stopping import NEVER, read_stop
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ def canonical(run: RunSpec) -> RunSpec:
         task=str(tasks.canonical(run.task, full=True)),
         model=str(canonical_layout(run.model, full=True)),
         methods=tuple(str(methods.canonical(m, full=True)) for m in run.methods),
+        settings=replace(run.settings, stop=str(read_stop(run.settings.stop) or NEVER)),
     )
 
 
@@ -67,6 +71,7 @@ def describe(run: RunSpec) -> dict[str, Any]:
     model = build_model(run.model, task.vocabulary, task.classes, seed=0)
     for spec in run.methods:  # one that does not go with the task is an error now
         methods.build(spec).begin(Setup(run.settings.steps, task.parts, task.lengths))
+    _check_stop(run, task, model)
     return {
         "format": FORMAT,
         "outlast": __version__,
@@ -85,6 +90,16 @@ def describe(run: RunSpec) -> dict[str, Any]:
         | {name: version(name) for name in ("torch", "numpy", "safetensors")},
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _check_stop(run: RunSpec, task: Task, model: Model) -> None:
+    """A length that cannot be probed is none to succeed at."""
+    goal = read_stop(run.settings.stop)
+    if goal is not None:
+        ((_, length),) = rungs(task, (goal.at,))
+        reason = out_of_reach(task, length, model.ceiling)
+        if reason is not None:
+            raise bad_value("stop: at", goal.at, f"a multiple that can be tested: {reason}")
 
 
 def begin(run: RunSpec, folder: Path, device: torch.device, overwrite: bool = False) -> None:
@@ -182,11 +197,13 @@ def load(folder: str | Path, seed: int | None = None) -> Model:
 
 
 def finished(folder: Path) -> bool:
-    """Whether a run has been trained to its last step."""
+    """Whether a run has been trained to its last step, or until its seeds had succeeded."""
     if not (folder / CHECKPOINT).exists():
         return False
     _, state = load_checkpoint(folder)
-    return bool(state["step"] >= read_run(folder)["settings"]["steps"])
+    return bool(state["step"] >= read_run(folder)["settings"]["steps"]) or ended_early(
+        state["parked"], state["succeeded"]
+    )
 
 
 def keep_freed_memory() -> None:

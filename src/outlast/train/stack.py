@@ -70,10 +70,11 @@ class Stack:
             for name, columns in self.slices.items():
                 self.table[row, columns] = fresh[name].flatten().to(self.table.device)
 
-    def part(self, rows: slice) -> Stack:
-        """Some of the seeds as a stack of their own, in the same memory."""
+    def part(self, rows: slice | list[int]) -> Stack:
+        """Some of the seeds as a stack of their own: a slice in the same memory, a list a copy."""
         own = copy.copy(self)
-        own.seeds, own.table = self.seeds[rows], self.table[rows]
+        chosen = range(len(self.seeds))[rows] if isinstance(rows, slice) else rows
+        own.seeds, own.table = tuple(self.seeds[row] for row in chosen), self.table[rows]
         own.leaves = {n: v.requires_grad_() for n, v in own.named(own.table).items()}
         return own
 
