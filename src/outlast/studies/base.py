@@ -68,9 +68,9 @@ class Study:
         self,
         patterns: Sequence[str] = (),
         seeds: tuple[int, ...] | None = None,
-        steps: int | None = None,
+        **changes: Any,
     ) -> list[Arm]:
-        """The arms whose names match, with other seeds or another number of steps if given."""
+        """The arms whose names match, with other seeds or settings if given (None: as it is)."""
         chosen = []
         for pattern in patterns or self.default:
             found = [a for a in self.arms if fnmatch.fnmatchcase(a.name, pattern)]
@@ -79,7 +79,8 @@ class Study:
                     f"arms={pattern}: no such arm{suggest(pattern, [a.name for a in self.arms])}"
                 )
             chosen += [a for a in found if a not in chosen]
-        return [replace(a, run=_with(a.run, seeds, steps)) for a in chosen]
+        changes = {name: value for name, value in changes.items() if value is not None}
+        return [replace(a, run=_with(a.run, seeds, changes)) for a in chosen]
 
     def to_json(self, command: str, arms: Sequence[str]) -> dict[str, Any]:
         """What `study.json` holds; the report needs nothing else but the folders of `arms`."""
@@ -99,6 +100,6 @@ class Study:
         }
 
 
-def _with(run: RunSpec, seeds: tuple[int, ...] | None, steps: int | None) -> RunSpec:
-    settings = run.settings if steps is None else replace(run.settings, steps=steps)
+def _with(run: RunSpec, seeds: tuple[int, ...] | None, changes: dict[str, Any]) -> RunSpec:
+    settings = replace(run.settings, **changes)
     return replace(run, settings=settings, seeds=run.seeds if seeds is None else seeds)
