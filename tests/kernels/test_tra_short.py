@@ -229,7 +229,7 @@ def test_on_a_gpu_many_heads_twice_the_same_and_the_same_keys_kept(length):
 
 
 class Strict:
-    """A kernel that takes no argument it has not named: compiled ones do not, interpreted ones do."""
+    """A kernel that refuses arguments it has not named; compiled ones do, interpreted ones not."""
 
     def __init__(self, kernel):
         self.kernel = kernel
