@@ -149,7 +149,7 @@ def _paper() -> Study:
     rivals = ["tra", *RIVALS]
     default = [*SCHEMES, *(f"{group}-{name}" for group in ("copy", "recall") for name in rivals)]
     return Study(
-        "tra", "paper", TITLE, QUESTION, arms, _paper_claims(), (1, 2, 4, 10), 1024, default
+        "tra", "paper", TITLE, QUESTION, arms, _paper_claims(), (1, 2, 4, 10), default=default
     )
 
 
