@@ -6,9 +6,9 @@ measured on an H200, where small tiles with four warps won; the rest follows fro
 fits the shared memory of a Hopper card. Compiled for one, `half` and `tf32` spill some registers in
 the backward pass, most at width 256, and `exact` many from width 32: right, but not tuned.
 
-`alone`, `in_one` and `in_turns` are the backward pass of short sequences: a head is one tile, its
-queries are one tile, or neither. They are made for `half`; tf32 keeps a second, transposed copy of
-most of what it has on chip, so there is no entry where that does not fit or does not pay.
+`alone` and `in_one` are the backward pass of short sequences: a head is one tile, or its queries
+are. They are made for `half`; tf32 keeps a second, transposed copy of most of what it has on chip,
+so there is no entry where that does not fit.
 
 Eight warps want tiles of 128 queries: on 64 by 64 they would compute everything twice.
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Pass = Literal["forward", "of_queries", "of_keys", "alone", "in_one", "in_turns", "decode"]
+Pass = Literal["forward", "of_queries", "of_keys", "alone", "in_one", "decode"]
 Arithmetic = Literal["half", "tf32", "exact"]
 
 
@@ -107,7 +107,7 @@ _TABLE: dict[tuple[Pass, Arithmetic], tuple[Tiles | None, ...]] = {
     ("alone", "half"): (
         Tiles(64, 64, 4, 1, 128),
         Tiles(64, 64, 4, 1, 128),
-        Tiles(64, 64, 4, 1, 128),
+        Tiles(64, 64, 4, 1, 168),
         Tiles(64, 64, 4, 1),
         None,
     ),
@@ -116,13 +116,6 @@ _TABLE: dict[tuple[Pass, Arithmetic], tuple[Tiles | None, ...]] = {
         Tiles(128, 64, 8, 2, 128),
         Tiles(128, 32, 8, 2, 128),
         Tiles(128, 32, 8, 2),
-        None,
-    ),
-    ("in_turns", "half"): (
-        Tiles(64, 64, 4, 2),
-        Tiles(64, 64, 4, 2),
-        Tiles(64, 64, 4, 2),
-        None,
         None,
     ),
     ("alone", "tf32"): (

@@ -25,19 +25,16 @@ from outlast.kernels.tra.triton.decode import one_query
 from outlast.kernels.tra.triton.forward import attend
 from outlast.kernels.tra.triton.launch import Call, Options, interpreted, rows_of
 from outlast.kernels.tra.triton.short import in_one
-from outlast.kernels.tra.triton.short_turns import in_turns
 
 #: bytes of counts that the backward pass holds at a time
 NOTES = 1 << 30
 #: the most tiles between two looks at whether the rest matters
 LOOK = 8
-#: queries and keys up to which one program has a head's whole backward pass, and how many of them
-#: it can have in one tile
-SHORT, ONE_TILE, ONE_ROW_OF_TILES = 512, 64, 128
+#: queries and keys up to which one program has a head's whole backward pass, and up to which that
+#: is one tile
+SHORT, ONE_TILE = 128, 64
 #: the head width from which what goes to the keys is added up transposed: a product's rows are 64
 FEWEST_FLIPPED = 64
-#: programs of `in_turns` that a processor runs at a time
-AT_A_TIME = 2
 #: fewer keys than this are one program's work
 FEWEST_TO_SPLIT = 1024
 WIDTHS = (16, 256)
@@ -138,13 +135,10 @@ def backward(
 
 def short_form(call: Call) -> Pass | None:
     """The form in which one program has the whole backward pass of a head, or None."""
-    if call.groups > 1 or max(call.queries, call.keys) > SHORT:
+    length = max(call.queries, call.keys)
+    if call.groups > 1 or length > SHORT:
         return None
-    form: Pass = "in_turns"
-    if max(call.queries, call.keys) <= ONE_TILE:
-        form = "alone"
-    elif call.queries <= ONE_ROW_OF_TILES:
-        form = "in_one"
+    form: Pass = "alone" if length <= ONE_TILE else "in_one"
     return form if made_for(form, call.arithmetic, call.width) else None
 
 
@@ -165,48 +159,30 @@ def _short(
     del options["SPARSE"]  # a head's few tiles are not worth asking about
     options["GIVEN"] = int(d_sums is not None)
     options["FLIPPED"] = int(form != "alone" and call.width >= FEWEST_FLIPPED)
-    given = lse if d_sums is None else d_sums
-    rows = (call.gate, call.start, lse, given)
-    gradients = (dq, dk, dv, d_gate)
-    kv, strides = (call.k, call.v), [call.strides(t) for t in (call.k, call.v, result, above)]
-    sizes = (call.queries, call.keys, call.how.offset)
-    numbers = (call.scale, call.how.scale, call.level, call.lowest)
-    if form != "in_turns":
-        in_one[(call.rows,)](
-            call.q,
-            *kv,
-            result,
-            above,
-            *rows,
-            *gradients,
-            call.strides(call.q),
-            *strides,
-            call.heads,
-            *sizes,
-            *numbers,
-            ALONE=int(form == "alone"),
-            **options,
-        )
-        return
-    block = options["BLOCK_M"]
-    room = -(-call.queries // block) * block
-    programs = min(call.rows, AT_A_TIME * call.processors)
-    in_turns[(programs,)](
-        call.tiled(call.q, block),
-        call.tiled(above, block),
-        *kv,
+    in_one[(call.rows,)](
+        call.q,
+        call.k,
+        call.v,
         result,
         above,
-        *rows,
-        *gradients,
-        lse.new_empty(programs, room, call.width),
-        lse.new_empty(programs, 5, room),
-        *strides,
+        call.gate,
+        call.start,
+        lse,
+        lse if d_sums is None else d_sums,
+        dq,
+        dk,
+        dv,
+        d_gate,
+        *(call.strides(t) for t in (call.q, call.k, call.v, result, above)),
         call.heads,
-        call.rows,
-        *sizes,
-        room,
-        *numbers,
+        call.queries,
+        call.keys,
+        call.how.offset,
+        call.scale,
+        call.how.scale,
+        call.level,
+        call.lowest,
+        ALONE=int(form == "alone"),
         **options,
     )
 

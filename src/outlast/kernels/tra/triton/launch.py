@@ -102,13 +102,6 @@ class Call:
         return tuple(_strides(tensor)[:3])
 
     @property
-    def processors(self) -> int:
-        """How many programs of the widest kind run at a time; one in Python."""
-        if not self.q.is_cuda:
-            return 1
-        return torch.cuda.get_device_properties(self.q.device).multi_processor_count
-
-    @property
     def rows(self) -> int:
         """Query heads of the whole batch."""
         return self.q.shape[0] * self.q.shape[1]

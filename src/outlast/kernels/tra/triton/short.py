@@ -6,8 +6,8 @@ that belongs to a head is added up by one program in one order, so two runs agre
 
 `in_one` has all queries of a head in one tile: their gradients stay in registers, and those of a
 block of keys are complete as soon as they are made. Its tensors are read by pointers: a program
-has so little to do that its loads should all be under way at once. `short_turns` has the form for
-more queries than a tile holds.
+has so little to do that its loads should all be under way at once. (More queries than a tile holds,
+with their gradients waiting in memory, were slower on an H200 than the two kernels of `backward`.)
 """
 
 from __future__ import annotations
