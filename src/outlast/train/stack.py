@@ -78,14 +78,15 @@ class Stack:
     def named(self, table: Tensor) -> dict[str, Tensor]:
         """Views of a table under the parameters' names, each (S, *shape)."""
         detached = table.detach()
-        return {n: detached[:, c].unflatten(1, self.shapes[n]) for n, c in self.slices.items()}
+        seeds = len(table)
+        return {n: detached[:, c].view(seeds, *self.shapes[n]) for n, c in self.slices.items()}
 
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient of a loss as a table; weights that took no part have 0."""
         found = torch.autograd.grad(
             loss, [self.leaves[n] for n in self.names], materialize_grads=True
         )
-        columns = [g.flatten(1) for g in found]
+        columns = [g.reshape(len(self.seeds), -1) for g in found]
         spare = self.width - sum(c.shape[1] for c in columns)
         return torch.cat([*columns, columns[0].new_zeros(len(self.seeds), spare)], 1)
 
