@@ -1,6 +1,7 @@
 """`mlp` and `glu`: what happens inside a token, between the mixers.
 
-mlp: W₂ gelu(W₁ x).  glu: W₃ (W₁ x * silu(W₂ x)) (Shazeer, arXiv 2002.05202).
+mlp: W₂ gelu(W₁ x).  glu: W₃ (W₁ x * silu(W₂ x)) (Shazeer, arXiv 2002.05202). `dropout` is of what
+the last map is given, in training.
 """
 
 from __future__ import annotations
@@ -10,41 +11,47 @@ from torch import Tensor
 
 from outlast.errors import bad_value
 from outlast.mixers.base import Linear, Mixer, State, linear_gelu
+from outlast.mixers.chance import check_share, drop
 from outlast.registry import mixers
 
 
 class _Pointwise(Mixer):
     pathway = "pointwise"
 
-    def __init__(self, width: int, expand: float) -> None:
+    def __init__(self, width: int, expand: float, dropout: float) -> None:
         super().__init__()
         if expand <= 0:
             raise bad_value("expand", expand, "a number > 0")
         self.inner = max(1, round(width * expand))
+        self.dropout = check_share(dropout)
+
+    def dropped(self, inner: Tensor) -> Tensor:
+        """What is inside, less what is dropped."""
+        return drop(inner, self.dropout, self.told.key)
 
 
 @mixers.register("mlp")
 class MLP(_Pointwise):
     """Two linear maps with a GELU between; `expand` times as wide inside."""
 
-    def __init__(self, width: int, expand: float = 4.0) -> None:
-        super().__init__(width, expand)
+    def __init__(self, width: int, expand: float = 4.0, dropout: float = 0.0) -> None:
+        super().__init__(width, expand, dropout)
         self.up = Linear(width, self.inner)
         self.down = Linear(self.inner, width)
 
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
-        return self.down(linear_gelu(x, self.up.weight, self.up.bias)), None
+        return self.down(self.dropped(linear_gelu(x, self.up.weight, self.up.bias))), None
 
 
 @mixers.register("glu")
 class GLU(_Pointwise):
     """Gated linear unit with SiLU; `expand` defaults to the MLP's parameter count (8/3)."""
 
-    def __init__(self, width: int, expand: float = 8 / 3) -> None:
-        super().__init__(width, expand)
+    def __init__(self, width: int, expand: float = 8 / 3, dropout: float = 0.0) -> None:
+        super().__init__(width, expand, dropout)
         self.up = Linear(width, 2 * self.inner)
         self.down = Linear(self.inner, width)
 
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
         value, gate = self.up(x).chunk(2, -1)
-        return self.down(value * F.silu(gate)), None
+        return self.down(self.dropped(value * F.silu(gate))), None

@@ -81,6 +81,7 @@ class Fleet:
             settings.block,
             min(told, default=0),
             share,
+            any(t.control(row).span for t in self.trainers for row in range(len(t.run.seeds))),
         )
         self.set_waves(found.waves)
         return found.why

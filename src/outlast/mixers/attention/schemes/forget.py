@@ -24,6 +24,8 @@ from outlast.registry import schemes
 class Forget(Scheme):
     """Forgetting attention: a learned, data-dependent decay."""
 
+    placed = False
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads)
         self.gate = Linear(width, heads)
@@ -31,7 +33,14 @@ class Forget(Scheme):
     def marks(self, x: Tensor) -> Tensor:
         return log_gates(self.gate, x)
 
-    def scores(self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor) -> Tensor:
+    def scores(
+        self,
+        q: Tensor,
+        k: Tensor,
+        marks: Tensor | None,
+        positions: Tensor,
+        keys: Tensor | None = None,
+    ) -> Tensor:
         assert marks is not None  # for the type checker: `marks` above always gives some
         kept = marks[..., 0].to(q.dtype).cumsum(-1)
         return products(q, k) + kept[..., -q.shape[-2] :, None] - kept[..., None, :]
