@@ -106,7 +106,10 @@ class Scheme(nn.Module):
     def fused(
         self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, positions: Tensor
     ) -> Tensor | None:
-        """What the queries get, from a kernel made for this scheme; None: there is none."""
+        """What the queries get, from a kernel made for this scheme; None: there is none.
+
+        Asked for where the scheme makes its own weights, or they are a softmax.
+        """
         return None
 
     @property
