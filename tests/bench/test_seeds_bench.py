@@ -4,12 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 from outlast.bench import seeds
-from outlast.bench.graphs import covered
-from outlast.bench.plain import Hybrid, training_step
+from outlast.bench.plain import Hybrid, peer_batch, training_step
 from outlast.bench.timing import Bench, Row
 from outlast.models import build_model
 from outlast.registry import tasks
@@ -70,6 +68,21 @@ def test_its_rows_say_seeds_speed_and_shares():
     assert all(r.ms and r.ms > 0 for r in bench.rows)
 
 
+def test_under_a_budget_the_most_seeds_come_last():
+    cuda = torch.device("cuda")
+    first, *_ = order = seeds.default(cuda)
+    assert first == "scaling"
+    assert order[1:] == ("peers", "mps", "bf16", "loop", "between", "large")
+    told = [*seeds.FIRST, *seeds.BETWEEN, *seeds.MOST]
+    assert sorted(told) == [2**n for n in range(8)]
+
+
+def test_the_peers_batch_and_vocabulary_are_ours():
+    ours = seeds.Loop(Bench(CPU, seconds=60, repeats=1), 1, TINY)
+    assert peer_batch(TINY, CPU).inputs.numel() == ours.tokens
+    assert ours.trainer.stack.model.head.out_features == ours.trainer.task.vocabulary
+
+
 def test_what_is_told_already_is_measured_but_not_said_again():
     bench = Bench(CPU, seconds=60, repeats=1)
     seeds._group(bench, "cpu", "auto", (1, 2), {1}, TINY)
@@ -104,15 +117,6 @@ def test_the_figure_is_drawn_from_the_rows(tmp_path):
     assert (tmp_path / "seeds.png").read_bytes().startswith(b"\x89PNG")
     assert not seeds.draw([Row("peers", "1 seed", "eager", 1.0)], tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
-
-
-@pytest.mark.parametrize(
-    ("spans", "share"),
-    [([], None), ([(1, 1)], None), ([(0, 2), (1, 3), (3, 4)], 1.0), ([(0, 1), (3, 4)], 0.5)],
-    ids=str,
-)
-def test_the_share_of_time_that_spans_cover(spans, share):
-    assert covered(spans) == share
 
 
 def test_without_jax_its_peer_says_so_and_leaves():

@@ -1,10 +1,13 @@
 """The shared way to measure: sides take turns, failures are rows, a spent budget begins nothing."""
 
+import json
+
 import pytest
 import torch
 
-from outlast.bench import BENCHES, bench_module
-from outlast.bench.timing import Bench, line
+from outlast.bench import BENCHES, bench_module, tra
+from outlast.bench.timing import Bench, Row, line
+from outlast.cli.bench_ import main
 from outlast.errors import SpecError
 
 CPU = torch.device("cpu")
@@ -60,3 +63,15 @@ def test_every_bench_has_sections_with_a_word_on_each(name):
     assert all(section.__doc__ for section in module.SECTIONS.values())
     with pytest.raises(SpecError, match=r"name=tar: expected tra \| seeds"):
         bench_module("tar")
+
+
+def test_what_was_measured_before_a_failure_is_kept(tmp_path, monkeypatch):
+    def cpu(bench):
+        bench.add(Row("cpu", "what", "ours", 1.0))
+        raise RuntimeError("device-side assert")
+
+    monkeypatch.setitem(tra.SECTIONS, "cpu", cpu)
+    with pytest.raises(RuntimeError, match="assert"):
+        main("tra", ("cpu",), device="cpu", out=tmp_path / "rows.json")
+    (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert row["ms"] == 1.0

@@ -99,7 +99,7 @@ def test_in_chunks_it_is_the_same_as_whole(spec, sizes, blocked):
     close(torch.cat(parts, 1), layer(x)[0])
 
 
-def explicit(layer: Attention, q, k, v, positions, marks, carry):
+def explicit(layer: Attention, q, k, v, positions, marks, carry, packed):
     """The whole table of scores at once, by the seam's own definition and nothing faster."""
     return blocks.Look(layer.scheme, layer.weights)(positions, carry, marks, q, k, v)
 

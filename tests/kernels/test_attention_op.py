@@ -5,7 +5,7 @@ import torch
 from kernel_cases import draw, same
 from torch.func import vmap
 
-from outlast.kernels.attention import attend
+from outlast.kernels.attention import attend, attend_packed
 from outlast.kernels.attention.reference import attend as reference
 from outlast.kernels.attention.reference import causal_mask
 
@@ -112,3 +112,13 @@ def test_stacked_queries_may_share_keys_and_values():
 def test_the_op_keeps_torchs_rules():
     for queries, bias in ((5, None), (3, a_bias("one for all rows", 3, 5)[0])):
         torch.library.opcheck(torch.ops.outlast.attend.default, (*qkv(queries, 5), bias))
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+def test_packed_is_attention_on_its_parts_alone_and_in_a_stack(axis):
+    packed = draw(2, ROWS, 5, 3, HEADS, WIDTH).requires_grad_()
+    found = vmap(attend_packed, in_dims=axis)(packed.movedim(0, axis))
+    alone = [reference(*one.permute(2, 0, 3, 1, 4)) for one in packed]
+    same([found], [torch.stack(alone)])
+    same(gradients(found, [packed]), gradients(torch.stack(alone), [packed]))
+    same([attend_packed(packed[0])], alone[:1])

@@ -6,8 +6,9 @@ Without a GPU the kernel runs in Triton's interpreter (see tests/conftest.py), w
 import pytest
 import torch
 from kernel_cases import draw, same
+from torch.func import vmap
 
-from outlast.kernels.attention import attend
+from outlast.kernels.attention import attend, attend_packed
 from outlast.kernels.attention.reference import attend as reference
 
 pytest.importorskip("triton")
@@ -46,7 +47,12 @@ def compare(shape, device, dtype=torch.float32, tolerance=2e-6):
     wanted, above = reference(*exact), draw(*shape, seed=2).to(dtype)
     same([fused.forward(q, k, v).cpu()], [wanted], tolerance)
     found = fused.backward(above.to(device), q, k, v)
-    same([f.cpu() for f in found], torch.autograd.grad(wanted, exact, above.double()), tolerance)
+    wanted = torch.autograd.grad(wanted, exact, above.double())
+    same([f.cpu() for f in found], wanted, tolerance)
+    whole = torch.stack([t.transpose(1, 2) for t in (q, k, v)], 2)
+    whole = fused.backward_packed(above.to(device), whole)
+    assert whole.is_contiguous()
+    assert all(torch.equal(a, b) for a, b in zip(fused.views(whole), found, strict=True))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
@@ -92,3 +98,25 @@ def test_second_derivatives_are_refused_not_wrong():
     (first,) = torch.autograd.grad(out.pow(2).sum(), q, create_graph=True)
     with pytest.raises(NotImplementedError, match="first derivatives only"):
         torch.autograd.grad(first.sum(), q)
+
+
+def test_second_derivatives_of_the_packed_op_are_refused_too():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    whole = draw(1, 3, 3, 1, 8).to(device, torch.float32).requires_grad_()
+    out = torch.ops.outlast.attend_packed_short(whole)
+    (first,) = torch.autograd.grad(out.pow(2).sum(), whole, create_graph=True)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        torch.autograd.grad(first.sum(), whole)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [40, 200])
+def test_on_a_gpu_a_packed_stack_is_three_views_in_one_piece(tokens, tf32):
+    packed = draw(3, 2, tokens, 3, 2, 16).cuda().float().requires_grad_()
+    found = vmap(attend_packed)(packed)
+    wanted = vmap(attend)(*packed.permute(3, 0, 1, 4, 2, 5))
+    assert torch.equal(found, wanted)
+    above = torch.randn_like(found)
+    (one,), (two,) = (torch.autograd.grad(y, packed, above) for y in (found, wanted))
+    torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-6)
+    assert one.is_contiguous() or tokens == 200  # where one program takes a whole sequence

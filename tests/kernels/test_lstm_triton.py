@@ -29,26 +29,38 @@ def precision(request):
     torch.set_float32_matmul_precision(before)
 
 
-def compare(shape, device, precision, table=True):
+def compare(shape, device, precision, table=True, dtype=torch.float32):
     from outlast.kernels.lstm import triton as fused
 
     seeds, steps, rows, width = shape
     exact = lstm_inputs(steps, rows, width, seeds)
+    exact[0] = exact[0].to(dtype).double()
     projected, bias, weight, h0, c0 = (a.to(device, torch.float32) for a in exact)
+    projected = projected.to(dtype)
     weight = beside_others(weight) if table else weight.mT.contiguous().mT
     bias = beside_others(bias) if table else bias
     wanted = reference.forward(*exact)
     found = fused.forward(projected, bias, weight, h0, c0)
-    tolerance = PRECISIONS[precision]
+    tolerance = PRECISIONS[precision] if dtype == torch.float32 else 1e-2
     near(found, wanted, tolerance)
+    hidden, last, cell, gates = found
+    assert hidden.dtype == dtype
+    assert last.dtype == cell.dtype == torch.float32
+    assert gates.dtype == reference.kept(dtype)
+    # the state is not what is rounded
+    near([last, cell], [wanted[1], wanted[2]], PRECISIONS[precision])
 
     # some rows have gradients far below the range of float16
     above = [draw(seeds, rows, steps, width, seed=7), draw(seeds, rows, width, seed=8)]
     tiny = torch.where(torch.arange(rows) % 3 == 1, 1e-9, 1.0).double()
     above = [above[0] * tiny[:, None, None], above[1] * tiny[:, None]]
-    wanted = reference.backward(*above, *exact[2:], *wanted)
+    above[0] = above[0].to(dtype).double()
+    hidden, _, *kept = wanted
+    wanted = reference.backward(*above, *exact[2:], hidden, *kept)
     above = [a.to(device, torch.float32) for a in above]
-    found = fused.backward(*above, weight, h0, c0, *found)
+    hidden, _, *kept = found
+    found = fused.backward(above[0].to(dtype), above[1], weight, h0, c0, hidden, *kept)
+    assert [f.dtype for f in found] == [dtype, *[torch.float32] * 4]
     near(found, wanted, tolerance)
     if rows > 1:
         near([f[:, 1] for f in found if f.ndim == 4], [wanted[0][:, 1]], tolerance)
@@ -59,6 +71,13 @@ def compare(shape, device, precision, table=True):
 @shapes
 def test_in_the_interpreter_it_is_the_reference(shape, precision):
     compare(shape, "cpu", precision)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
+@pytest.mark.parametrize("precision", ["high"], indirect=True)
+@shapes
+def test_in_the_interpreter_what_passes_through_memory_may_be_bfloat16(shape, precision):
+    compare(shape, "cpu", precision, dtype=torch.bfloat16)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
@@ -93,6 +112,26 @@ def test_on_a_gpu_it_is_the_reference(shape, precision):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["high"], indirect=True)
+@pytest.mark.parametrize("shape", [*SHAPES, (4, 59, 128, 128), (40, 9, 50, 64)], ids=str)
+def test_on_a_gpu_what_passes_through_memory_may_be_bfloat16(shape, precision):
+    compare(shape, "cuda", precision, dtype=torch.bfloat16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["high"], indirect=True)
+def test_on_a_gpu_under_autocast_nothing_is_widened_and_gradients_are_near(precision):
+    exact = [a.requires_grad_() for a in lstm_inputs(30, 21, 24)]
+    on_gpu = [a.detach().to("cuda", torch.float32).requires_grad_() for a in exact]
+    found = lstm(on_gpu[0].to(torch.bfloat16), *on_gpu[1:])
+    assert [f.dtype for f in found] == [torch.bfloat16, torch.float32, torch.float32]
+    wanted = lstm(*exact)
+    near(found, wanted, 1e-2)
+    wanted = torch.autograd.grad(sum(w.sum() for w in wanted), exact)
+    near(torch.autograd.grad(sum(f.sum() for f in found), on_gpu), wanted, 1e-2)
+
+
+@pytest.mark.gpu
 def test_on_a_gpu_the_op_takes_the_fused_path_where_it_can():
     from outlast.kernels.lstm import triton as fused
     from outlast.kernels.lstm.op import back_end
@@ -104,6 +143,7 @@ def test_on_a_gpu_the_op_takes_the_fused_path_where_it_can():
     assert chosen(128, torch.float32) is fused
     assert chosen(512, torch.float32) is reference
     assert chosen(128, torch.float64) is reference
+    assert chosen(256, torch.bfloat16) is reference
 
 
 @pytest.mark.gpu

@@ -41,7 +41,7 @@ def test_the_reference_is_torchs(shape):
     )
     same([reference.forward(x, scale, shift, EPS, x.dtype)], [wanted])
     above = draw(*shape, seed=4)
-    dx, affine = reference.backward(above, None, x, scale, EPS)
+    dx, affine, _ = reference.backward(above, None, x, scale, EPS)
     same([dx, *affine.unbind(1)], torch.autograd.grad(wanted, (x, scale, shift), above), 1e-9)
 
 
@@ -58,10 +58,13 @@ def test_the_op_keeps_torchs_rules():
     x, scale, shift = (a.requires_grad_() for a in inputs(2, 3, 4, 5))
     torch.library.opcheck(torch.ops.outlast.norm.default, (x, scale, shift, EPS, x.dtype))
     y = draw(*x.shape, seed=8).requires_grad_()
-    torch.library.opcheck(torch.ops.outlast.add_norm.default, (x, y, scale, shift, EPS, x.dtype))
+    third, bias = draw(*x.shape, seed=9).requires_grad_(), draw(2, 5, seed=10).requires_grad_()
+    for z, b in ((None, None), (third, bias)):
+        rest = (x, y, z, b, scale, shift, EPS, x.dtype)
+        torch.library.opcheck(torch.ops.outlast.add_norm.default, rest)
     utils = ("test_schema", "test_faketensor")
-    for past in (None, draw(*x.shape)):
-        rest = (draw(*x.shape), past, x.detach(), scale.detach(), EPS)
+    for past, narrow in ((None, None), (draw(*x.shape), torch.bfloat16)):
+        rest = (draw(*x.shape), past, x.detach(), scale.detach(), EPS, narrow, past is not None)
         torch.library.opcheck(torch.ops.outlast.norm_backward.default, rest, test_utils=utils)
     (first,) = torch.autograd.grad(op(x[0], scale[0], shift[0]).sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="first derivatives only"):
@@ -86,19 +89,24 @@ def test_a_stack_is_each_of_it_alone(axes):
     same(torch.autograd.grad(found, given, above), wanted, 1e-9)
 
 
-def add(x: Tensor, y: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """The op for one seed, as `op`."""
-    args = (a[None] for a in (x, y, scale, shift))
-    total, normed = torch.ops.outlast.add_norm(*args, EPS, x.dtype)
+def add(x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, *more: Tensor):
+    """The op for one seed, as `op`; more is z and a bias."""
+    x, y, scale, shift, *more = (a[None] for a in (x, y, scale, shift, *more))
+    z, bias = more or (None, None)
+    total, normed = torch.ops.outlast.add_norm(x, y, z, bias, scale, shift, EPS, x.dtype)
     return total[0], normed[0]
 
 
 @pytest.mark.parametrize("used", [(0, 1), (0,), (1,)], ids=["both", "the sum", "the norm"])
-def test_a_sum_and_its_norm_in_a_stack_whichever_is_used(used):
+@pytest.mark.parametrize("more", [False, True], ids=["of two", "of three and a bias"])
+def test_a_sum_and_its_norm_in_a_stack_whichever_is_used(used, more):
     x, scale, shift = inputs(3, 2, 4, 5)
-    given = [a.requires_grad_() for a in (x, draw(*x.shape, seed=8), scale, shift)]
+    rest = [draw(*x.shape, seed=9), draw(3, 5, seed=10)] if more else []
+    given = [a.requires_grad_() for a in (x, draw(*x.shape, seed=8), scale, shift, *rest)]
     found = [vmap(add)(*given)[i] for i in used]
     total = given[0] + given[1]
+    if more:
+        total = total + given[4] + given[5][:, None, None]
     wanted = [(total, reference.forward(total, scale, shift, EPS, x.dtype))[i] for i in used]
     same(found, wanted)
     above = [draw(*x.shape, seed=10 + i) for i in used]
@@ -112,6 +120,9 @@ def test_without_a_gpu_a_sum_and_its_norm_are_todays_operations_to_the_bit():
     total, normed = add_norm(x, y, scale, shift, EPS)
     assert torch.equal(total, x + y)
     assert torch.equal(normed, norm(x + y, scale, shift, EPS))
+    total, normed = add_norm(x, y, scale, shift, EPS, y, shift)
+    assert torch.equal(total, x + y + y + shift)
+    assert torch.equal(normed, norm(total, scale, shift, EPS))
 
 
 def test_without_a_gpu_gradients_may_be_taken_inside_the_stack():
@@ -146,21 +157,25 @@ def compare(shape, device, dtype=torch.float32, tolerance=1e-5) -> None:
     same([found.cpu()], [reference.forward(x, scale, shift, EPS, x.dtype)], tolerance)
     rows = shape[1] * shape[2]
     past = draw(*shape, seed=7).to(dtype).double()
-    for by in (None, past):
-        found = fused.backward(above.to(device, dtype), moved(by), turned, near[0], EPS)
-        wanted = reference.backward(above, by, x, scale, EPS)
+    for by, narrow in ((None, None), (past, torch.bfloat16)):
+        how = (EPS, narrow, narrow is not None)
+        found = fused.backward(above.to(device, dtype), moved(by), turned, near[0], *how)
+        wanted = reference.backward(above, by, x, scale, *how)
         same([found[0].cpu()], wanted[:1], tolerance)
+        assert found[2].numel() == (0 if narrow is None else x.numel())
+        if narrow is not None:
+            same([found[2].cpu()], wanted[:1], 2e-2)
         # a sum over many rows: float32 to the size of its terms
         same([found[1].cpu() / rows**0.5], [wanted[1] / rows**0.5], 1e-5)
-    total, normed = fused.add_forward(turned, moved(past), *near, EPS, dtype)
-    assert total.dtype == normed.dtype == dtype
-    same([total.cpu()], [x + past], tolerance)
-    # the norm is that of the sum as it was written
-    same(
-        [normed.cpu()],
-        [reference.forward(total.cpu().double(), scale, shift, EPS, x.dtype)],
-        tolerance,
-    )
+    biased = x + past + above + shift[:, None, None]
+    for more, wanted in ((None, x + past), (above, biased)):
+        rest = (None, None) if more is None else (more.to(device, dtype), near[1])
+        total, normed = fused.add_forward(turned, moved(past), *rest, *near, EPS, dtype)
+        assert total.dtype == normed.dtype == dtype
+        same([total.cpu()], [wanted], tolerance)
+        # the norm is that of the sum as it was written
+        wanted = reference.forward(total.cpu().double(), scale, shift, EPS, x.dtype)
+        same([normed.cpu()], [wanted], tolerance)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
@@ -184,8 +199,10 @@ def test_on_a_gpu_under_autocast_it_comes_in_the_type_of_the_products():
     with torch.autocast("cuda", torch.bfloat16):
         found = norm(x, scale, shift)
         total, normed = add_norm(x, found, scale, shift)
+        more, _ = add_norm(x, found, scale, shift, z=found)
     assert found.dtype == normed.dtype == torch.bfloat16
-    assert total.dtype == torch.float32
+    assert total.dtype == more.dtype == torch.float32
+    same([more], [x + 2 * found.float()], 1e-6)
     same([found.float()], [norm(x, scale, shift)], 2e-2)
     grads = torch.autograd.grad(normed.float().pow(2).sum() + total.sum(), (x, scale, shift))
     assert all(g.dtype == torch.float32 and g.isfinite().all() for g in grads)

@@ -65,6 +65,20 @@ def test_numerical_gradients():
     assert torch.autograd.gradcheck(functools.partial(tra, threshold=0.001), inputs)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_gradient_nobody_asked_for_is_as_zeros(backend):
+    leaves = [t.requires_grad_() for t in Case(6, 8, heads=2).inputs(torch.float32)]
+    parts = tra(*leaves, backend=backend, return_parts=True)
+    out, lse = parts.out.sum(), parts.lse.masked_fill(parts.kept == 0, 0.0).sum()
+    for one, other in ((out, lse), (lse, out)):
+        found, wanted = (
+            torch.autograd.grad(asked, leaves, retain_graph=True)
+            for asked in (one, one + 0 * other)
+        )
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b)
+
+
 def test_second_derivatives_are_refused_not_wrong():
     q, *others = Case(4, 4).inputs(torch.float64)
     q.requires_grad_()

@@ -154,6 +154,7 @@ def test_arms_are_chosen_by_name_and_pattern() -> None:
     twice = study.choose(["lstm", "l*", "lstm"])
     assert [a.name for a in twice] == ["lstm"]
     assert all(a.run.seeds == (7, 9) for a in study.choose(["*"], (7, 9)))
+    assert all(a.run.settings.steps == 70 for a in study.choose(["*"], steps=70))
     assert [a.run.seeds for a in study.choose(["lstm"])] == [study.arms[-3].run.seeds]
     with pytest.raises(SpecError, match=r"arms=ltsm: no such arm; did you mean 'lstm'"):
         study.choose(["ltsm"])

@@ -205,3 +205,94 @@ def test_sampling_on_a_gpu_never_waits_for_it(task):
     assert drawn.inputs.is_cuda
     for inputs, targets in zip(drawn.inputs.tolist(), drawn.targets.tolist(), strict=True):
         assert targets == [IGNORE if a is None else a for a in task.solve(inputs)]
+
+
+@every_task
+@pytest.mark.parametrize("ranged", [False, True])
+def test_many_seeds_at_once_are_each_as_alone(task, ranged):
+    length = task.lengths if ranged else task.lengths[1]
+    many = task.sample_each(length, 6, [generator(seed) for seed in (5, 2, 9)])
+    for row, seed in enumerate((5, 2, 9)):
+        alone = task.sample(length, 6, generator(seed))
+        for name in ("inputs", "targets", "part"):
+            found, expected = getattr(many, name)[row], getattr(alone, name)
+            assert torch.equal(found, expected)
+            assert found.dtype == expected.dtype
+
+
+@every_task
+def test_a_stream_goes_on_after_it_was_drawn_from_beside_others(task):
+    beside, alone = generator(3), generator(3)
+    task.sample_each(task.lengths, 4, [generator(1), beside])
+    task.sample(task.lengths, 4, alone)
+    assert torch.equal(beside.get_state(), alone.get_state())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@every_task
+def test_many_seeds_at_once_on_a_gpu_are_each_as_alone(task):
+    def on_gpu(seed: int) -> torch.Generator:
+        return torch.Generator("cuda").manual_seed(seed)
+
+    # an odd number of rows, and more than one thread block draws
+    many = task.sample_each(task.lengths, 777, [on_gpu(seed) for seed in (5, 2, 9)])
+    for row, seed in enumerate((5, 2, 9)):
+        alone = task.sample(task.lengths, 777, on_gpu(seed))
+        assert torch.equal(many.inputs[row], alone.inputs)
+        assert torch.equal(many.targets[row], alone.targets)
+        assert torch.equal(many.part[row], alone.part)
+
+
+class Torn(registry.tasks.entry("copy").factory):
+    """A plug-in that draws in its own way."""
+
+    def sample(self, length, batch, generator):
+        drawn = super().sample(length, batch, generator)
+        torch.rand(1, generator=generator)
+        return drawn
+
+
+def test_a_sampler_that_draws_in_its_own_way_is_asked_seed_by_seed():
+    task = Torn(signs=4, length=5)
+    assert not task.by_chance
+    assert registry.tasks.build("copy").by_chance
+    many = task.sample_each(5, 3, [generator(1), generator(2)])
+    for row, seed in enumerate((1, 2)):
+        assert torch.equal(many.inputs[row], task.sample(5, 3, generator(seed)).inputs)
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operations that a device would be asked for: views are free."""
+
+    views = (
+        "view",
+        "unbind",
+        "slice",
+        "select",
+        "expand",
+        "detach",
+        "alias",
+        "split",
+        "as_strided",
+    )
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls += func.overloadpacket.__name__ not in self.views
+        return func(*args, **(kwargs or {}))
+
+
+@every_task
+def test_one_more_seed_costs_its_draws_alone(task):
+    """Where a task says that it draws by chance alone; a task has a handful of draws."""
+    calls = {}
+    for seeds in (1, 9):
+        with Counting() as counting:
+            task.sample_each(task.lengths, 2, [generator(seed) for seed in range(seeds)])
+        calls[seeds] = counting.calls
+    if task.by_chance:
+        assert calls[9] - calls[1] <= 8 * 7 < 8 * calls[1] / 2

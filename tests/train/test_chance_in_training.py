@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,11 +70,11 @@ def test_killed_and_resumed_is_the_run_that_was_not(
 
         blocks, real = [], Fleet.block
 
-        def block(fleet: Fleet) -> None:
+        def block(fleet: Fleet) -> Any:
             if len(blocks) == 5:
                 raise KeyboardInterrupt
             blocks.append(1)
-            real(fleet)
+            return real(fleet)
 
         patch.setattr(Fleet, "block", block)
         with pytest.raises(KeyboardInterrupt):

@@ -25,6 +25,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("probe", -50, "a number >= 0"),
     ("probe", 10, "a multiple of block=50"),
     ("together", -1, "a number >= 0"),
+    ("stop", "always", "never or success"),
+    ("stop", 0.9, "a word"),
     ("warmup", -1, "a number >= 0"),
     ("lr", 0.0, "a number > 0"),
     ("lr", -1e-3, "a number > 0"),
@@ -109,7 +111,8 @@ def test_nothing_falls_where_the_fall_begins_at_the_end() -> None:
 def test_settings_survive_a_file() -> None:
     settings = Settings(
         steps=7, batch=3, lr=1 / 3, schedule="cosine", warmup=0, decay_from=0.1, clip=0.3,
-        weight_decay=0.0, precision="bf16", block=5, probe=0, checkpoint=10, together=4,
+        weight_decay=0.0, precision="bf16", block=5, probe=5, checkpoint=10, together=4,
+        stop="success(0.9, at=3)",
     )  # fmt: skip
     default = Settings()
     assert all(getattr(settings, f.name) != getattr(default, f.name) for f in fields(Settings))

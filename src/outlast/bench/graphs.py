@@ -8,7 +8,7 @@ from outlast.bench.timing import Side
 
 
 def captured(side: Side) -> Side:
-    """Warm up on a side stream, record one run, and give its replay."""
+    """Warm up on a side stream, record one run there, and give its replay."""
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -16,12 +16,14 @@ def captured(side: Side) -> Side:
             side()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = side()
+    # on the same stream: a gradient is handed over where its leaf was first used
+    with torch.cuda.graph(graph, stream=aside):
+        # a graph knows addresses alone: what it reads (the side has it) and writes must outlive it
+        kept = (side, side())
 
     def replay() -> object:
         graph.replay()
-        return kept  # what the graph writes to must outlive it
+        return kept[1]
 
     return replay
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +55,7 @@ class Case:
             (2 * torch.rand(seeds, *shape, device=device, generator=chance) - 1) * bound
             for shape in shapes
         ]
-        return cls(x.requires_grad_(), above, weights)
+        return cls(x, above, weights)
 
     def torchs(self, dtype: torch.dtype, seeds: slice = slice(None)) -> Side:
         """`nn.LSTM` in a loop over the seeds; gives output and gradients of each."""
@@ -79,9 +80,11 @@ class Case:
         return side
 
     def ours(self, half: bool = False) -> Side:
-        """Our layer, all seeds in one call; `half` is autocast to bfloat16, as in training."""
+        """Our layer, all seeds in one call; `half` is as under bfloat16's autocast in training."""
         layer = LSTM(self.x.shape[-1]).to(self.x.device)
         names = ("input.weight", "weight", "input.bias", "bias")
+        dtype = torch.bfloat16 if half else self.x.dtype
+        x, above = self.x.detach().to(dtype).requires_grad_(), self.above.to(dtype)
         leaves = [w.clone().requires_grad_() for w in self.weights]
         own = dict(zip(names, leaves, strict=True))
 
@@ -90,17 +93,21 @@ class Case:
 
         def side() -> list[tuple[Tensor, ...]]:
             with torch.autocast(self.x.device.type, torch.bfloat16, enabled=half):
-                out = vmap(one)(own, self.x)
-            found = torch.autograd.grad(out, [self.x, *leaves], self.above.to(out.dtype))
+                out = vmap(one)(own, x)
+            found = torch.autograd.grad(out, [x, *leaves], above)
             return list(zip(out, *found, strict=True))
 
         return side
 
+    @cached_property
+    def truth(self) -> tuple[Tensor, ...]:
+        """Output and gradients of the first seed in float64."""
+        (found,) = self.torchs(torch.float64, slice(1))()
+        return found
+
     def error(self, side: Side) -> float:
         """How far the first seed is from the truth."""
-        (wanted,) = self.torchs(torch.float64, slice(1))()
-        found = side()[0]
-        pairs = zip(found, wanted, strict=True)
+        pairs = zip(side()[0], self.truth, strict=True)
         return max(((a.double() - b).norm() / b.norm()).item() for a, b in pairs)
 
 

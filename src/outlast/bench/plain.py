@@ -7,13 +7,37 @@ AdamW. It is trained on one batch over and over, so making data costs it nothing
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from outlast.registry import tasks
 from outlast.tasks import IGNORE, Batch
+
+HEADS = 4
+
+
+@dataclass(frozen=True)
+class Size:
+    """A parallel hybrid and its batches."""
+
+    blocks: int = 4
+    width: int = 128
+    batch: int = 128
+    task: str = "composite"
+    #: steps of a block of training
+    block: int = 50
+
+    @property
+    def model(self) -> str:
+        """The layout line."""
+        return f"{self.blocks} x (lstm | attention > mlp) @ {self.width}"
+
+
+FULL, SMALL = Size(), Size(2, 32, 16, "composite(keys=64)", 10)
 
 
 class Block(nn.Module):
@@ -64,3 +88,16 @@ def training_step(model: nn.Module, batch: Batch) -> Callable[[], Any]:
         optimiser.step()
 
     return step
+
+
+def peer_batch(size: Size, device: torch.device) -> Batch:
+    """What the peer trains on."""
+    task = tasks.build(size.task)
+    return task.sample(task.lengths, size.batch, torch.Generator(device).manual_seed(0))
+
+
+def peer_step(size: Size, device: torch.device) -> Callable[[], Any]:
+    """A step of one seed of the hybrid, with an output for every token as ours has."""
+    known = tasks.build(size.task).vocabulary
+    model = Hybrid(size.blocks, size.width, HEADS, known, known).to(device)
+    return training_step(model, peer_batch(size, device))

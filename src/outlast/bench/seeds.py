@@ -4,58 +4,44 @@ A step is forward, losses by part, backward, clipping and AdamW of all seeds, as
 on a GPU the replay of a CUDA graph. `loop` is a whole block of steps as `outlast train` runs it,
 with its data, the methods' plan and the host's look at the losses.
 
-Peers (`plain.py`) train one seed of the same model in plain torch, eagerly and as a CUDA graph, on
-one batch over and over. The JAX peer is a program of its own, `benchmarks/jax_seeds.py`.
+Peers (`plain.py`) train one seed of the same model in plain torch on one batch over and over:
+eagerly, as a CUDA graph, and as a CUDA graph in each of 16 processes that share the GPU (`mps.py`).
+The JAX peer is a program of its own, `benchmarks/jax_seeds.py`.
 
 Times are of one step; the notes say how many steps of a seed, and tokens, that is in a second.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from outlast.bench.figure import draw, seeds_of
 from outlast.bench.graphs import busy, captured
-from outlast.bench.plain import Hybrid, training_step
+from outlast.bench.mps import shared
+from outlast.bench.plain import FULL, SMALL, Size, peer_batch, peer_step
 from outlast.bench.timing import Bench, Row, Side
 from outlast.bench.warm import side_by_side
-from outlast.report.style import PALETTE, drawing, png
 from outlast.train.fleet import Fleet
 from outlast.train.session import precision
 from outlast.train.settings import RunSpec, Settings
 from outlast.train.step import Block
 
+__all__ = ["SECTIONS", "default", "draw", "prepare"]
+
 #: steps in one turn: a turn of a few is longer than what starting it costs
 STEPS = 3
-#: measured in turns together, one seed always among them; the largest by themselves, for room
-GROUPS = ((1, 2, 4, 8, 16, 32), (1, 64), (1, 128))
+#: seeds at once: what is asked first, what lies between, and the most, by themselves for room
+FIRST, BETWEEN, MOST = (1, 8, 32), (2, 4, 16), (64, 128)
 MANY = 32
-
-
-@dataclass(frozen=True)
-class Size:
-    """A parallel hybrid and its batches."""
-
-    blocks: int = 4
-    width: int = 128
-    batch: int = 128
-    task: str = "composite"
-    #: steps of a block of training
-    block: int = 50
-
-    @property
-    def model(self) -> str:
-        """The layout line."""
-        return f"{self.blocks} x (lstm | attention > mlp) @ {self.width}"
-
-
-FULL, SMALL = Size(), Size(2, 32, 16, "composite(keys=64)", 10)
+#: processes under MPS, for how many seconds they step, and how many they may take to begin
+PROCESSES, SECONDS, PATIENCE = 16, 4.0, 90.0
 
 
 @dataclass
@@ -81,7 +67,8 @@ class Loop:
         )
         self.fleet = Fleet([(run, Path(self.folder.name))], self.bench.device)
         (self.trainer,), ((_, self.stepper),) = self.fleet.trainers, self.fleet.waves
-        plan, data = self.trainer.next_block()
+        plan = self.trainer.conductor.plan(0, STEPS)
+        data = self.trainer._data(0, STEPS, plan)
         self.table = Block.of(data, plan)
         if self.bench.device.type == "cuda":
             self.stepper.run(data, plan)  # captures a step
@@ -134,6 +121,7 @@ def _with_memory(bench: Bench, make: Callable[[], Loop]) -> tuple[Loop | str, fl
     cuda = bench.device.type == "cuda"
     before = 0
     if cuda:
+        gc.collect()  # loops of an earlier group hold their graphs until then
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -144,20 +132,20 @@ def _with_memory(bench: Bench, make: Callable[[], Loop]) -> tuple[Loop | str, fl
     return loop, (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else None
 
 
-def _scaling(bench: Bench, section: str, kind: str, groups: Sequence[Sequence[int]]) -> None:
-    told: set[int] = set()
-    for group in groups:
-        if bench.left() <= 0:
-            bench.add(Row(section, counted(group[-1]), "all", None, note="skipped: no time left"))
-            return
-        _group(bench, section, kind, group, told)
-        told |= set(group)
+def _spent(bench: Bench, section: str, what: str) -> bool:
+    """Whether there is no time left, which is said."""
+    spent = bench.left() <= 0
+    if spent:
+        bench.add(Row(section, what, "all", None, note="skipped: the budget is spent"))
+    return spent
 
 
 def _group(
     bench: Bench, section: str, kind: str, group: Sequence[int], told: set[int], size: Size = FULL
 ) -> None:
     """Steps of several numbers of seeds in turns; those in `told` are only measured against."""
+    if _spent(bench, section, counted(group[-1])):
+        return
     with precision(kind, bench.device):
         made = {n: _with_memory(bench, lambda n=n: Loop(bench, n, size, kind)) for n in group}  # type: ignore[misc]
         loops = {n: loop for n, (loop, _) in made.items() if isinstance(loop, Loop)}
@@ -178,21 +166,23 @@ def _group(
 
 def scaling(bench: Bench) -> None:
     """A step against the number of seeds, with tf32 products."""
-    _scaling(bench, "scaling", "auto", GROUPS)
+    _group(bench, "scaling", "auto", FIRST, set())
+
+
+def between(bench: Bench) -> None:
+    """The same for the numbers of seeds between those."""
+    _group(bench, "scaling", "auto", (1, *BETWEEN), {1})
+
+
+def large(bench: Bench) -> None:
+    """The same for the most seeds, each beside one seed."""
+    for seeds in MOST:
+        _group(bench, "scaling", "auto", (1, seeds), {1})
 
 
 def half(bench: Bench) -> None:
     """The same with products and activations in bfloat16."""
-    _scaling(bench, "bf16", "bf16", ((1, 8, MANY),))
-
-
-def _plain(loop: Loop) -> Callable[[], object]:
-    task = loop.trainer.task
-    outputs = loop.trainer.stack.model.head.out_features
-    model = Hybrid(loop.size.blocks, loop.size.width, 4, task.vocabulary, outputs)
-    chance = torch.Generator(loop.bench.device).manual_seed(0)
-    batch = task.sample(task.lengths, loop.size.batch, chance)
-    return training_step(model.to(loop.bench.device), batch)
+    _group(bench, "bf16", "bf16", (1, 8, MANY), set())
 
 
 def _times(count: int, side: Side) -> Side:
@@ -205,11 +195,13 @@ def _times(count: int, side: Side) -> Side:
 
 def _peers(bench: Bench, section: str, seeds: int, size: Size) -> None:
     """Ours against one seed at a time; the gains are of steps of a seed in a second."""
+    if _spent(bench, section, counted(seeds)):
+        return
     with precision("auto", bench.device):
         ours = Loop(bench, seeds, size)
-        sides = {"eager": _times(STEPS, _plain(ours))}
+        sides = {"eager": _times(STEPS, peer_step(size, bench.device))}
         if bench.device.type == "cuda":
-            sides["graph"] = _times(STEPS, captured(_plain(ours)))
+            sides["graph"] = _times(STEPS, peer_graph(size, bench.device))
         sides["outlast"] = ours.steps
         found, failed = bench.times(sides)
     each = {name: STEPS * (seeds if name == "outlast" else 1) / ms for name, ms in found.items()}
@@ -229,7 +221,46 @@ def peers(bench: Bench) -> None:
     _peers(bench, "peers", MANY, FULL)
 
 
+def peer_graph(size: Size, device: torch.device) -> Side:
+    """A step of the peer, replayed."""
+    with precision("auto", device):
+        return captured(peer_step(size, device))
+
+
+def _processes(bench: Bench, size: Size) -> Row:
+    """The row of graphed peers in processes of their own under MPS, or why there are none."""
+    row = Row("mps", counted(PROCESSES), "mps", None)
+    make = partial(peer_graph, size, bench.device)
+    try:
+        rate, served = shared(PROCESSES, make, SECONDS, min(PATIENCE, bench.left()))
+    except RuntimeError as error:
+        row.note = f"n/a: {str(error).splitlines()[0][:80]}"
+        return row
+    row.ms = 1e3 * PROCESSES / rate
+    row.note = rates(PROCESSES, peer_batch(size, torch.device("cpu")).inputs.numel(), row.ms)
+    row.note += _beside(bench, rate) + ("" if served else "; no MPS server was seen")
+    return row
+
+
+def _beside(bench: Bench, rate: float) -> str:
+    """What the steps of a seed a second that the peers were measured against are to a rate."""
+    return "".join(
+        f"; outlast with {seeds_of(row)}: {1e3 * seeds_of(row) / row.ms / rate:.1f} x"
+        for row in bench.rows
+        if row.section == "peers" and row.side == "outlast" and row.ms
+    )
+
+
+def mps(bench: Bench) -> None:
+    """One seed in each of 16 processes that share the GPU through MPS, as CUDA graphs."""
+    if _spent(bench, "mps", counted(PROCESSES)):
+        return
+    bench.add(_processes(bench, FULL))
+
+
 def _shares(bench: Bench, section: str, seeds: int, size: Size) -> None:
+    if _spent(bench, section, counted(seeds)):
+        return
     with precision("auto", bench.device):
         loop = Loop(bench, seeds, size)
         steps = loop.trainer.settings.block
@@ -267,44 +298,6 @@ def cpu(bench: Bench) -> None:
     bench.rows += small.rows
 
 
-def draw(rows: Sequence[Row], path: Path) -> bool:
-    """Time, throughput and memory against the seeds, as PNG; False if no row has any."""
-    lines = {
-        kind: [r for r in rows if r.section in SCALING and r.side == kind and r.ms is not None]
-        for kind in ("auto", "bf16")
-    }
-    if not any(lines.values()):
-        return False
-    with drawing():
-        figure = Figure(figsize=(7.2, 2.4), layout="constrained")
-        panels: list[tuple[str, Callable[[Row], float | None]]] = [
-            ("ms a step", lambda row: row.ms),
-            ("seed-steps a second", lambda row: 1e3 * _seeds(row) / (row.ms or 1)),
-            ("MiB at most", lambda row: row.mib),
-        ]
-        for axes, (title, value) in zip(figure.subplots(1, 3), panels, strict=True):
-            _panel(axes, title, value, lines)
-        figure.axes[0].legend()
-        path.write_bytes(png(figure))
-    return True
-
-
-def _seeds(row: Row) -> int:
-    return int(row.what.split()[0])
-
-
-def _panel(
-    axes: Axes, title: str, value: Callable[[Row], float | None], lines: dict[str, list[Row]]
-) -> None:
-    for colour, (kind, rows) in zip(PALETTE, lines.items(), strict=False):
-        points = [(_seeds(row), value(row)) for row in rows if value(row) is not None]
-        if points:
-            name = "float32" if kind == "auto" else kind
-            axes.loglog(*zip(*points, strict=True), marker="o", ms=3, color=colour, label=name)
-    axes.set_title(title)
-    axes.set_xlabel("seeds at once")
-
-
 def prepare(bench: Bench, sections: Sequence[str]) -> None:
     """Compile what the sections will use, side by side."""
     kinds = ("auto", "bf16") if "bf16" in sections else ("auto",)
@@ -313,20 +306,21 @@ def prepare(bench: Bench, sections: Sequence[str]) -> None:
 
 
 def _compile(mixer: str, kind: str) -> None:
-    bench = Bench(torch.device("cuda"), 1.0)
-    run = RunSpec(FULL.task, f"{mixer} @ {FULL.width}", seeds=(0, 1))
+    device = torch.device("cuda")
     settings = Settings(steps=1, block=1, probe=0, checkpoint=1, precision=kind)  # type: ignore[arg-type]
-    with TemporaryDirectory() as folder, precision(kind, bench.device):
-        one = RunSpec(run.task, run.model, (), run.seeds, settings)
-        Fleet([(one, Path(folder))], bench.device).block()
+    run = RunSpec(FULL.task, f"{mixer} @ {FULL.width}", (), (0, 1), settings)
+    with TemporaryDirectory() as folder, precision(kind, device):
+        Fleet([(run, Path(folder))], device).block()
 
 
-SCALING = ("scaling", "bf16", "cpu")
 SECTIONS: dict[str, Callable[[Bench], None]] = {
     "scaling": scaling,
     "peers": peers,
-    "loop": loop,
+    "mps": mps,
     "bf16": half,
+    "loop": loop,
+    "between": between,
+    "large": large,
     "cpu": cpu,
 }
 

@@ -24,7 +24,7 @@ from outlast.errors import bad_value
 Side = Callable[[], Any]
 REPEATS, WARM_UP = 20, 2
 #: clock cycles the GPU idles before a measurement, so that the host can queue all of it
-HEAD_START = 3_000_000
+HEAD_START = 6_000_000
 
 
 @dataclass

@@ -50,18 +50,21 @@ def main(
             raise bad_value("sections", section, " | ".join(module.SECTIONS))
         if where.type != "cuda" and section not in module.default(where):
             raise bad_value("sections", section, "cpu where there is no CUDA device")
+    card = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
+    facts = {"bench": name, "device": card, "torch": torch.__version__, "repeats": repeats}
     if where.type == "cuda":
         module.prepare(bench, chosen)
     for section in chosen:
-        module.SECTIONS[section](bench)
+        try:
+            module.SECTIONS[section](bench)
+        finally:  # after each: a run that is stopped has kept what it knew
+            if out is not None:
+                text = json.dumps(facts | {"rows": bench.records()}, indent=1)
+                out.write_text(text, encoding="utf-8")
         if where.type == "cuda":
             torch.cuda.empty_cache()
-    card = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
     sys.stdout.write(f"outlast bench {name}: {card}, torch {torch.__version__}, ")
     sys.stdout.write(f"median of {repeats}\n")
     sys.stdout.write("".join(f"{line(row)}\n" for row in bench.rows))
-    if out is not None:
-        facts = {"bench": name, "device": card, "torch": torch.__version__, "repeats": repeats}
-        out.write_text(json.dumps(facts | {"rows": bench.records()}, indent=1), encoding="utf-8")
-        if hasattr(module, "draw"):
-            module.draw(bench.rows, out.with_suffix(".png"))
+    if out is not None and hasattr(module, "draw"):
+        module.draw(bench.rows, out.with_suffix(".png"))

@@ -19,10 +19,14 @@ def sentence(report: Report) -> str:
     """``state 0.012 recall 0.690 | 1x 0.98 3x 0.31 | phase 1: 2 of 4``."""
     losses = "  ".join(f"{name} {value:.3f}" for name, value in report.loss.items())
     probes = "  ".join(f"{m}x {value:.2f}" for m, value in report.probe.items())
-    phase = f"  | phase 1: {report.waiting} of {report.seeds} seeds" if report.waiting else ""
-    who = ", ".join(map(str, report.parked))
-    parked = f"  | parked: seed{'s' * (len(report.parked) > 1)} {who}" if who else ""
-    return f"loss {losses}" + (f"  | right {probes}" if probes else "") + phase + parked
+    phase = f"phase 1: {report.waiting} of {report.seeds} seeds" if report.waiting else ""
+    said = [f"loss {losses}"] if losses else []
+    said += [f"right {probes}"] if probes else []
+    said += [phase] if phase else []
+    for what, seeds in (("parked", report.parked), ("succeeded", report.succeeded)):
+        who = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        said += [f"{what}: {who}"] if seeds else []
+    return "  | ".join(said)
 
 
 def clock(seconds: float) -> str:
@@ -59,7 +63,7 @@ def _live(console: Console) -> Iterator[Callable[[str, Report | str], None]]:
             else:
                 bars.update(
                     known[name],
-                    completed=what.step / what.steps,
+                    completed=1.0 if what.over else what.step / what.steps,
                     words=sentence(what),
                     left=f"{clock(what.seconds_left)} left",
                 )
@@ -73,7 +77,7 @@ def _plain(console: Console) -> Iterator[Callable[[str, Report | str], None]]:
     def show(name: str, what: Report | str) -> None:
         if isinstance(what, str):
             console.print(f"{name}: {what}", soft_wrap=True, markup=False)
-        elif time.monotonic() - last.get(name, -QUIET) >= QUIET or what.step == what.steps:
+        elif time.monotonic() - last.get(name, -QUIET) >= QUIET or what.over:
             last[name] = time.monotonic()
             console.print(
                 f"{name}: step {what.step}/{what.steps}, {clock(what.seconds_left)} left, "

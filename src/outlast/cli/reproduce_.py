@@ -16,6 +16,8 @@ def main(
     scale: Literal["demo", "paper"] = "demo",
     arms: tuple[str, ...] = (),
     seeds: str | None = None,
+    steps: int | None = None,
+    precision: Literal["auto", "fp32", "tf32", "bf16"] | None = None,
     out: Path | None = None,
     device: str = "auto",
     workers: int | None = None,
@@ -34,6 +36,8 @@ def main(
         scale: demo runs on a laptop in minutes, paper wants a GPU.
         arms: Names or patterns of arms, such as "serial4-*"; by default the study's headline.
         seeds: Other seeds than the study's, such as 0-9.
+        steps: Another number of steps than the study's, for all arms; schedules shrink with it.
+        precision: Another precision of products than the study's.
         out: The study folder; by default runs/STUDY-SCALE.
         device: auto, cpu, cuda, cuda:1 ...
         workers: Processes at the same time; by default one a core, or four on a GPU.
@@ -54,7 +58,9 @@ def main(
 
     spec = Spec(study, (), (("scale", scale),))
     made = studies.entry(study).factory(**studies.bind(spec))
-    chosen = made.choose(arms, read_seeds(seeds) if seeds else None)
+    chosen = made.choose(
+        arms, read_seeds(seeds) if seeds else None, steps=steps, precision=precision
+    )
     where = pick_device(device)
     count = workers if workers is not None else (4 if where.type == "cuda" else os.cpu_count() or 1)
     if count < 1:

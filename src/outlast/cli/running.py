@@ -59,6 +59,9 @@ def show_results(folder: Path, rows: list[dict[str, object]], out: Path | None =
         console.print(
             f"seed {seed} was parked: its loss or a weight was not finite after step {step}"
         )
+    succeeded = {str(row["seed"]): row["succeeded"] for row in rows if "succeeded" in row}
+    for seed, step in succeeded.items():
+        console.print(f"seed {seed} succeeded at step {step} and was left as it was then")
     pages = "" if out else f"; a page of pictures: outlast report {folder}"
     console.print(
         f"\n{out or folder / 'results.json'} has every seed{pages}",

@@ -92,7 +92,7 @@ def evaluate_stack(
     rows: list[list[Row]] = [[] for _ in range(seeds)]
     for variant, version in versions:
         for multiple, length in rungs(version, ladder):
-            reason = _out_of_reach(version, length, ceiling)
+            reason = out_of_reach(version, length, ceiling)
             found = (
                 [{"exact": None, "answers": None, "reason": reason}] * seeds
                 if reason
@@ -116,7 +116,8 @@ def evaluate_stack(
     return rows
 
 
-def _out_of_reach(task: Task, length: int, ceiling: int | None) -> str | None:
+def out_of_reach(task: Task, length: int, ceiling: int | None) -> str | None:
+    """Why a length cannot be tested, if so; `ceiling` is the most tokens of the model."""
     if task.ceiling is not None and length > task.ceiling:
         return f"the task ends at length {task.ceiling}"
     if ceiling is not None and task.tokens(length) > ceiling:

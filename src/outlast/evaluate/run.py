@@ -21,7 +21,8 @@ def evaluate_run(
 ) -> list[Row]:
     """Measure a run and write `results.json`, or another file; returns its rows.
 
-    A parked seed is measured as it was left; its rows say at which step that was.
+    A seed that was parked or has succeeded before the end is measured as it was left; its rows say
+    at which step that was.
     """
     device = torch.device(device)
     with precision("fp32", device):
@@ -36,7 +37,11 @@ def evaluate_run(
             device,
             trainer.stack.model.ceiling,
         )
-    marks = [{} if step is None else {"parked": step} for step in trainer.parked]
+    both = {"parked": trainer.parked, "succeeded": trainer.succeeded}
+    marks = [
+        {name: steps[row] for name, steps in both.items() if steps[row] is not None}
+        for row in range(len(seeds))
+    ]
     rows = [
         {"seed": seed, **mark, **row}
         for seed, mark, own in zip(seeds, marks, found, strict=True)

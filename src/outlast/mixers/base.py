@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from outlast.kernels import pointwise
 from outlast.kernels.choosing import product_type
 from outlast.kernels.linear import linear as stacked_linear
-from outlast.kernels.norm import add_norm, norm
+from outlast.kernels.norm import add_norm, norm, rms
 from outlast.mixers.chance import Told
 from outlast.specs import Spec
 
@@ -37,6 +37,14 @@ class Mixer(nn.Module):
 
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
         raise NotImplementedError
+
+    def unbiased(self, x: Tensor, state: State = None) -> tuple[Tensor, Tensor | None, State]:
+        """y without the bias it ends with, that bias (width), if there is one, and the state.
+
+        Whoever adds y to something can add the bias in the same pass.
+        """
+        y, state = self(x, state)
+        return y, None, state
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -61,6 +69,14 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.gelu(linear(x, weight, bias))
 
 
+def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """value * silu(gate), [value, gate] = x W^T + b; fused as in `linear_gelu`."""
+    if pointwise.fused(x, bias):
+        return pointwise.bias_glu(linear(x, weight), bias)
+    value, gate = linear(x, weight, bias).chunk(2, -1)
+    return value * F.silu(gate)
+
+
 class Linear(nn.Linear):
     """`nn.Linear` through `linear`."""
 
@@ -69,7 +85,10 @@ class Linear(nn.Linear):
 
 
 class RMSNorm(nn.Module):
-    """x over its root mean square, times a learned scale (Zhang & Sennrich, 1910.07467)."""
+    """x over its root mean square, times a learned scale (Zhang & Sennrich, 1910.07467).
+
+    One pass where it can be, sums before it included.
+    """
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -77,12 +96,23 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
+        return rms(x, self.weight, self.eps)[1]
 
-    def after(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """x + y, and this norm of it."""
-        total = x + y
-        return total, self(total)
+    def after(
+        self, x: Tensor, y: Tensor, z: Tensor | None = None, *, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """x + y (+ z) (+ bias), and this norm of it."""
+        return rms(x, self.weight, self.eps, (y,) if z is None else (y, z), bias)[:2]
+
+    def instead(
+        self, x: Tensor, *added: Tensor, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """This norm of x and all that is added: in the type of x, and in that of a product of it.
+
+        They are one tensor where the types are the same.
+        """
+        _, normed, kept = rms(x, self.weight, self.eps, added, bias, keep=True)
+        return kept, normed
 
 
 class Norm(nn.LayerNorm):
@@ -91,6 +121,15 @@ class Norm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         return norm(x, self.weight, self.bias, self.eps)
 
-    def after(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """x + y, and this norm of it."""
-        return add_norm(x, y, self.weight, self.bias, self.eps)
+    def after(
+        self, x: Tensor, y: Tensor, z: Tensor | None = None, *, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """x + y (+ z) (+ bias), and this norm of it."""
+        return add_norm(x, y, self.weight, self.bias, self.eps, z, bias)
+
+    def instead(
+        self, x: Tensor, *added: Tensor, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As `RMSNorm.instead`."""
+        normed = self.after(x, *added, bias=bias)[1] if added else self(x)
+        return normed.to(x.dtype), normed

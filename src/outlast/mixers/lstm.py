@@ -52,7 +52,7 @@ class LSTM(Mixer):
     def forward(self, x: Tensor, state: LSTMState | None = None) -> tuple[Tensor, LSTMState]:
         projected = linear(x, self.input.weight)
         if state is None:
-            start = projected.new_zeros(x.shape[0], self.width)
+            start = self.weight.new_zeros(x.shape[0], self.width)
             state = (start, start)
-        hidden, cell = lstm(projected, self.input.bias + self.bias, self.weight, *state)
-        return hidden.to(x.dtype), (hidden[:, -1], cell)
+        hidden, h, c = lstm(projected, self.input.bias + self.bias, self.weight, *state)
+        return hidden.to(x.dtype), (h, c)

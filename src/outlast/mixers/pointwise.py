@@ -6,17 +6,17 @@ the last map is given, in training.
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.errors import bad_value
-from outlast.mixers.base import Linear, Mixer, State, linear_gelu
+from outlast.mixers.base import Linear, Mixer, State, linear, linear_gelu, linear_glu
 from outlast.mixers.chance import check_share, drop
 from outlast.registry import mixers
 
 
 class _Pointwise(Mixer):
     pathway = "pointwise"
+    down: Linear
 
     def __init__(self, width: int, expand: float, dropout: float) -> None:
         super().__init__()
@@ -25,9 +25,19 @@ class _Pointwise(Mixer):
         self.inner = max(1, round(width * expand))
         self.dropout = check_share(dropout)
 
-    def dropped(self, inner: Tensor) -> Tensor:
+    def widened(self, x: Tensor) -> Tensor:
+        """What is inside, (batch, tokens, inner)."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
+        return self.down(self._given(x)), None
+
+    def unbiased(self, x: Tensor, state: State = None) -> tuple[Tensor, Tensor | None, State]:
+        return linear(self._given(x), self.down.weight), self.down.bias, None
+
+    def _given(self, x: Tensor) -> Tensor:
         """What is inside, less what is dropped."""
-        return drop(inner, self.dropout, self.told.key)
+        return drop(self.widened(x), self.dropout, self.told.key)
 
 
 @mixers.register("mlp")
@@ -39,8 +49,8 @@ class MLP(_Pointwise):
         self.up = Linear(width, self.inner)
         self.down = Linear(self.inner, width)
 
-    def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
-        return self.down(self.dropped(linear_gelu(x, self.up.weight, self.up.bias))), None
+    def widened(self, x: Tensor) -> Tensor:
+        return linear_gelu(x, self.up.weight, self.up.bias)
 
 
 @mixers.register("glu")
@@ -52,6 +62,5 @@ class GLU(_Pointwise):
         self.up = Linear(width, 2 * self.inner)
         self.down = Linear(self.inner, width)
 
-    def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
-        value, gate = self.up(x).chunk(2, -1)
-        return self.down(self.dropped(value * F.silu(gate))), None
+    def widened(self, x: Tensor) -> Tensor:
+        return linear_glu(x, self.up.weight, self.up.bias)

@@ -43,30 +43,67 @@ def make_norm(width: int, kind: str | None) -> Norm | RMSNorm:
 class Stream:
     """The residual stream between two sublayers: x, and perhaps what is yet to be added to it.
 
-    On a GPU a sum waits for the norm that follows, since the two are one pass there; elsewhere it
-    is made at once.
+    On a GPU sums wait for the norm that follows, since it takes up to two of them in its own pass,
+    and a bias (width) with them; elsewhere they are made at once. `narrow` is x in the type of the
+    products to come, where that is at hand.
     """
 
-    def __init__(self, x: Tensor, owed: Tensor | None = None) -> None:
-        self._x, self._owed = x, owed
+    def __init__(
+        self,
+        x: Tensor,
+        *owed: Tensor,
+        bias: Tensor | None = None,
+        narrow: Tensor | None = None,
+    ) -> None:
+        self._x, self._owed, self._bias, self._narrow = x, owed, bias, narrow
 
     @property
     def x(self) -> Tensor:
         """The sum, made now if it has not been."""
-        if self._owed is not None:
-            self._x, self._owed = self._x + self._owed, None
+        for y in self._owed:
+            self._x = self._x + y
+        if self._bias is not None:
+            self._x = self._x + self._bias
+        self._owed, self._bias = (), None
         return self._x
 
-    def plus(self, y: Tensor) -> Stream:
+    @property
+    def narrow(self) -> Tensor:
+        """x for a product."""
+        return self.x if self._narrow is None else self._narrow
+
+    @property
+    def waits(self) -> bool:
+        """Whether sums wait here."""
+        return can_fuse(self._x)
+
+    def plus(self, y: Tensor, bias: Tensor | None = None) -> Stream:
         """This stream and what a sublayer adds to it."""
-        return Stream(self.x, y) if can_fuse(self.x, y) else Stream(self.x + y)
+        if not can_fuse(self._x, y):
+            return Stream(self.x + (y if bias is None else y + bias))
+        if len(self._owed) == 2:
+            return Stream(self.x, y, bias=bias)
+        if bias is None or self._bias is None:
+            bias = self._bias if bias is None else bias
+        else:
+            bias = self._bias + bias
+        return Stream(self._x, *self._owed, y, bias=bias)
 
     def normed(self, norm: Norm | RMSNorm) -> Tensor:
         """The norm of the sum, which is made on the way."""
-        if self._owed is None:
-            return norm(self._x)
-        (self._x, out), self._owed = norm.after(self._x, self._owed), None
+        if not self._owed:
+            return norm(self.x)
+        self._x, out = norm.after(self._x, *self._owed, bias=self._bias)
+        self._owed, self._bias = (), None
         return out
+
+    def normalised(self, norm: Norm | RMSNorm) -> Stream:
+        """A stream that goes on with the norm of this one in its place."""
+        if not self._owed:
+            kept, narrow = norm.instead(self.x)
+        else:
+            kept, narrow = norm.instead(self._x, *self._owed, bias=self._bias)
+        return Stream(kept, narrow=narrow)
 
 
 class Sublayer(nn.Module):
@@ -87,6 +124,9 @@ class Sublayer(nn.Module):
         self.register_buffer("leak", torch.ones(()), persistent=False)
         self.gating: Setting = "on"
         self.leaking: Setting = "on"
+        #: whether the mixer's last bias may be left to the stream, past the mixer's `forward`: only
+        #: where nobody has put anything in its place or hooked on to it
+        self.lends_bias = False
 
     @property
     def pathway(self) -> Pathway:
@@ -106,20 +146,30 @@ class Sublayer(nn.Module):
         """What the stream carries from here on: x as it is, or normalised."""
         if not self.normalised or self.gating == "off":
             return stream
-        return Stream(stream.normed(self.norm).to(stream.x.dtype))
+        return stream.normalised(self.norm)
 
     def forward(self, x: Tensor | Stream, state: State = None) -> tuple[Tensor | None, State]:
         """What is to be added to the stream, which has gone through `enter`."""
         if self.gating == "off":
             return None, state
-        stream = x if isinstance(x, Stream) else Stream(x)
+        y, state = self.mixer(self._entered(x if isinstance(x, Stream) else Stream(x)), state)
+        return (y if self.gating == "on" else self.gate * y), state
+
+    def onto(self, total: Stream, stream: Stream, state: State) -> tuple[Stream, State]:
+        """`total` and what this makes of a stream that has gone through `enter`."""
+        if self.lends_bias and self.gating == "on" and stream.waits:
+            y, bias, state = self.mixer.unbiased(self._entered(stream), state)
+            return total.plus(y, bias), state
+        found, state = self(stream, state)
+        return (total if found is None else total.plus(found)), state
+
+    def _entered(self, stream: Stream) -> Tensor:
+        """What the mixer is given."""
         if self.leaking != "on":
             whole, stopped = stream.x, stream.x.detach()
             off = self.leaking == "off"
             stream = Stream(stopped if off else stopped + self.leak * (whole - stopped))
-        entered = stream.x if self.normalised else stream.normed(self.norm)
-        y, state = self.mixer(entered, state)
-        return (y if self.gating == "on" else self.gate * y), state
+        return stream.narrow if self.normalised else stream.normed(self.norm)
 
 
 class Chain(nn.Module):
@@ -133,9 +183,8 @@ class Chain(nn.Module):
         for node in self.nodes:
             if isinstance(node, Sublayer):
                 stream = node.enter(stream)
-                y, state = node(stream, next(states))
+                stream, state = node.onto(stream, stream, next(states))
                 after.append(state)
-                stream = stream if y is None else stream.plus(y)
             else:
                 stream = node(stream, states, after)
         return stream
@@ -152,9 +201,8 @@ class Branches(nn.Module):
         total = stream
         for node in self.nodes:
             if isinstance(node, Sublayer):
-                y, state = node(stream, next(states))
+                total, state = node.onto(total, stream, next(states))
                 after.append(state)
-                total = total if y is None else total.plus(y)
             else:
                 total = total.plus(node(stream, states, after).x - stream.x)
         return total

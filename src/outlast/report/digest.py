@@ -151,7 +151,9 @@ def _status(run: Run | None) -> str:
         return "evaluated"
     settings = run.about.get("settings")
     steps = settings.get("steps") if isinstance(settings, dict) else None
-    if isinstance(steps, int) and run.last_step < steps:
+    rest = run.parked.keys() | run.succeeded.keys()
+    early = bool(run.succeeded) and rest >= set(run.seeds)
+    if isinstance(steps, int) and run.last_step < steps and not early:
         return f"unfinished: step {run.last_step:,} of {steps:,}"
     return "not evaluated yet"
 
@@ -218,6 +220,7 @@ def _arm_json(d: Digest) -> dict[str, Any]:
         "sequences": d.run.sequences if d.run else None,
         "phase1": asdict(d.phase) if d.phase else None,
         "parked": {str(seed): step for seed, step in d.run.parked.items()} if d.run else {},
+        "succeeded": {str(seed): step for seed, step in d.run.succeeded.items()} if d.run else {},
         "results": [_ladder_json(ladder) for ladder in d.ladders],
     }
 

@@ -72,6 +72,11 @@ class Run:
             if e.name == "parked"
         }
 
+    @property
+    def succeeded(self) -> dict[int, int]:
+        """Seeds that were good enough to be stopped, and the step they were left at."""
+        return {e.seed: e.step for e in self.events if e.name == "succeeded"}
+
 
 @dataclass(frozen=True)
 class Claim:

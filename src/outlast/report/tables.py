@@ -93,9 +93,11 @@ def _whole(count: object) -> str:
 
 
 def _seeds(run: Run) -> Cell:
-    """The seeds of a run; those that had to be parked are told."""
-    note = f"({len(run.parked)} parked)" if run.parked else ""
-    return Cell(words.numbered(run.seeds), note, tone="number bad" if note else "number")
+    """The seeds of a run; those that were parked or stopped on success are told."""
+    both = {"parked": run.parked, "stopped on success": run.succeeded}
+    said = ", ".join(f"{len(seeds)} {what}" for what, seeds in both.items() if seeds)
+    tone = "number bad" if run.parked else "number"
+    return Cell(words.numbered(run.seeds), f"({said})" if said else "", tone=tone)
 
 
 def _status(d: Digest) -> Cell:
@@ -183,9 +185,10 @@ def seeds_table(digests: Sequence[Digest]) -> Table:
 
 
 def _seed(run: Run | None, seed: int) -> Cell:
-    """A seed; one whose loss was not finite any more was measured as it was before."""
-    since = run.parked.get(seed) if run else None
-    return Cell(str(seed) if since is None else f"{seed}, parked at step {since}")
+    """A seed; one that was parked or has succeeded was measured as it was at that step."""
+    both = {"parked": run.parked, "succeeded": run.succeeded} if run else {}
+    said = [f"{what} at step {steps[seed]}" for what, steps in both.items() if seed in steps]
+    return Cell(", ".join([str(seed), *said]))
 
 
 def _phase_of(d: Digest, seed: int) -> Cell:

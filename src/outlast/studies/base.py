@@ -65,9 +65,12 @@ class Study:
     default: Sequence[str] = field(default=("*",))
 
     def choose(
-        self, patterns: Sequence[str] = (), seeds: tuple[int, ...] | None = None
+        self,
+        patterns: Sequence[str] = (),
+        seeds: tuple[int, ...] | None = None,
+        **changes: Any,
     ) -> list[Arm]:
-        """The arms whose names match, with other seeds if given."""
+        """The arms whose names match, with other seeds or settings if given (None: as it is)."""
         chosen = []
         for pattern in patterns or self.default:
             found = [a for a in self.arms if fnmatch.fnmatchcase(a.name, pattern)]
@@ -76,9 +79,8 @@ class Study:
                     f"arms={pattern}: no such arm{suggest(pattern, [a.name for a in self.arms])}"
                 )
             chosen += [a for a in found if a not in chosen]
-        if seeds is None:
-            return chosen
-        return [replace(a, run=replace(a.run, seeds=seeds)) for a in chosen]
+        changes = {name: value for name, value in changes.items() if value is not None}
+        return [replace(a, run=_with(a.run, seeds, changes)) for a in chosen]
 
     def to_json(self, command: str, arms: Sequence[str]) -> dict[str, Any]:
         """What `study.json` holds; the report needs nothing else but the folders of `arms`."""
@@ -96,3 +98,8 @@ class Study:
             ],
             "claims": [asdict(c) for c in self.claims],
         }
+
+
+def _with(run: RunSpec, seeds: tuple[int, ...] | None, changes: dict[str, Any]) -> RunSpec:
+    settings = replace(run.settings, **changes)
+    return replace(run, settings=settings, seeds=run.seeds if seeds is None else seeds)

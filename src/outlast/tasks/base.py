@@ -11,12 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from outlast.errors import bad_value
 from outlast.specs import Spec
+from outlast.tasks.chance import Streams, whole
 
 IGNORE = -100
 
@@ -59,8 +61,16 @@ class Task(ABC):
     multiple: int = 1
     vocabulary: int
     classes: int
+    #: whether `sample` draws by `tasks/chance.py` alone and treats each row by itself, so that many
+    #: seeds can be sampled as one; a subclass with a `sample` of its own must say so anew
+    by_chance: bool = False
     #: other versions of this task that a trained model is tested on: name -> spec
     variants: Mapping[str, str] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "sample" in vars(cls) and "by_chance" not in vars(cls):
+            cls.by_chance = False
 
     @abstractmethod
     def tokens(self, length: int) -> int:
@@ -71,6 +81,20 @@ class Task(ABC):
         self, length: int | tuple[int, int], batch: int, generator: torch.Generator
     ) -> Batch:
         """Draw `batch` sequences on the generator's device; a range is drawn from row by row."""
+
+    def sample_each(
+        self, length: int | tuple[int, int], batch: int, generators: Sequence[torch.Generator]
+    ) -> Batch:
+        """`batch` sequences from each generator, the same as from it alone: (S, batch, tokens)."""
+        seeds = len(generators)
+        if self.by_chance:
+            streams = cast(torch.Generator, Streams(generators))  # as far as chance.py can tell
+            drawn = self.sample(length, seeds * batch, streams)
+            pages = (drawn.inputs, drawn.targets, drawn.part)
+            return Batch(*(page.unflatten(0, (seeds, batch)) for page in pages))
+        each = [self.sample(length, batch, generator) for generator in generators]
+        names = ("inputs", "targets", "part")
+        return Batch(*(torch.stack([getattr(one, name) for one in each]) for name in names))
 
     @abstractmethod
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
@@ -113,10 +137,7 @@ class Task(ABC):
             kind = "lengths" if step == 1 else f"multiples of {step},"
             shown = length if isinstance(length, int) else f"{low}-{high}"
             raise bad_value("length", shown, f"{kind} {bound} for {self.name}")
-        steps = torch.randint(
-            low // step, high // step + 1, (batch,), generator=generator, device=generator.device
-        )
-        return steps * step, high
+        return whole(low // step, high // step + 1, (batch,), generator) * step, high
 
     @property
     def name(self) -> str:

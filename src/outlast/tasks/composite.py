@@ -53,6 +53,7 @@ class Composite(Task):
     """A sum modulo m and values under keys, asked for one after the other."""
 
     paper = "2510.00258 Delayed Attention Training"
+    by_chance = True
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ class Copy(Task):
     """A row of signs, said again in order."""
 
     paper = "2402.01032 Repeat After Me"
+    by_chance = True
     parts = ("recall",)
 
     def __init__(self, signs: int = 32, length: int = 25) -> None:

@@ -39,6 +39,7 @@ class EntangledParity(Task):
 
     shortest = 2
     paper = "2510.00258 Delayed Attention Training"
+    by_chance = True
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ from torch import Tensor
 from outlast.errors import bad_value
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, Task
+from outlast.tasks.chance import real
 from outlast.tasks.checks import check_share, check_whole
 from outlast.tasks.drawing import PADDING, spell
 from outlast.tasks.sheet import Sheet, uniform
@@ -40,6 +41,7 @@ class FlipFlop(Task):
     """The bit last written, asked for at each read."""
 
     paper = "2503.23174 Threshold Relative Attention"
+    by_chance = True
     parts = ("recall",)
     shortest = 4
     multiple = 2
@@ -84,7 +86,7 @@ class FlipFlop(Task):
         return sheet.batch()
 
     def _draw_instructions(self, last: Tensor, pair: Tensor, generator: torch.Generator) -> Tensor:
-        drawn = torch.rand(pair.shape, generator=generator, device=generator.device)
+        drawn = real(pair.shape, generator)
         active = torch.where(drawn < (1 + self.ignore) / 2, WRITE, READ)
         instructions = torch.where(drawn < self.ignore, SKIP, active)
         return instructions.masked_fill(pair == 0, WRITE).masked_fill(pair == last, READ)

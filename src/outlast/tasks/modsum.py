@@ -36,6 +36,7 @@ class ModSum(Task):
     """Sum of digits modulo m, asked at the end or all along."""
 
     paper = '2602.18333 On the "Induction Bias" in Sequence Models'
+    by_chance = True
 
     def __init__(
         self, modulus: int = 10, supervision: Supervision = "aligned", length: int = 25

@@ -34,6 +34,7 @@ class Recall(Task):
     """Values stored under keys, asked for by key."""
 
     paper = "2510.00258 Delayed Attention Training"
+    by_chance = True
     parts = ("recall",)
 
     def __init__(

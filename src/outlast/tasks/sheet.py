@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from outlast.tasks.base import IGNORE, Batch
+from outlast.tasks.chance import real, whole
 
 _MANY = 2**62
 
@@ -55,26 +56,56 @@ class Sheet:
 
 
 def distinct(batch: int, choices: int, count: int, generator: torch.Generator) -> Tensor:
-    """For each row `count` different numbers below `choices` in random order, (batch, count)."""
+    """For each row `count` different numbers below `choices` in random order, (batch, count).
+
+    On a GPU a few out of many come by swaps, which cost count squared a row instead of a sort of
+    all choices. Elsewhere a sort is as good, and what a seed draws there stays what it was.
+    """
+    if generator.device.type == "cuda" and count * count <= choices:
+        return by_swaps(batch, choices, count, generator)
+    return by_rank(batch, choices, count, generator)
+
+
+def by_rank(batch: int, choices: int, count: int, generator: torch.Generator) -> Tensor:
+    """`distinct` as the places of the highest of random scores."""
     # In double precision ties are as good as ruled out, so every device's topk gives one result.
-    scores = torch.rand(
-        batch, choices, generator=generator, device=generator.device, dtype=torch.float64
-    )
+    scores = real((batch, choices), generator, torch.float64)
     return scores.topk(count, dim=1).indices
+
+
+def by_swaps(batch: int, choices: int, count: int, generator: torch.Generator) -> Tensor:
+    """`distinct` as the first steps of a Fisher-Yates shuffle, all of them at once.
+
+    Step i of the shuffle swaps place i with a place j_i drawn from i on, and what comes to lie at i
+    is never moved again. So the number found at place p in step i is what the last step k < i with
+    j_k = p put there, which is what lay at place k before; or p itself, where there is none.
+    """
+    step = torch.arange(count, device=generator.device)
+    drawn = step + below((choices - step).expand(batch, -1), generator)
+    # for each step: the last one before that put something at the place drawn, or at its own
+    places = torch.cat([drawn, step.expand(batch, -1)], 1)
+    before = torch.where(step < step[:, None], step, -1).int().repeat(2, 1)
+    last = torch.where(places[:, :, None] == drawn[:, None, :], before, -1).amax(2).long()
+    source, own = last.split(count, 1)
+    # what lay at each step's own place, back to where it began: each turn doubles the way gone
+    own = torch.where(own < 0, step, own)
+    for _ in range((count - 1).bit_length()):
+        own = own.gather(1, own)
+    return torch.where(source < 0, drawn, own.gather(1, source.clamp_min(0)))
 
 
 def below(limit: Tensor, generator: torch.Generator) -> Tensor:
     """Uniform whole numbers below a limit that differs from place to place, shaped like it."""
     # randint takes no tensor as a limit; from a range this wide the remainder is uniform enough.
-    drawn = torch.randint(_MANY, limit.shape, generator=generator, device=generator.device)
+    drawn = whole(0, _MANY, limit.shape, generator)
     return drawn % limit
 
 
 def uniform(below: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Uniform whole numbers below one limit."""
-    return torch.randint(below, shape, generator=generator, device=generator.device)
+    return whole(0, below, shape, generator)
 
 
 def chosen(probability: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """True with the given probability."""
-    return torch.rand(shape, generator=generator, device=generator.device) < probability
+    return real(shape, generator) < probability

@@ -62,6 +62,8 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise RunFolderError(f"{path} is damaged: it has no {', '.join(missing)}")
     seeds = len(state["averaged"])  # one written before seeds could be parked has none that is
     state.setdefault("parked", [None] * seeds)
+    state.setdefault("succeeded", [None] * seeds)  # nor could they succeed before their last step
+    state.setdefault("streaks", [0] * seeds)
     if isinstance(state["probe"], dict):  # and its probe is the mean over them
         state["probe"] = [dict(state["probe"]) for _ in range(seeds)]
     return tensors, state

@@ -2,16 +2,18 @@
 
     rows = a row for each seed of each run; from the runs' records, or from their checkpoints
     for each block of 50 steps:
+        who   = the rows to step: those at rest are left out, where it saves
         plan  = what the methods want of each seed      (gates, rates, loss weights, lengths)
         data  = fresh sequences for each seed           (a pure function of seed and block)
         for each step: forward, losses by part, backward, AdamW       (never waits for the host)
         losses of the block -> metrics.jsonl, methods' triggers, progress; parked is who is broken
-        now and then: probe accuracy at 1 x and 3 x, save a checkpoint
+        now and then: probe accuracy at 1 x and 3 x (who succeeds may rest), save a checkpoint
 
 The host looks at the device once a block. Runs trained together share the task, the model, the
 batch and the block; learning rate, decay, clipping, methods, seeds and the number of steps are
 each run's own, and so is its folder. What a run gives is the same as alone, to float32 rounding;
-going on with the same runs together is bit for bit as if they had not been stopped.
+going on with the same runs together is bit for bit as if they had not been stopped (a run whose
+checkpoint is ahead of another's waits for it, so that they meet at the steps where they met).
 """
 
 from __future__ import annotations
@@ -26,17 +28,17 @@ from torch import Tensor
 
 from outlast.evaluate.ladder import evaluate_stack
 from outlast.streams import stream
-from outlast.tasks import IGNORE, Batch
-from outlast.train.loop import Progress, Trainer, tester, widen
+from outlast.tasks import Batch
+from outlast.train.data import join
+from outlast.train.loop import Progress, Trainer, tester
 from outlast.train.memory import DRY, even, fit
-from outlast.train.plan import Plan, pad_steps
-from outlast.train.rows import Rows
+from outlast.train.plan import Plan
+from outlast.train.rows import Rows, busy
 from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
+from outlast.train.stopping import MULTIPLES, SEQUENCES
 
 log = logging.getLogger(__name__)
-PROBE_SEQUENCES = 128
-PROBE_MULTIPLES = (1, 3)
 Watch = Callable[[Trainer, Progress], None]
 
 
@@ -55,16 +57,37 @@ class Fleet:
             self.trainers.append(Trainer(run, folder, device, own))
         first = self.trainers[0]
         self.task, self.bf16 = first.task, first.settings.precision == "bf16"
+        self.chosen = tuple(range(len(self.rows)))
         self.waves: list[tuple[slice, Stepper]] = []
         self.set_waves([slice(0, len(self.rows))])
 
     def set_waves(self, waves: Sequence[slice]) -> None:
-        """Step these rows one after the other, instead of all at once."""
+        """Step these of the chosen rows one after the other, instead of all at once."""
+        self.most = max(wave.stop - wave.start for wave in waves)
+        self._build(waves)
+
+    def _build(self, waves: Sequence[slice]) -> None:
         # graphs that never run at the same time, and leave nothing behind, may share their memory
         pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
-        parts = [self.rows.part(wave) if len(waves) > 1 else self.rows for wave in waves]
+        if not self.compact:
+            parts = [self.rows.part(wave) if len(waves) > 1 else self.rows for wave in waves]
+        else:
+            parts = [self.rows.part(list(self.chosen[wave])) for wave in waves]
         steppers = [Stepper(part, self.task.parts, self.bf16, pool) for part in parts]
         self.waves = list(zip(waves, steppers, strict=True))
+
+    @property
+    def compact(self) -> bool:
+        """Whether some rows are left out."""
+        return len(self.chosen) < len(self.rows)
+
+    def choose(self, clock: int) -> None:
+        """Leave out rows that rest at a step, where enough do."""
+        rests = [t.rests(row) for t in self.trainers for row in range(len(t.run.seeds))]
+        chosen = busy(rests, clock)
+        if chosen != self.chosen:
+            self.waves, self.chosen = [], chosen  # what the old ones held is free for the new
+            self._build(even(len(chosen), self.most))
 
     def fit(self, share: float = 1.0) -> str:
         """Choose the waves so that a step fits in memory; returns how many at once and why."""
@@ -83,6 +106,7 @@ class Fleet:
             share,
             any(t.control(row).span for t in self.trainers for row in range(len(t.run.seeds))),
         )
+        self.chosen = tuple(range(len(self.rows)))
         self.set_waves(found.waves)
         return found.why
 
@@ -94,9 +118,11 @@ class Fleet:
     def train(self, watch: Watch | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Train every run to its end, or until `stop` asks to leave; True when all have ended.
 
-        A run that has no seed left ends too, with its `failure` set.
+        A run ends early when its seeds have succeeded; one that has no sound seed left ends too,
+        with its `failure` set.
         """
-        started, first = time.monotonic(), [t.step for t in self.trainers]
+        started = time.monotonic()
+        first = min((t.step for t in self.trainers if t.going), default=0)
         for trainer in self.trainers:
             trainer.cut_back()
         while going := [t for t in self.trainers if t.going]:
@@ -104,54 +130,66 @@ class Fleet:
                 for trainer in going:
                     trainer.save()
                 return False
-            self.block()
-            spent = time.monotonic() - started
-            for trainer in going:
+            for trainer in self.block():
                 if trainer.failure is not None:
                     continue
-                done = trainer.step - first[self.trainers.index(trainer)]
-                left = trainer.settings.steps - trainer.step
+                spent, done = time.monotonic() - started, trainer.step - first
+                left = trainer.settings.steps - trainer.step if trainer.going else 0
                 if watch is not None:
                     watch(trainer, trainer.progress(spent / done * left))
                 if trainer.step % trainer.settings.checkpoint == 0 or not left:
                     trainer.save()
         return True
 
-    def block(self) -> None:
-        """One block of steps of every run that is still going."""
-        going = [t.going for t in self.trainers]
-        asked = [t.next_block() for t in self.trainers]
+    def block(self) -> list[Trainer]:
+        """One block of steps of the runs that are still going, and furthest behind; those runs."""
+        clock = min(t.step for t in self.trainers if t.going)
+        due = [t.going and t.step == clock for t in self.trainers]
+        self.choose(clock)
+        asked = [t.next_block(wait=not now) for t, now in zip(self.trainers, due, strict=True)]
         plan, data = Plan.join([p for p, _ in asked]), join([d for _, d in asked])
         before = self.rows.copy()
         metrics = self._steps(data, plan, before)
         lines = {}
         for index, trainer in enumerate(self.trainers):
-            if going[index]:
+            if due[index]:
                 rows, (own, _) = self.slices[index], asked[index]
                 given = metrics[: len(own.alive), rows]
                 lines[index] = trainer.take(given, own, [table[rows] for table in before])
         self._probe(lines)
         for index, found in lines.items():
             self.trainers[index].write(found)
+        return [self.trainers[index] for index in lines]
 
     def _steps(self, data: Batch, plan: Plan, before: Sequence[Tensor]) -> Tensor:
         """The steps of a block, wave by wave; in smaller waves if memory turns out to be short."""
         while True:
             try:
-                return torch.cat([self._run(wave, at, data, plan) for at, wave in self.waves], 1)
+                given = [self._run(stepper, at, data, plan) for at, stepper in self.waves]
+                if not self.compact:
+                    return torch.cat(given, 1)
+                metrics = given[0].new_zeros(len(given[0]), len(self.rows), *given[0].shape[2:])
+                metrics[:, list(self.chosen)] = torch.cat(given, 1)
+                return metrics
             except torch.OutOfMemoryError:
                 largest = max(at.stop - at.start for at, _ in self.waves)
                 if largest == 1:
                     raise
                 self.rows.put_back(before)
-                self.set_waves(even(len(self.rows), largest // 2))
+                self.set_waves(even(len(self.chosen), largest // 2))
                 log.info("memory is short: seeds in %d waves from here on", len(self.waves))
 
-    def _run(self, stepper: Stepper, rows: slice, data: Batch, plan: Plan) -> Tensor:
-        if len(self.waves) == 1:
+    def _run(self, stepper: Stepper, wave: slice, data: Batch, plan: Plan) -> Tensor:
+        if len(self.waves) == 1 and not self.compact:
             return stepper.run(data, plan).cpu()
+        rows = list(self.chosen[wave])
         tables = (t[:, rows].contiguous() for t in (data.inputs, data.targets, data.part))
-        return stepper.run(Batch(*tables), plan.rows(rows)).cpu()
+        if self.compact:
+            stepper.rows.fetch(self.rows, rows)
+        metrics = stepper.run(Batch(*tables), plan.rows(rows)).cpu()
+        if self.compact:
+            stepper.rows.give_back(self.rows, rows)
+        return metrics
 
     @torch.no_grad()
     def _probe(self, lines: dict[int, list[dict[str, object]]]) -> None:
@@ -162,8 +200,8 @@ class Fleet:
                 tester(self.rows.stack, self.trainers),
                 len(self.rows),
                 self.task,
-                PROBE_MULTIPLES,
-                PROBE_SEQUENCES,
+                MULTIPLES,
+                SEQUENCES,
                 self.device,
                 self.rows.stack.model.ceiling,
                 variants=False,
@@ -178,17 +216,3 @@ class Fleet:
 def _is_due(trainer: Trainer) -> bool:
     every = trainer.settings.probe
     return bool(every) and trainer.step % every == 0 and trainer.failure is None
-
-
-def join(batches: Sequence[Batch]) -> Batch:
-    """The data of several runs side by side, each (steps, S, batch, tokens)."""
-    if len(batches) == 1:
-        return batches[0]
-    steps = max(len(b.inputs) for b in batches)
-    widest = max(b.inputs.shape[-1] for b in batches)
-    wide = [widen(b, widest) for b in batches]
-
-    def table(name: str, value: float) -> Tensor:
-        return torch.cat([pad_steps(getattr(b, name), steps, value) for b in wide], 1)
-
-    return Batch(table("inputs", 0), table("targets", IGNORE), table("part", -1))

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from outlast.errors import bad_value
 from outlast.registry import suggest
-from outlast.specs import parse_value
+from outlast.specs import Spec, parse_value
 from outlast.train.rows import SHARED
 from outlast.train.settings import RunSpec, Settings
 
@@ -30,13 +31,17 @@ def spread(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, 
     runs = []
     for values in product(*(values for _, values in read)):
         changed = dict(zip(names, values, strict=True))
-        settings = Settings.read(
-            asdict(run.settings) | {k: parse_value(v) for k, v in changed.items()}
-        )
+        settings = Settings.read(asdict(run.settings) | {k: _value(v) for k, v in changed.items()})
         shown = [f"{name}={value}" for name, value in changed.items()]
         label = " ".join(filter(None, (run.label, *shown)))
         runs.append((replace(run, settings=settings, label=label), out / ",".join(shown)))
     return runs
+
+
+def _value(text: str) -> Any:
+    """A number or a word; a setting that is a spec is kept as it is written."""
+    value = parse_value(text)
+    return str(value) if isinstance(value, Spec) else value
 
 
 def _axis(text: str) -> tuple[str, list[str]]:

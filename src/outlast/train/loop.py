@@ -5,7 +5,8 @@ data of a block, and hands back what the block gave. Everything a run needs to g
 checkpoint and the step number, so a killed run resumes bit for bit.
 
 A seed whose loss or weights are no longer finite is *parked*: it is what it was at the start of
-that block, and stays so; it is reported, and the other seeds go on.
+that block, and stays so; it is reported, and the other seeds go on. One that has *succeeded*
+(`train/stopping.py`) rests in the same way, as it is; a run ends when no seed is left to train.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.errors import RunFolderError, TrainingError
@@ -25,13 +25,14 @@ from outlast.mixers.chance import fixed_positions
 from outlast.registry import methods as method_registry
 from outlast.registry import tasks as task_registry
 from outlast.runs import CHECKPOINT, append_metrics, cut_metrics
-from outlast.streams import stream
-from outlast.tasks import IGNORE, Batch
+from outlast.tasks import Batch
 from outlast.train.checkpoint import load_checkpoint, restore, save_checkpoint
+from outlast.train.data import fresh, nothing
 from outlast.train.plan import Conductor, Plan, setup
 from outlast.train.rows import Rows, decay_among
 from outlast.train.settings import RunSpec
 from outlast.train.stack import Stack
+from outlast.train.stopping import read_stop
 
 #: why a seed is parked
 NOT_FINITE = "the loss or a weight is not finite"
@@ -39,7 +40,7 @@ NOT_FINITE = "the loss or a weight is not finite"
 
 @dataclass
 class Progress:
-    """What an onlooker is told after each block."""
+    """What an onlooker is told after each block; `parked` and `succeeded` are seeds."""
 
     step: int
     steps: int
@@ -49,6 +50,12 @@ class Progress:
     waiting: int
     seeds: int
     parked: tuple[int, ...] = ()
+    succeeded: tuple[int, ...] = ()
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.step == self.steps or len(self.parked + self.succeeded) == self.seeds
 
 
 class Trainer:
@@ -71,6 +78,10 @@ class Trainer:
         self.averaged = [0] * len(run.seeds)
         #: for a seed that is parked, the step whose weights it has
         self.parked: list[int | None] = [None] * len(run.seeds)
+        #: for a seed that has succeeded, the step at which; and its good probes in a row
+        self.goal = read_stop(run.settings.stop)
+        self.succeeded: list[int | None] = [None] * len(run.seeds)
+        self.streaks = [0] * len(run.seeds)
         self.probes: list[dict[str, float]] = [{} for _ in run.seeds]
         self.losses = torch.zeros(len(run.seeds), len(self.task.parts))
         self.step = 0
@@ -79,15 +90,28 @@ class Trainer:
     @property
     def going(self) -> bool:
         """Whether there are steps left to train, and a seed to train."""
-        return self.step < self.settings.steps and self.failure is None
+        over = self.step >= self.settings.steps or ended_early(self.parked, self.succeeded)
+        return not over and self.failure is None
+
+    def since(self, row: int) -> int | None:
+        """The step whose weights a seed that is parked or has succeeded keeps."""
+        parked = self.parked[row]
+        return self.succeeded[row] if parked is None else parked
+
+    def rests(self, row: int) -> int:
+        """The step from which a seed is at rest, as far as is known."""
+        parked, end = self.parked[row], self.settings.steps
+        if parked is not None:  # in the course of a block
+            return min(parked + self.settings.block, end)
+        return self.succeeded[row] or end
 
     def live(self) -> list[int]:
-        """The rows that are not parked."""
-        return [row for row, since in enumerate(self.parked) if since is None]
+        """The rows that still learn: neither parked nor succeeded."""
+        return [row for row in range(len(self.run.seeds)) if self.since(row) is None]
 
     def control(self, row: int) -> Control:
-        """What the methods want of a seed now, or wanted when it was parked."""
-        since = self.parked[row]
+        """What the methods want of a seed now, or wanted when it came to rest."""
+        since = self.since(row)
         return self.conductor.control(self.step if since is None else since, row)
 
     # ---- saving and going on -------------------------------------------------------------
@@ -111,6 +135,8 @@ class Trainer:
             "methods": self.conductor.states,
             "probe": self.probes,
             "parked": self.parked,
+            "succeeded": self.succeeded,
+            "streaks": self.streaks,
         }
         save_checkpoint(self.folder, self.tensors(), state)
 
@@ -128,7 +154,8 @@ class Trainer:
                 restore(target, saved, name, path)
             self.step, self.averaged = state["step"], state["averaged"]
             self.conductor.states, self.probes = state["methods"], state["probe"]
-            self.parked = state["parked"]
+            self.parked, self.succeeded = state["parked"], state["succeeded"]
+            self.streaks = state["streaks"]
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must agree on with its run."""
@@ -150,34 +177,24 @@ class Trainer:
 
     # ---- a block of steps ----------------------------------------------------------------
 
-    def next_block(self) -> tuple[Plan, Batch]:
-        """The plan and the data (steps, S, batch, tokens) of the next block."""
+    def next_block(self, wait: bool = False) -> tuple[Plan, Batch]:
+        """The plan and the data (steps, S, batch, tokens) of the next block.
+
+        A run that is over, or is to wait, has a step of nothing, for others to go on beside it.
+        """
         begin, everyone = self.step, range(len(self.run.seeds))
-        if not self.going:  # a step of nothing, for the others to go on beside it
-            nothing = torch.zeros(1, len(everyone), self.settings.batch, 1, dtype=torch.long)
-            data = Batch(nothing, nothing + IGNORE, nothing - 1).to(self.device)
+        if wait or not self.going:
+            data = nothing(len(everyone), self.settings.batch, self.device)
             return self.conductor.plan(begin, begin + 1).without(everyone), data
         end = min(begin + self.settings.block, self.settings.steps)
-        plan = self.conductor.plan(begin, end)
-        data = self._data(begin, end, plan)
-        idle = [row for row in everyone if self.parked[row] is not None]
-        return (plan.without(idle) if idle else plan), data
+        plan, idle = self.conductor.plan(begin, end), [r for r in everyone if r not in self.live()]
+        return (plan.without(idle) if idle else plan), self._data(begin, end, plan)
 
     def _data(self, begin: int, end: int, plan: Plan) -> Batch:
-        """Fresh sequences for each seed and step, a pure function of the seed and the block."""
-        steps, size = end - begin, self.settings.batch
-        batches = [
-            self.task.sample(lengths, steps * size, stream(self.device, "data", seed, begin))
-            for seed, lengths in zip(self.run.seeds, plan.lengths, strict=True)
-        ]
-        widest = max(b.inputs.shape[1] for b in batches)
-        padded = [widen(b, widest) for b in batches]
-
-        def table(name: str) -> Tensor:
-            rows = torch.stack([getattr(b, name) for b in padded])
-            return rows.unflatten(1, (steps, size)).transpose(0, 1).contiguous()
-
-        return Batch(table("inputs"), table("targets"), table("part"))
+        """Fresh sequences for each seed that learns and each step."""
+        live, shape = self.live(), (end - begin, self.settings.batch)
+        idle = [row for row in range(len(self.run.seeds)) if row not in live]
+        return fresh(self.task, self.run.seeds, plan.lengths, begin, shape, self.device, idle)
 
     def take(self, metrics: Tensor, plan: Plan, before: Sequence[Tensor]) -> list[dict[str, Any]]:
         """What a block gave, (steps, S, 2, parts); returns lines for the metrics.
@@ -200,7 +217,7 @@ class Trainer:
                 event = {"event": "parked", "since": begin, "what": NOT_FINITE}
                 lines.append({"step": self.step, "seed": self.run.seeds[row], **event})
         self.losses = metrics[:, :, 0].mean(0)
-        if not self.live():
+        if not self.live() and not ended_early(self.parked, self.succeeded):
             self.failure = self._failure(begin)
         return lines
 
@@ -251,19 +268,36 @@ class Trainer:
 
     def note_probe(self, found: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
         """Joint accuracy of each seed at and beyond the training length; returns lines."""
+        lines: list[dict[str, Any]] = []
         for row in self.live():
-            tested = [r for r in found[row] if r["exact"]]
-            self.probes[row] = {f"{r['multiple']:g}": round(r["exact"]["joint"], 4) for r in tested}
-        return [
-            {"step": self.step, "seed": self.run.seeds[row], "probe": self.probes[row]}
-            for row in self.live()
-        ]
+            joint = {r["multiple"]: r["exact"]["joint"] for r in found[row] if r["exact"]}
+            self.probes[row] = {f"{m:g}": round(right, 4) for m, right in joint.items()}
+            where = {"step": self.step, "seed": self.run.seeds[row]}
+            lines.append(where | {"probe": self.probes[row]})
+            if self._succeeds(row, joint):
+                self.succeeded[row] = self.step
+                lines.append(where | {"event": "succeeded", "goal": self.settings.stop})
+        return lines
+
+    def _succeeds(self, row: int, joint: dict[float, float]) -> bool:
+        """Whether a seed has been good enough for long enough, this probe included."""
+        goal = self.goal
+        if goal is None:
+            return False
+        good = joint.get(goal.at, 0.0) >= goal.accuracy
+        self.streaks[row] = self.streaks[row] + 1 if good else 0
+        return self.streaks[row] >= goal.probes
 
     def progress(self, seconds_left: float) -> Progress:
-        """Where the run stands; numbers are means over the seeds that are not parked."""
-        live = self.live()
+        """Where the run stands; losses are means over the seeds that learn.
+
+        Accuracies are means over all that are not parked.
+        """
+        live, seeds = self.live(), self.run.seeds
         waits = [any(s.get("switched", 0) is None for s in own) for own in self.conductor.states]
-        probed = [self.probes[row] for row in live if self.probes[row]]
+        probed = [
+            own for own, at in zip(self.probes, self.parked, strict=True) if own and at is None
+        ]
         return Progress(
             self.step,
             self.settings.steps,
@@ -271,11 +305,17 @@ class Trainer:
             _rounded(self.task.parts, self.losses[live].mean(0)) if live else {},
             {m: sum(p[m] for p in probed) / len(probed) for m in probed[0]} if probed else {},
             sum(waits[row] for row in live),
-            len(self.run.seeds),
-            tuple(
-                s for s, since in zip(self.run.seeds, self.parked, strict=True) if since is not None
-            ),
+            len(seeds),
+            tuple(s for s, at in zip(seeds, self.parked, strict=True) if at is not None),
+            tuple(s for s, at in zip(seeds, self.succeeded, strict=True) if at is not None),
         )
+
+
+def ended_early(parked: Sequence[int | None], succeeded: Sequence[int | None]) -> bool:
+    """Whether a run is over before its last step: no seed learns, and not all were parked."""
+    pairs = zip(parked, succeeded, strict=True)
+    rest = all(one is not None or other is not None for one, other in pairs)
+    return rest and any(at is not None for at in succeeded)
 
 
 def tester(stack: Stack, trainers: Sequence[Trainer]) -> Callable[[Tensor], Tensor]:
@@ -302,15 +342,3 @@ def tester(stack: Stack, trainers: Sequence[Trainer]) -> Callable[[Tensor], Tens
 
 def _rounded(names: tuple[str, ...], values: Tensor) -> dict[str, float]:
     return {n: round(v, 6) for n, v in zip(names, values.tolist(), strict=True)}
-
-
-def widen(batch: Batch, width: int) -> Batch:
-    """Widen a batch on the right; causal models never look there and nothing is asked there."""
-    extra = (0, width - batch.inputs.shape[-1])
-    if not extra[1]:
-        return batch
-    return Batch(
-        F.pad(batch.inputs, extra),
-        F.pad(batch.targets, extra, value=IGNORE),
-        F.pad(batch.part, extra, value=-1),
-    )

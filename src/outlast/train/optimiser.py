@@ -43,8 +43,8 @@ class AdamW:
         for pathway, columns in stack.columns.items():
             self.pathway[columns] = PATHWAYS.index(pathway)
 
-    def part(self, stack: Stack, rows: slice) -> AdamW:
-        """The optimiser of some rows, which are those of `stack`; the same memory."""
+    def part(self, stack: Stack, rows: slice | list[int]) -> AdamW:
+        """The optimiser of some rows, which are those of `stack`; a list of them is a copy."""
         own = copy.copy(self)
         own.stack = stack
         for name in ("first", "second", "counts", "clip", "weight_decay"):

@@ -44,10 +44,10 @@ class Plan:
         alive[:, list(rows)] = 0
         return self._settled(replace(self, alive=alive))
 
-    def rows(self, rows: slice) -> Plan:
+    def rows(self, rows: Sequence[int]) -> Plan:
         """The plan of some seeds."""
-        own = {n: getattr(self, n)[:, rows].contiguous() for n in TABLES}
-        return Plan(**own, lengths=self.lengths[rows])
+        own = {n: getattr(self, n)[:, list(rows)].contiguous() for n in TABLES}
+        return Plan(**own, lengths=[self.lengths[row] for row in rows])
 
     @classmethod
     def join(cls, plans: Sequence[Plan]) -> Plan:

@@ -1,7 +1,8 @@
 """The tables of all seeds that are trained together, and the parts of them that belong together.
 
 A row is one seed of one run. A run's seeds are a part of the tables, and so are those that fit in
-memory at once; a part lies in the same memory, so whoever changes it changes the whole.
+memory at once; a part lies in the same memory, so whoever changes it changes the whole. Rows picked
+one by one, as are those that still learn, are a copy: fetched before a block, given back after it.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Rows:
     def __len__(self) -> int:
         return len(self.stack.seeds)
 
-    def part(self, rows: slice) -> Rows:
-        """Some of the rows, in the same memory."""
+    def part(self, rows: slice | list[int]) -> Rows:
+        """Some of the rows: a slice in the same memory, a list of them a copy."""
         stack = self.stack.part(rows)
         average = None if self.average is None else self.average[rows]
         return Rows(stack, self.optimiser.part(stack, rows), average, self.shares[rows])
@@ -72,6 +73,35 @@ class Rows:
         """Make rows again what they were when they were copied."""
         for table, before in zip(self.tables(), saved, strict=True):
             table[rows] = before[rows]
+
+    @torch.no_grad()
+    def fetch(self, home: Rows, rows: list[int]) -> None:
+        """Take over rows of other tables, as many as there are here."""
+        for table, whole in zip(self.tables(), home.tables(), strict=True):
+            table.copy_(whole[rows])
+
+    @torch.no_grad()
+    def give_back(self, home: Rows, rows: list[int]) -> None:
+        """Put what was fetched where it came from."""
+        for table, whole in zip(self.tables(), home.tables(), strict=True):
+            whole[rows] = table
+
+
+#: of fewer rows none are left out: one of two takes nearly as long as two
+FEW = 4
+
+
+def busy(rests: Sequence[int], clock: int) -> tuple[int, ...]:
+    """The rows to step: all of them, or about half as long as at least half are at rest.
+
+    `rests` is the step from which each rests. Those that do not rest yet at `clock` are all in it,
+    and then those that were the last to. It depends on nothing else, so that a run that is resumed
+    steps the same rows together as one that was not stopped.
+    """
+    size, live = len(rests), sum(at > clock for at in rests)
+    while size >= FEW and live <= size // 2:
+        size //= 2
+    return tuple(sorted(sorted(range(len(rests)), key=lambda row: -rests[row])[:size]))
 
 
 def decay_of(run: RunSpec) -> float | None:

@@ -19,18 +19,21 @@ from typing import Any
 import torch
 
 from outlast import __version__
-from outlast.errors import OutlastError, RunFolderError, TrainingError
+from outlast.errors import OutlastError, RunFolderError, TrainingError, bad_value
 from outlast.evaluate.accuracy import chance_levels
+from outlast.evaluate.ladder import out_of_reach, rungs
 from outlast.methods.base import Control
 from outlast.models import Model, build_model
 from outlast.models.build import canonical_layout
 from outlast.registry import methods, tasks
 from outlast.runs import CHECKPOINT, FORMAT, METRICS, RESULTS, RUN, locked, read_run, write_json
+from outlast.tasks import Task
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.fleet import Fleet
-from outlast.train.loop import Progress, Trainer
+from outlast.train.loop import Progress, Trainer, ended_early
 from outlast.train.plan import setup
 from outlast.train.settings import RunSpec
+from outlast.train.stopping import NEVER, read_stop
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,7 @@ def canonical(run: RunSpec) -> RunSpec:
         task=str(tasks.canonical(run.task, full=True)),
         model=str(canonical_layout(run.model, full=True)),
         methods=tuple(str(methods.canonical(m, full=True)) for m in run.methods),
+        settings=replace(run.settings, stop=str(read_stop(run.settings.stop) or NEVER)),
     )
 
 
@@ -72,6 +76,7 @@ def describe(run: RunSpec) -> dict[str, Any]:
         method.control(0, method.begin(known), control)
         if control.span and not model.placed:
             log.warning("%s: nothing in this model asks where a token stands", method.spec.name)
+    _check_stop(run, task, model)
     return {
         "format": FORMAT,
         "outlast": __version__,
@@ -90,6 +95,16 @@ def describe(run: RunSpec) -> dict[str, Any]:
         | {name: version(name) for name in ("torch", "numpy", "safetensors")},
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _check_stop(run: RunSpec, task: Task, model: Model) -> None:
+    """A length that cannot be probed is none to succeed at."""
+    goal = read_stop(run.settings.stop)
+    if goal is not None:
+        ((_, length),) = rungs(task, (goal.at,))
+        reason = out_of_reach(task, length, model.ceiling)
+        if reason is not None:
+            raise bad_value("stop: at", goal.at, f"a multiple that can be tested: {reason}")
 
 
 def begin(run: RunSpec, folder: Path, device: torch.device, overwrite: bool = False) -> None:
@@ -182,16 +197,19 @@ def load(folder: str | Path, seed: int | None = None) -> Model:
     for sublayer in model.sublayers():
         sublayer.set_gate(control.gate[sublayer.pathway])
         sublayer.set_leak(1.0)
+        sublayer.lends_bias = False  # from here on it may be hooked on to
     model.span = control.span
     return model.eval()
 
 
 def finished(folder: Path) -> bool:
-    """Whether a run has been trained to its last step."""
+    """Whether a run has been trained to its last step, or until its seeds had succeeded."""
     if not (folder / CHECKPOINT).exists():
         return False
     _, state = load_checkpoint(folder)
-    return bool(state["step"] >= read_run(folder)["settings"]["steps"])
+    return bool(state["step"] >= read_run(folder)["settings"]["steps"]) or ended_early(
+        state["parked"], state["succeeded"]
+    )
 
 
 def keep_freed_memory() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_type_hints
 
 from outlast.errors import SpecError, bad_value
 from outlast.registry import coerce, suggest
+from outlast.train.stopping import NEVER, read_stop
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class Settings:
     probe: int = 250
     #: steps between two checkpoints
     checkpoint: int = 500
+    #: when a seed is done before its last step: never, or success(accuracy=0.999, at=1, probes=2),
+    #: that share of sequences right at that multiple of the length, in so many probes in a row; a
+    #: schedule is then left where it is, unfinished
+    stop: str = NEVER
     #: seeds stepped at once, the others in waves (0: as many as fit in memory)
     together: int = 0
 
@@ -59,6 +64,9 @@ class Settings:
         for name in ("probe", "checkpoint"):
             if getattr(self, name) % self.block:
                 raise bad_value(name, getattr(self, name), f"a multiple of block={self.block}")
+
+        if read_stop(self.stop) is not None and not self.probe:
+            raise bad_value("stop", self.stop, "never where nothing is probed (probe=0)")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, before any method has its say."""

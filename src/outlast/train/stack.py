@@ -29,6 +29,8 @@ class Stack:
     def __init__(self, layout: str, task: Task, seeds: Sequence[int], device: torch.device) -> None:
         self.layout, self.task, self.seeds = layout, task, tuple(seeds)
         self.model = self._fresh(self.seeds[0], 0).to(device)
+        for sublayer in self.model.sublayers():
+            sublayer.lends_bias = True  # the model is ours alone
         parameters = dict(self.model.named_parameters())
         pathways = self.model.pathways()
         # odd sizes go last in their pathway, so that the large matrices stay aligned
@@ -69,10 +71,11 @@ class Stack:
             for name, columns in self.slices.items():
                 self.table[row, columns] = fresh[name].flatten().to(self.table.device)
 
-    def part(self, rows: slice) -> Stack:
-        """Some of the seeds as a stack of their own, in the same memory."""
+    def part(self, rows: slice | list[int]) -> Stack:
+        """Some of the seeds as a stack of their own: a slice in the same memory, a list a copy."""
         own = copy.copy(self)
-        own.seeds, own.table = self.seeds[rows], self.table[rows]
+        chosen = range(len(self.seeds))[rows] if isinstance(rows, slice) else rows
+        own.seeds, own.table = tuple(self.seeds[row] for row in chosen), self.table[rows]
         own.leaves = {n: v.requires_grad_() for n, v in own.named(own.table).items()}
         return own
 

@@ -28,7 +28,7 @@ from outlast.train.session import claim
 from outlast.train.settings import RunSpec
 
 #: what a checkpoint's state holds for each seed, in their order
-BY_SEED = ("averaged", "methods", "probe", "parked")
+BY_SEED = ("averaged", "methods", "probe", "parked", "succeeded", "streaks")
 
 
 def take_seeds(folder: Path, seeds: Sequence[int], out: Path) -> None:

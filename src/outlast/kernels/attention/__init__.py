@@ -1,5 +1,5 @@
 """Causal softmax attention over a whole sequence or a cache, with seeds folded into the batch."""
 
-from outlast.kernels.attention.op import attend
+from outlast.kernels.attention.op import attend, attend_packed
 
-__all__ = ["attend"]
+__all__ = ["attend", "attend_packed"]

@@ -23,6 +23,9 @@ _library.define("attend_short(Tensor q, Tensor k, Tensor v) -> Tensor")
 _library.define(
     "attend_short_backward(Tensor d_out, Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor, Tensor)"
 )
+_library.define("attend_packed(Tensor packed) -> Tensor")
+_library.define("attend_packed_short(Tensor packed) -> Tensor")
+_library.define("attend_packed_short_backward(Tensor d_out, Tensor packed) -> Tensor")
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -33,6 +36,24 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tenso
     """
     out: Tensor = torch.ops.outlast.attend(q, k, v, bias)
     return out
+
+
+def attend_packed(packed: Tensor) -> Tensor:
+    """`attend` without bias on q, k and v that lie side by side, as one product made them.
+
+    packed (b, t, 3, h, d) to (b, h, t, d). Its gradient comes in one piece, where those of three
+    views would have to be put together in a pass of their own.
+    """
+    out: Tensor = torch.ops.outlast.attend_packed(packed)
+    return out
+
+
+def _attend_packed(packed: Tensor) -> Tensor:
+    q, k, v = packed.permute(2, 0, 3, 1, 4)
+    if _short(q, k, v):
+        found: Tensor = torch.ops.outlast.attend_packed_short(packed)
+        return found
+    return _attend(q, k, v, None)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
@@ -73,6 +94,18 @@ def _attend_short_backward(
     return fused.backward(d_out, q, k, v)
 
 
+def _attend_packed_short(packed: Tensor) -> Tensor:
+    from outlast.kernels.attention import triton as fused
+
+    return fused.forward(*fused.views(packed))
+
+
+def _attend_packed_short_backward(d_out: Tensor, packed: Tensor) -> Tensor:
+    from outlast.kernels.attention import triton as fused
+
+    return fused.backward_packed(d_out, packed)
+
+
 def _differentiate(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.outlast.attend_short_backward(
         d_out, *ctx.saved_tensors
@@ -82,6 +115,11 @@ def _differentiate(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
     raise NotImplementedError("short attention has first derivatives only; use the CPU for more")
+
+
+def _differentiate_packed(ctx: Any, d_out: Tensor) -> Tensor:
+    found: Tensor = torch.ops.outlast.attend_packed_short_backward(d_out, *ctx.saved_tensors)
+    return found
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -104,6 +142,20 @@ def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, T
     return empty(q), empty(q), empty(q)
 
 
+@torch.library.register_fake("outlast::attend_packed_short", lib=_library)
+def _(packed: Tensor) -> Tensor:
+    return empty(packed[:, :, 0].transpose(1, 2))
+
+
+@torch.library.register_fake("outlast::attend_packed_short_backward", lib=_library)
+def _(d_out: Tensor, packed: Tensor) -> Tensor:
+    return packed.new_empty(packed.shape)
+
+
+def _batched_packed(info: Any, axes: tuple[int], packed: Tensor) -> tuple[Tensor, int]:
+    return unfold(_attend_packed(fold(packed, axes[0], info.batch_size)), info.batch_size), 0
+
+
 def _batched(
     info: Any, axes: tuple[int | None, ...], q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, int]:
@@ -122,5 +174,15 @@ torch.library.register_autograd(
     "outlast::attend_short", _differentiate, setup_context=_save, lib=_library
 )
 torch.library.register_autograd("outlast::attend_short_backward", _refuse, lib=_library)
+_library.impl("attend_packed_short", _attend_packed_short, "CompositeExplicitAutograd")
+_library.impl(
+    "attend_packed_short_backward", _attend_packed_short_backward, "CompositeExplicitAutograd"
+)
+torch.library.register_autograd(
+    "outlast::attend_packed_short", _differentiate_packed, setup_context=_save, lib=_library
+)
+torch.library.register_autograd("outlast::attend_packed_short_backward", _refuse, lib=_library)
 _library.impl("attend", _attend, "CompositeImplicitAutograd")
 torch.library.register_vmap("outlast::attend", _batched, lib=_library)
+_library.impl("attend_packed", _attend_packed, "CompositeImplicitAutograd")
+torch.library.register_vmap("outlast::attend_packed", _batched_packed, lib=_library)

@@ -99,6 +99,7 @@ def _backward(
     v2,
     heads,
     tokens,
+    across,
     scale,
     D: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -113,7 +114,7 @@ def _backward(
     values = _tile(base, v, row, head, at, v0, v1, v2, inside)
     above = _tile(base, d_out, row, head, at, o0, o1, o2, inside)
     p = _weights(queries, keys, tokens, scale, TOKENS, PRECISION)
-    place = ((row * tokens + at) * heads + head) * D + base
+    place = (row * tokens + at) * across + head * D + base
     narrow = p.to(values.dtype)
     d_values = tl.dot(tl.trans(narrow), above, input_precision=PRECISION)
     tl.store(dv + place, d_values.to(dv.dtype.element_ty), mask=inside)
@@ -172,10 +173,31 @@ def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
+    dq, dk, dv = (empty(q) for _ in range(3))
+    _run_backward(d_out, q, k, v, dq, dk, dv)
+    return dq, dk, dv
+
+
+def views(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v (b, h, t, d) of one projection (b, t, 3, h, d)."""
+    q, k, v = packed.permute(2, 0, 3, 1, 4).unbind()
+    return q, k, v
+
+
+def backward_packed(d_out: Tensor, packed: Tensor) -> Tensor:
+    """The gradient of the one projection that q, k and v are views of, written in place."""
+    d_packed = torch.empty_like(packed, memory_format=torch.contiguous_format)
+    _run_backward(d_out, *views(packed), *views(d_packed))
+    return d_packed
+
+
+def _run_backward(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, dq: Tensor, dk: Tensor, dv: Tensor
+) -> None:
+    """The three gradients lie alike: rows, tokens and heads of one tensor, perhaps with a gap."""
     d_out, q, k, v = (_readable(t) for t in (d_out, q, k, v))
     b, h, t, d = q.shape
-    dq, dk, dv = (empty(q) for _ in range(3))
     strides = (s for tensor in (d_out, q, k, v) for s in tensor.stride()[:3])
+    across = dq.stride(2)
     grid = (b * h,)
-    _backward[grid](d_out, q, k, v, dq, dk, dv, *strides, h, t, d**-0.5, **_options(q))
-    return dq, dk, dv
+    _backward[grid](d_out, q, k, v, dq, dk, dv, *strides, h, t, across, d**-0.5, **_options(q))

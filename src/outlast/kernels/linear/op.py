@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.kernels.folding import folded
+from outlast.kernels.splitting import summed_product
 
 _library = torch.library.Library("outlast", "FRAGMENT")
 _library.define("linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
@@ -43,7 +44,9 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
 def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
     x, weight = ctx.saved_tensors
     wants_x, wants_weight = ctx.needs_input_grad
-    return torch.bmm(dy, weight) if wants_x else None, torch.bmm(dy.mT, x) if wants_weight else None
+    return torch.bmm(dy, weight) if wants_x else None, summed_product(
+        dy, x
+    ) if wants_weight else None
 
 
 def _stacked(

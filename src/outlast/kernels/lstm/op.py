@@ -20,7 +20,7 @@ from outlast.kernels.lstm import reference
 _library = torch.library.Library("outlast", "FRAGMENT")
 _library.define(
     "lstm(Tensor projected, Tensor bias, Tensor weight, Tensor h0, Tensor c0) "
-    "-> (Tensor hidden, Tensor last, Tensor cell, Tensor gates)"
+    "-> (Tensor hidden, Tensor last_h, Tensor last_c, Tensor cell, Tensor gates)"
 )
 _library.define(
     "lstm_backward(Tensor d_hidden, Tensor d_last, Tensor weight, Tensor h0, Tensor c0, "
@@ -40,24 +40,28 @@ def back_end(projected: Tensor, weight: Tensor) -> ModuleType:
 
 def lstm(
     projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
-) -> tuple[Tensor, Tensor]:
-    """All hidden states of one layer (b, t, d), and the last cell state (b, d).
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All hidden states of one layer (b, t, d), and the last hidden and cell state (b, d).
 
     `projected` (b, t, 4d) is the input's share of the gates and `bias` (4d) what is added to it,
     `weight` (4d, d) the recurrent matrix, `h0` and `c0` (b, d) the state before. The state is
-    kept in float32 at least, whatever autocast is in force.
+    kept in float32 at least, whatever autocast is in force; a kernel that reads bfloat16 as it is
+    gives all hidden states, but not the last, in bfloat16 too.
     """
     wide = torch.promote_types(projected.dtype, torch.float32)
-    args = [a.to(wide).unsqueeze(0) for a in (projected, bias, weight, h0, c0)]
-    hidden, last, _, _ = torch.ops.outlast.lstm(*args)
-    return hidden.squeeze(0), last.squeeze(0)
+    if back_end(projected, weight) is reference:
+        projected = projected.to(wide)
+    others = (a.to(wide) for a in (bias, weight, h0, c0))
+    found = torch.ops.outlast.lstm(*(a.unsqueeze(0) for a in (projected, *others)))
+    hidden, h, c = (a.squeeze(0) for a in found[:3])
+    return hidden, h, c
 
 
 def _lstm(
     projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    hidden, cell, gates = back_end(projected, weight).forward(projected, bias, weight, h0, c0)
-    return hidden, cell[:, :, -1].clone(), cell, gates
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    hidden, last, cell, gates = back_end(projected, weight).forward(projected, bias, weight, h0, c0)
+    return hidden, last, cell[:, :, -1].clone(), cell, gates
 
 
 def _lstm_backward(
@@ -70,7 +74,7 @@ def _lstm_backward(
     cell: Tensor,
     gates: Tensor,
 ) -> tuple[Tensor, ...]:
-    found: tuple[Tensor, ...] = back_end(gates, weight).backward(
+    found: tuple[Tensor, ...] = back_end(hidden, weight).backward(
         d_hidden, d_last, weight, h0, c0, hidden, cell, gates
     )
     return found
@@ -79,10 +83,11 @@ def _lstm_backward(
 @torch.library.register_fake("outlast::lstm", lib=_library)
 def _(
     projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     hidden = projected.new_empty(*projected.shape[:-1], weight.shape[-1])
-    gates = projected.new_empty(projected.shape)
-    return hidden, c0.new_empty(c0.shape), torch.empty_like(hidden), gates
+    gates = projected.new_empty(projected.shape, dtype=reference.kept(projected.dtype))
+    h, c = (s.new_empty(s.shape) for s in (h0, c0))
+    return hidden, h, c, torch.empty_like(hidden, dtype=c0.dtype), gates
 
 
 @torch.library.register_fake("outlast::lstm_backward", lib=_library)
@@ -96,24 +101,26 @@ def _(
     cell: Tensor,
     gates: Tensor,
 ) -> tuple[Tensor, ...]:
-    bias = gates.new_empty(gates.shape[0], gates.shape[-1])
+    bias = weight.new_empty(gates.shape[0], gates.shape[-1])
     shapes = (a.new_empty(a.shape) for a in (weight, h0, c0))
-    return gates.new_empty(gates.shape), bias, *shapes
+    return gates.new_empty(gates.shape, dtype=hidden.dtype), bias, *shapes
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-    hidden, _, cell, gates = output
+    hidden, _, _, cell, gates = output
     ctx.save_for_backward(*inputs[2:], hidden, cell, gates)
     ctx.set_materialize_grads(False)  # no zeros as large as the gates
 
 
 def _differentiate(
-    ctx: Any, d_hidden: Tensor | None, d_last: Tensor | None, *_: None
+    ctx: Any, d_hidden: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, *_: None
 ) -> tuple[Tensor, ...]:
     _, _, c0, hidden, _, _ = ctx.saved_tensors
     d_hidden = torch.zeros_like(hidden) if d_hidden is None else d_hidden
-    d_last = torch.zeros_like(c0) if d_last is None else d_last
-    return tuple(torch.ops.outlast.lstm_backward(d_hidden, d_last, *ctx.saved_tensors))
+    if d_h is not None:  # the last h is the last hidden state once more
+        d_hidden = torch.cat([d_hidden[:, :, :-1], (d_hidden[:, :, -1] + d_h).unsqueeze(2)], 2)
+    d_c = torch.zeros_like(c0) if d_c is None else d_c
+    return tuple(torch.ops.outlast.lstm_backward(d_hidden, d_c, *ctx.saved_tensors))
 
 
 def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:

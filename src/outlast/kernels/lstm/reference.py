@@ -7,6 +7,7 @@ Shapes (n seeds, t steps, b rows, d units; gates in the order input, forget, cel
     weight    (n, 4d, d)      the recurrent matrix W_hh
     h0, c0    (n, b, d)       state before the first step
     hidden, cell (n, b, t, d); gates (n, b, t, 4d) after their non-linearity
+    last      (n, b, d)       the last hidden state
 
 Only the product with the recurrent matrix is inside the time loop; the weight gradient is one
 product over all steps at the end.
@@ -18,10 +19,15 @@ import torch
 from torch import Tensor
 
 
+def kept(projected: torch.dtype) -> torch.dtype:
+    """The type gates are kept in: they lie between -1 and 1, where float16 is the finer half."""
+    return torch.float16 if projected == torch.bfloat16 else projected
+
+
 def forward(
     projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """All hidden and cell states, and the activated gates (what the backward pass needs)."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All hidden states and the last, all cell states, and the activated gates."""
     d = weight.shape[-1]
     gates = torch.empty_like(projected, memory_format=torch.contiguous_format)
     hidden = projected.new_empty(*projected.shape[:-1], d)
@@ -37,7 +43,7 @@ def forward(
         c = torch.addcmul(f * c, i, g)
         h = o * c.tanh()
         gates[:, :, t], cell[:, :, t], hidden[:, :, t] = z, c, h
-    return hidden, cell, gates
+    return hidden, h, cell, gates
 
 
 def backward(

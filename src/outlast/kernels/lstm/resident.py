@@ -5,7 +5,11 @@ itself: a step costs no launch and no traffic but its own gates. The matrix and 
 rounded to float16 for the product alone (the ten bits of tf32; |h| < 1), the sums and the cell are
 float32. In the backward pass each row of gate gradients is scaled to its largest entry before it
 is rounded, so that no gradient is lost to float16's range. The next step's numbers are loaded
-while this one computes.
+while this one computes, and widened only when their turn has come.
+
+What passes through memory may be narrow: `projected`, `hidden` and the gradients of both in
+bfloat16, the gates in float16 (they lie between -1 and 1). The state itself stays float32, and the
+last h is written in float32 beside the others.
 
 Shapes are those of `reference`. Widths up to 128: beyond, the matrix does not fit (`streamed`).
 """
@@ -44,6 +48,7 @@ def forward(
     h0,
     c0,
     hidden,
+    last,
     cell,
     gates,
     steps,
@@ -78,7 +83,8 @@ def forward(
     pg = tl.load(projected + wide + 2 * D, mask=here, other=0.0)
     po = tl.load(projected + wide + 3 * D, mask=here, other=0.0)
     for t in range(steps):
-        zi, zf, zg, zo = pi + bi, pf + bf, pg + bg, po + bo
+        zi, zf = pi.to(tl.float32) + bi, pf.to(tl.float32) + bf
+        zg, zo = pg.to(tl.float32) + bg, po.to(tl.float32) + bo
         ahead = projected + wide + 4 * D
         more = here & (t + 1 < steps)
         pi = tl.load(ahead, mask=more, other=0.0)
@@ -92,14 +98,16 @@ def forward(
         o = _sigmoid(tl.dot(half, wo, zo))
         c = f * c + i * g
         h = o * _tanh(c)
-        tl.store(gates + wide, i, mask=here)
-        tl.store(gates + wide + D, f, mask=here)
-        tl.store(gates + wide + 2 * D, g, mask=here)
-        tl.store(gates + wide + 3 * D, o, mask=here)
+        kept = gates.dtype.element_ty
+        tl.store(gates + wide, i.to(kept), mask=here)
+        tl.store(gates + wide + D, f.to(kept), mask=here)
+        tl.store(gates + wide + 2 * D, g.to(kept), mask=here)
+        tl.store(gates + wide + 3 * D, o.to(kept), mask=here)
         tl.store(cell + narrow, c, mask=here)
-        tl.store(hidden + narrow, h, mask=here)
+        tl.store(hidden + narrow, h.to(hidden.dtype.element_ty), mask=here)
         wide += 4 * D
         narrow += D
+    tl.store(last + start, h, mask=here)
 
 
 @triton.jit
@@ -111,6 +119,7 @@ def backward(
     cell,
     gates,
     d_gates,
+    sums,
     d_h0,
     d_c0,
     steps,
@@ -120,7 +129,10 @@ def backward(
     UNITS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """The gradients of the gates and of the first state, from the last step to the first."""
+    """The gradients of the gates and of the first state, from the last step to the first.
+
+    `sums` (seeds, programs, 4D) are those of the gates' gradients: the bias's share.
+    """
     seed = tl.program_id(0).to(tl.int64)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     units = tl.arange(0, UNITS)
@@ -137,15 +149,19 @@ def backward(
     dh = tl.zeros((ROWS, UNITS), tl.float32)
     c = tl.load(cell + narrow, mask=here, other=0.0)
     above = tl.load(d_hidden + narrow, mask=here, other=0.0)
+    ti = tl.zeros((ROWS, UNITS), tl.float32)
+    tf = tl.zeros((ROWS, UNITS), tl.float32)
+    tg = tl.zeros((ROWS, UNITS), tl.float32)
+    to = tl.zeros((ROWS, UNITS), tl.float32)
     for back in range(steps):
         earlier = here & (back + 1 < steps)
         before = tl.load(cell + narrow - D, mask=earlier, other=0.0)
-        i = tl.load(gates + wide, mask=here, other=0.0)
-        f = tl.load(gates + wide + D, mask=here, other=0.0)
-        g = tl.load(gates + wide + 2 * D, mask=here, other=0.0)
-        o = tl.load(gates + wide + 3 * D, mask=here, other=0.0)
+        i = tl.load(gates + wide, mask=here, other=0.0).to(tl.float32)
+        f = tl.load(gates + wide + D, mask=here, other=0.0).to(tl.float32)
+        g = tl.load(gates + wide + 2 * D, mask=here, other=0.0).to(tl.float32)
+        o = tl.load(gates + wide + 3 * D, mask=here, other=0.0).to(tl.float32)
         before = tl.where(back + 1 < steps, before, first)
-        dh += above
+        dh += above.to(tl.float32)
         above = tl.load(d_hidden + narrow - D, mask=earlier, other=0.0)
         squashed = _tanh(c)
         dc += dh * o * (1 - squashed * squashed)
@@ -154,11 +170,16 @@ def backward(
         dg = dc * i * (1 - g * g)
         do = dh * squashed * o * (1 - o)
         dc = dc * f
+        ti += di
+        tf += df
+        tg += dg
+        to += do
         c = before
-        tl.store(d_gates + wide, di, mask=here)
-        tl.store(d_gates + wide + D, df, mask=here)
-        tl.store(d_gates + wide + 2 * D, dg, mask=here)
-        tl.store(d_gates + wide + 3 * D, do, mask=here)
+        kept = d_gates.dtype.element_ty
+        tl.store(d_gates + wide, di.to(kept), mask=here)
+        tl.store(d_gates + wide + D, df.to(kept), mask=here)
+        tl.store(d_gates + wide + 2 * D, dg.to(kept), mask=here)
+        tl.store(d_gates + wide + 3 * D, do.to(kept), mask=here)
         most = tl.maximum(tl.maximum(tl.abs(di), tl.abs(df)), tl.maximum(tl.abs(dg), tl.abs(do)))
         most = tl.maximum(tl.max(most, 1), 1e-30)[:, None]
         scale = 1 / most
@@ -171,3 +192,8 @@ def backward(
         narrow -= D
     tl.store(d_h0 + start, dh, mask=here)
     tl.store(d_c0 + start, dc, mask=here)
+    out = sums + (seed * tl.num_programs(1) + tl.program_id(1)) * 4 * D + units
+    tl.store(out, tl.sum(ti, 0), mask=units < D)
+    tl.store(out + D, tl.sum(tf, 0), mask=units < D)
+    tl.store(out + 2 * D, tl.sum(tg, 0), mask=units < D)
+    tl.store(out + 3 * D, tl.sum(to, 0), mask=units < D)

@@ -26,6 +26,7 @@ def forward(
     h0,
     c0,
     hidden,
+    last,
     cell,
     gates,
     steps,
@@ -81,7 +82,10 @@ def forward(
         tl.store(gates + wide + 3 * D, o, mask=here)
         tl.store(cell + at * D + units[None, :], c, mask=here)
         before = hidden + at * D
-        tl.store(before + units[None, :], o * _tanh(c), mask=here)
+        h = o * _tanh(c)
+        tl.store(before + units[None, :], h, mask=here)
+        if t == steps - 1:
+            tl.store(last + start * D + units[None, :], h, mask=here)
         tl.debug_barrier()  # the next step reads h across threads
 
 
@@ -94,6 +98,7 @@ def backward(
     cell,
     gates,
     d_gates,
+    sums,
     d_h0,
     d_c0,
     steps,
@@ -105,7 +110,10 @@ def backward(
     CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """The gradients of the gates and of the first state, from the last step to the first."""
+    """The gradients of the gates and of the first state, from the last step to the first.
+
+    `sums` is not written here: it would not fit beside the rest.
+    """
     seed = tl.program_id(0).to(tl.int64)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     units = tl.arange(0, UNITS)

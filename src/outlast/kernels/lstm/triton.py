@@ -15,15 +15,23 @@ import torch
 import triton
 from torch import Tensor
 
-from outlast.kernels.lstm import resident, streamed
+from outlast.kernels.lstm import reference, resident, streamed
+from outlast.kernels.splitting import parts
 
 ROWS = 16
 
 
 def fits(projected: Tensor, weight: Tensor) -> bool:
-    """Whether a fused kernel can take this: on a GPU, float32, not too wide."""
-    wide = weight.shape[-1] > streamed.MOST_UNITS
-    return projected.is_cuda and projected.dtype == torch.float32 and not wide
+    """Whether a fused kernel can take this: on a GPU, float32, not too wide.
+
+    Where the weights are on chip it may also be bfloat16; elsewhere the state passes through
+    memory in the type of `projected`.
+    """
+    width = weight.shape[-1]
+    if not projected.is_cuda or width > streamed.MOST_UNITS:
+        return False
+    narrow = projected.dtype == torch.bfloat16 and kernel(width)[0] is resident
+    return narrow or projected.dtype == torch.float32
 
 
 def kernel(width: int) -> tuple[ModuleType, dict[str, Any]]:
@@ -47,13 +55,15 @@ def _dense(weight: Tensor) -> Tensor:
 
 def forward(
     projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `reference.forward`."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `reference.forward`; of a `projected` in bfloat16, hidden is too, and gates in float16."""
     seeds, batch, steps, _ = projected.shape
     bias, weight, projected = _dense(bias), _dense(weight), projected.contiguous()
     hidden = projected.new_empty(seeds, batch, steps, weight.shape[-1])
-    cell, gates = torch.empty_like(hidden), torch.empty_like(projected)
+    cell = torch.empty_like(hidden, dtype=c0.dtype)
+    gates = torch.empty_like(projected, dtype=reference.kept(projected.dtype))
     module, options = kernel(weight.shape[-1])
+    last = torch.empty_like(h0, memory_format=torch.contiguous_format)
     module.forward[(seeds, triton.cdiv(batch, ROWS))](
         projected,
         bias,
@@ -61,6 +71,7 @@ def forward(
         h0.contiguous(),
         c0.contiguous(),
         hidden,
+        last,
         cell,
         gates,
         steps,
@@ -69,7 +80,7 @@ def forward(
         weight.stride(0),
         **options,
     )
-    return hidden, cell, gates
+    return hidden, last, cell, gates
 
 
 def backward(
@@ -85,9 +96,12 @@ def backward(
     """As `reference.backward`."""
     seeds, batch, steps, _ = gates.shape
     weight = _dense(weight)
-    d_gates, d_h0, d_c0 = torch.empty_like(gates), torch.empty_like(h0), torch.empty_like(c0)
+    d_gates = torch.empty_like(gates, dtype=hidden.dtype)
+    d_h0, d_c0 = (torch.empty_like(s, memory_format=torch.contiguous_format) for s in (h0, c0))
     module, options = kernel(weight.shape[-1])
-    module.backward[(seeds, triton.cdiv(batch, ROWS))](
+    tiles = triton.cdiv(batch, ROWS)
+    sums = weight.new_empty(seeds, tiles, gates.shape[-1])
+    module.backward[(seeds, tiles)](
         d_hidden.contiguous(),
         d_last.contiguous(),
         weight,
@@ -95,6 +109,7 @@ def backward(
         cell,
         gates,
         d_gates,
+        sums,
         d_h0,
         d_c0,
         steps,
@@ -102,16 +117,23 @@ def backward(
         weight.stride(0),
         **options,
     )
-    return d_gates, d_gates.sum((1, 2)), _d_weight(d_gates, h0, hidden), d_h0, d_c0
+    d_bias = sums.sum(1) if module is resident else d_gates.sum((1, 2))
+    return d_gates, d_bias, _d_weight(d_gates, h0, hidden).to(weight.dtype), d_h0, d_c0
 
 
 def _d_weight(d_gates: Tensor, h0: Tensor, hidden: Tensor) -> Tensor:
     """The gate gradients times the state before them, without copying the state.
 
     All rows laid end to end, each state stands one place before the gates it feeds. That is wrong
-    only where one row ends and the next begins; those terms are taken out again.
+    only where one row ends and the next begins; those terms are taken out again. The rows are
+    split into parts as in any such product.
     """
+    seeds, batch, steps, _ = d_gates.shape
+    count = parts(seeds, batch * steps, whole=batch)
+    d_gates, hidden, h0 = (t.unflatten(1, (count, -1)).flatten(0, 1) for t in (d_gates, hidden, h0))
     wide, narrow = d_gates.flatten(1, 2), hidden.flatten(1, 2)
     shifted = torch.bmm(wide[:, 1:].mT, narrow[:, :-1])
     first, last = d_gates[:, :, 0], hidden[:, :, -1]
-    return shifted + torch.bmm(first.mT, torch.cat([h0[:, :1], h0[:, 1:] - last[:, :-1]], 1))
+    instead = torch.cat([h0[:, :1], h0[:, 1:] - last[:, :-1]], 1)
+    ends = torch.bmm(first.mT, instead.to(hidden.dtype))
+    return (shifted + ends).unflatten(0, (seeds, count)).sum(1)

@@ -1,5 +1,6 @@
-"""Layer norm with a scale and shift for each seed, one pass forward and one back."""
+"""Layer and RMS norm with weights for each seed, one pass forward and one back."""
 
 from outlast.kernels.norm.op import add_norm, norm
+from outlast.kernels.norm.rms import rms
 
-__all__ = ["add_norm", "norm"]
+__all__ = ["add_norm", "norm", "rms"]

@@ -19,11 +19,12 @@ from outlast.kernels.norm import reference
 _library = torch.library.Library("outlast", "FRAGMENT")
 _library.define("norm(Tensor x, Tensor scale, Tensor shift, float eps, ScalarType dtype) -> Tensor")
 _library.define(
-    "add_norm(Tensor x, Tensor y, Tensor scale, Tensor shift, float eps, ScalarType dtype) "
-    "-> (Tensor, Tensor)"
+    "add_norm(Tensor x, Tensor y, Tensor? z, Tensor? bias, Tensor scale, Tensor shift, float eps, "
+    "ScalarType dtype) -> (Tensor, Tensor)"
 )
 _library.define(
-    "norm_backward(Tensor dy, Tensor? dx, Tensor x, Tensor scale, float eps) -> (Tensor, Tensor)"
+    "norm_backward(Tensor dy, Tensor? dx, Tensor x, Tensor scale, float eps, ScalarType? narrow, "
+    "bool biased) -> (Tensor, Tensor, Tensor)"
 )
 
 
@@ -58,17 +59,32 @@ def norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
 
 
 def add_norm(
-    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5
+    x: Tensor,
+    y: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    eps: float = 1e-5,
+    z: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """x + y, and its `norm`: the step from one sublayer to the next on a residual stream."""
-    alike = x.shape == y.shape and torch.promote_types(x.dtype, y.dtype) == x.dtype
+    """x + y (+ z), and its `norm`: the step from one sublayer to the next on a residual stream.
+
+    `bias` (d) is added too, as what the linear maps that made y and z left out.
+    """
+    added = (y,) if z is None else (y, z)
+    alike = all(
+        x.shape == a.shape and torch.promote_types(x.dtype, a.dtype) == x.dtype for a in added
+    )
     if x.dim() < 2 or not alike or not fused(x, scale):
-        total = x + y
+        total = x + y if z is None else x + y + z
+        total = total if bias is None else total + bias
         return total, norm(total, scale, shift, eps)
     rows = (1, -1, *x.shape[-2:])
     total, normed = torch.ops.outlast.add_norm(
         x.reshape(rows),
         y.reshape(rows),
+        None if z is None else z.reshape(rows),
+        None if bias is None else bias.unsqueeze(0),
         scale.unsqueeze(0),
         shift.unsqueeze(0),
         eps,
@@ -83,16 +99,33 @@ def _norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtyp
 
 
 def _add_norm(
-    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
+    x: Tensor,
+    y: Tensor,
+    z: Tensor | None,
+    bias: Tensor | None,
+    scale: Tensor,
+    shift: Tensor,
+    eps: float,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    found: tuple[Tensor, Tensor] = back_end(x, scale).add_forward(x, y, scale, shift, eps, dtype)
+    found: tuple[Tensor, Tensor] = back_end(x, scale).add_forward(
+        x, y, z, bias, scale, shift, eps, dtype
+    )
     return found
 
 
 def _norm_backward(
-    dy: Tensor, dx: Tensor | None, x: Tensor, scale: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    found: tuple[Tensor, Tensor] = back_end(x, scale).backward(dy, dx, x, scale, eps)
+    dy: Tensor,
+    dx: Tensor | None,
+    x: Tensor,
+    scale: Tensor,
+    eps: float,
+    narrow: torch.dtype | None,
+    biased: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    found: tuple[Tensor, Tensor, Tensor] = back_end(x, scale).backward(
+        dy, dx, x, scale, eps, narrow, biased
+    )
     return found
 
 
@@ -103,14 +136,30 @@ def _(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype) -
 
 @torch.library.register_fake("outlast::add_norm", lib=_library)
 def _(
-    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
+    x: Tensor,
+    y: Tensor,
+    z: Tensor | None,
+    bias: Tensor | None,
+    scale: Tensor,
+    shift: Tensor,
+    eps: float,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape, dtype=dtype)
 
 
 @torch.library.register_fake("outlast::norm_backward", lib=_library)
-def _(dy: Tensor, dx: Tensor | None, x: Tensor, scale: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), scale.new_empty(len(scale), 2, *scale.shape[1:])
+def _(
+    dy: Tensor,
+    dx: Tensor | None,
+    x: Tensor,
+    scale: Tensor,
+    eps: float,
+    narrow: torch.dtype | None,
+    biased: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    copy = x.new_empty(len(x), 0) if narrow is None else x.new_empty(x.shape, dtype=narrow)
+    return x.new_empty(x.shape), scale.new_empty(len(scale), 2 + biased, *scale.shape[1:]), copy
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -119,13 +168,16 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    dx, affine = torch.ops.outlast.norm_backward(dy, None, *ctx.saved_tensors, ctx.eps)
+    dx, affine, _ = torch.ops.outlast.norm_backward(
+        dy, None, *ctx.saved_tensors, ctx.eps, None, False
+    )
     return dx, affine[:, 0], affine[:, 1], None, None
 
 
 def _save_sum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    _, y, scale, _, ctx.eps, _ = inputs
-    ctx.dtype = y.dtype
+    _, y, z, bias, scale, _, ctx.eps, _ = inputs
+    ctx.dtypes = [None if a is None else a.dtype for a in (y, z)]
+    ctx.bias = None if bias is None else bias.dtype
     ctx.set_materialize_grads(False)  # the last sum of a stream is only ever normed
     ctx.save_for_backward(output[0], scale)
 
@@ -134,10 +186,20 @@ def _differentiate_sum(
     ctx: Any, d_total: Tensor | None, d_normed: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     if d_normed is None:
-        dy = None if d_total is None else d_total.to(ctx.dtype)
-        return d_total, dy, None, None, None, None
-    dx, affine = torch.ops.outlast.norm_backward(d_normed, d_total, *ctx.saved_tensors, ctx.eps)
-    return dx, dx.to(ctx.dtype), affine[:, 0], affine[:, 1], None, None
+        if d_total is None:
+            return (None,) * 8
+        past = (None if k is None else d_total.to(k) for k in ctx.dtypes)
+        d_bias = None if ctx.bias is None else d_total.sum((1, 2)).to(ctx.bias)
+        return d_total, *past, d_bias, None, None, None, None
+    total, scale = ctx.saved_tensors
+    narrow = next((k for k in ctx.dtypes if k not in (None, total.dtype)), None)
+    biased = ctx.bias is not None
+    dx, affine, copy = torch.ops.outlast.norm_backward(
+        d_normed, d_total, total, scale, ctx.eps, narrow, biased
+    )
+    added = (None if k is None else copy if k == narrow else dx.to(k) for k in ctx.dtypes)
+    d_bias = affine[:, 2].to(ctx.bias) if biased else None
+    return dx, *added, d_bias, affine[:, 0], affine[:, 1], None, None
 
 
 def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:

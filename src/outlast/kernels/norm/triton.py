@@ -1,7 +1,10 @@
-"""Layer norm fused: forward one read and one write, backward two reads and one write.
+"""Layer and RMS norm fused: forward one read and one write, backward two reads and one write.
 
 What is added to the rows just before (forward), and the gradient that passes by (backward), is
-one more read each instead of a pass of its own.
+one more read each instead of a pass of its own; so is one more write the gradient of what was
+added, where that is narrower than the rows. A bias of what is added comes along for nothing, and
+so does its gradient. Where the stream itself is to be the norm, in a wider type than that of the
+products to come, it is written in both; the gradients of the two are added as they are read.
 
 A program takes a span of one seed's rows, a tile at a time, whole rows in registers. Backward it
 keeps the sums for scale and shift beside them and writes one row of each at its end; the rows of
@@ -13,6 +16,8 @@ Shapes are those of `reference`; rows may lie in memory with their two axes eith
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -23,11 +28,15 @@ TILE, SPAN = 2048, 128  # numbers in a tile, rows of a program
 
 
 @triton.jit
-def _standard(x, inside, D: tl.constexpr, eps):
-    """Rows with mean 0 and spread 1, and the inverse of what they were divided by."""
-    centred = tl.where(inside, x - tl.sum(x, 1)[:, None] / D, 0.0)
-    inverse = 1 / tl.sqrt(tl.sum(centred * centred, 1) / D + eps)
-    return centred * inverse[:, None], inverse
+def _standard(x, inside, D: tl.constexpr, eps, CENTRED: tl.constexpr):
+    """Rows with mean 0, if `CENTRED`, and mean square 1; the inverse of what they were divided by.
+
+    Numbers outside are 0.
+    """
+    if CENTRED:
+        x = tl.where(inside, x - tl.sum(x, 1)[:, None] / D, 0.0)
+    inverse = 1 / tl.sqrt(tl.sum(x * x, 1) / D + eps)
+    return x * inverse[:, None], inverse
 
 
 @triton.jit
@@ -42,10 +51,13 @@ def _read(tensor, row, inner, seed, by_seed, by_outer, by_inner, columns, inside
 def _forward(
     x,
     extra,
+    other,
+    bias,
     scale,
     shift,
     total,
     y,
+    kept,
     rows,
     inner,
     x_seed,
@@ -54,6 +66,10 @@ def _forward(
     extra_seed,
     extra_outer,
     extra_inner,
+    other_seed,
+    other_outer,
+    other_inner,
+    bias_stride,
     scale_stride,
     shift_stride,
     eps,
@@ -61,12 +77,19 @@ def _forward(
     WIDTH: tl.constexpr,
     TALL: tl.constexpr,
     SPAN: tl.constexpr,
+    CENTRED: tl.constexpr,
     ADD: tl.constexpr,
+    BIASED: tl.constexpr,
+    KEEP: tl.constexpr,
 ):
     seed = tl.program_id(1).to(tl.int64)
     columns = tl.arange(0, WIDTH)
     s = tl.load(scale + seed * scale_stride + columns, mask=columns < D, other=0.0).to(tl.float32)
-    b = tl.load(shift + seed * shift_stride + columns, mask=columns < D, other=0.0).to(tl.float32)
+    if CENTRED:
+        b = tl.load(shift + seed * shift_stride + columns, mask=columns < D, other=0.0)
+        b = b.to(tl.float32)
+    if BIASED:
+        more = tl.load(bias + seed * bias_stride + columns, mask=columns < D, other=0.0)
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0).to(tl.int64) * SPAN + first + tl.arange(0, TALL)
         inside = (row < rows)[:, None] & (columns < D)[None, :]
@@ -76,27 +99,43 @@ def _forward(
             some += _read(
                 extra, row, inner, seed, extra_seed, extra_outer, extra_inner, columns, inside
             )
+        if ADD > 1:
+            some += _read(
+                other, row, inner, seed, other_seed, other_outer, other_inner, columns, inside
+            )
+        if BIASED:
+            some += tl.where(inside, more.to(tl.float32)[None, :], 0.0)
+        if ADD:
             rounded = some.to(total.dtype.element_ty)
             tl.store(total + at, rounded, mask=inside)
             some = rounded.to(tl.float32)  # what the backward pass will read
-        standard, _ = _standard(some, inside, D, eps)
-        out = standard * s[None, :] + b[None, :]
+        standard, _ = _standard(some, inside, D, eps, CENTRED)
+        out = standard * s[None, :]
+        if CENTRED:
+            out += b[None, :]
         tl.store(y + at, out.to(y.dtype.element_ty), mask=inside)
+        if KEEP:
+            tl.store(kept + at, out.to(kept.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _backward(
     dy,
+    also,
     past,
     x,
     scale,
     dx,
+    narrow,
     sums,
     rows,
     inner,
     dy_seed,
     dy_outer,
     dy_inner,
+    also_seed,
+    also_outer,
+    also_inner,
     past_seed,
     past_outer,
     past_inner,
@@ -109,34 +148,51 @@ def _backward(
     WIDTH: tl.constexpr,
     TALL: tl.constexpr,
     SPAN: tl.constexpr,
+    CENTRED: tl.constexpr,
+    ALSO: tl.constexpr,
     ADD: tl.constexpr,
+    NARROW: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
     seed = tl.program_id(1).to(tl.int64)
     columns = tl.arange(0, WIDTH)
     s = tl.load(scale + seed * scale_stride + columns, mask=columns < D, other=0.0).to(tl.float32)
     d_scale = tl.zeros((TALL, WIDTH), tl.float32)
     d_shift = tl.zeros((TALL, WIDTH), tl.float32)
+    d_bias = tl.zeros((TALL, WIDTH), tl.float32)
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0).to(tl.int64) * SPAN + first + tl.arange(0, TALL)
         inside = (row < rows)[:, None] & (columns < D)[None, :]
         some = _read(x, row, inner, seed, x_seed, x_outer, x_inner, columns, inside)
-        standard, inverse = _standard(some, inside, D, eps)
+        standard, inverse = _standard(some, inside, D, eps, CENTRED)
         d = _read(dy, row, inner, seed, dy_seed, dy_outer, dy_inner, columns, inside)
+        if ALSO:
+            d += _read(also, row, inner, seed, also_seed, also_outer, also_inner, columns, inside)
         d_scale += d * standard
-        d_shift += d
         g = d * s[None, :]
-        along = tl.sum(g * standard, 1) / D
-        back = inverse[:, None] * (g - tl.sum(g, 1)[:, None] / D - standard * along[:, None])
+        back = g - standard * (tl.sum(g * standard, 1) / D)[:, None]
+        if CENTRED:
+            d_shift += d
+            back -= tl.sum(g, 1)[:, None] / D
+        back *= inverse[:, None]
         if ADD:
             back += _read(
                 past, row, inner, seed, past_seed, past_outer, past_inner, columns, inside
             )
-        out = dx + (seed * rows + row)[:, None] * D + columns[None, :]
-        tl.store(out, back.to(dx.dtype.element_ty), mask=inside)
-    # (seeds, programs, 2, D)
-    out = sums + (seed * tl.num_programs(0) + tl.program_id(0)) * 2 * D + columns
+        if BIASED:
+            d_bias += tl.where(inside, back, 0.0)
+        at = (seed * rows + row)[:, None] * D + columns[None, :]
+        tl.store(dx + at, back.to(dx.dtype.element_ty), mask=inside)
+        if NARROW:
+            tl.store(narrow + at, back.to(narrow.dtype.element_ty), mask=inside)
+    # (seeds, programs, 1 and one more each for a shift and a bias, D)
+    own = (seed * tl.num_programs(0) + tl.program_id(0)) * (1 + CENTRED + BIASED)
+    out = sums + own * D + columns
     tl.store(out, tl.sum(d_scale, 0), mask=columns < D)
-    tl.store(out + D, tl.sum(d_shift, 0), mask=columns < D)
+    if CENTRED:
+        tl.store(out + D, tl.sum(d_shift, 0), mask=columns < D)
+    if BIASED:
+        tl.store(out + (1 + CENTRED) * D, tl.sum(d_bias, 0), mask=columns < D)
 
 
 def fits(x: Tensor) -> bool:
@@ -160,71 +216,115 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _run_forward(
-    x: Tensor, extra: Tensor | None, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def stream_forward(
+    x: Tensor,
+    added: Sequence[Tensor],
+    bias: Tensor | None,
+    scale: Tensor,
+    shift: Tensor | None,
+    eps: float,
+    dtype: torch.dtype,
+    kept: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `reference.stream_forward`, in float32 whatever the types; the sum has the type of x."""
     seeds, outer, inner, d = x.shape
-    x, scale, shift = _dense(x), _dense(scale), _dense(shift)
-    added = x if extra is None else _dense(extra)
+    x, scale = _dense(x), _dense(scale)
+    # what is not there is not read
+    extra, other = [*(_dense(a) for a in added), x, x][:2]
+    more = scale if bias is None else _dense(bias)
+    moved = scale if shift is None else _dense(shift)
     y = x.new_empty(x.shape, dtype=dtype)
-    total = x if extra is None else x.new_empty(x.shape)
+    total = x.new_empty(x.shape) if added else x
+    both = x.new_empty(seeds, 0) if kept is None else x.new_empty(x.shape, dtype=kept)
     _forward[(triton.cdiv(outer * inner, SPAN), seeds)](
         x,
-        added,
+        extra,
+        other,
+        more,
         scale,
-        shift,
+        moved,
         total,
         y,
+        y if kept is None else both,
         outer * inner,
         inner,
         *x.stride()[:3],
-        *added.stride()[:3],
+        *extra.stride()[:3],
+        *other.stride()[:3],
+        more.stride(0),
         scale.stride(0),
-        shift.stride(0),
+        moved.stride(0),
         eps,
-        ADD=extra is not None,
+        CENTRED=shift is not None,
+        ADD=len(added),
+        BIASED=bias is not None,
+        KEEP=kept is not None,
         **_options(d),
     )
-    return total, y
+    return total, y, both
 
 
 def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """As `reference.forward`, in float32 whatever the type of x."""
-    return _run_forward(x, None, scale, shift, eps, dtype)[1]
+    return stream_forward(x, (), None, scale, shift, eps, dtype)[1]
 
 
 def add_forward(
-    x: Tensor, y: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype
+    x: Tensor,
+    y: Tensor,
+    z: Tensor | None,
+    bias: Tensor | None,
+    scale: Tensor,
+    shift: Tensor,
+    eps: float,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """As `reference.add_forward`; the sum has the type of x."""
-    return _run_forward(x, y, scale, shift, eps, dtype)
+    return stream_forward(x, (y,) if z is None else (y, z), bias, scale, shift, eps, dtype)[:2]
 
 
 def backward(
-    dy: Tensor, dx: Tensor | None, x: Tensor, scale: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
+    dy: Tensor,
+    dx: Tensor | None,
+    x: Tensor,
+    scale: Tensor,
+    eps: float,
+    narrow: torch.dtype | None = None,
+    biased: bool = False,
+    also: Tensor | None = None,
+    centred: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
     """As `reference.backward`, in float32 whatever the type of x."""
     seeds, outer, inner, d = x.shape
     dy, x, scale = _dense(dy), _dense(x), _dense(scale)
     past = dy if dx is None else _dense(dx)
+    more = dy if also is None else _dense(also)
     out = x.new_empty(x.shape)
+    copy = x.new_empty(seeds, 0) if narrow is None else x.new_empty(x.shape, dtype=narrow)
     programs = triton.cdiv(outer * inner, SPAN)
-    sums = x.new_empty(seeds, programs, 2, d, dtype=torch.float32)
+    sums = x.new_empty(seeds, programs, 1 + centred + biased, d, dtype=torch.float32)
     _backward[(programs, seeds)](
         dy,
+        more,
         past,
         x,
         scale,
         out,
+        out if narrow is None else copy,
         sums,
         outer * inner,
         inner,
         *dy.stride()[:3],
+        *more.stride()[:3],
         *past.stride()[:3],
         *x.stride()[:3],
         scale.stride(0),
         eps,
+        CENTRED=centred,
+        ALSO=also is not None,
         ADD=dx is not None,
+        NARROW=narrow is not None,
+        BIASED=biased,
         **_options(d),
     )
-    return out, sums.sum(1).to(scale.dtype)
+    return out, sums.sum(1).to(scale.dtype), copy

@@ -1,5 +1,5 @@
 """What happens to each number by itself after a product: its bias and its non-linearity."""
 
-from outlast.kernels.pointwise.op import bias_gelu, fused
+from outlast.kernels.pointwise.op import bias_gelu, bias_glu, fused
 
-__all__ = ["bias_gelu", "fused"]
+__all__ = ["bias_gelu", "bias_glu", "fused"]

@@ -1,7 +1,7 @@
-"""Bias and GELU in one pass, as a torch op: fake, autograd and vmap rules around the back ends.
+"""Bias and GELU, or bias and gated unit, in one pass, as torch ops: fake, autograd and vmap rules.
 
 A stack of seeds has a bias for each, which torch adds in passes of its own; here it joins the
-GELU, and its gradient is summed up while the GELU's is written.
+non-linearity, and its gradient is summed up while that of the other is written.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from outlast.kernels.pointwise import reference
 _library = torch.library.Library("outlast", "FRAGMENT")
 _library.define("bias_gelu(Tensor z, Tensor bias) -> Tensor")
 _library.define("bias_gelu_backward(Tensor dy, Tensor z, Tensor bias) -> (Tensor, Tensor)")
+_library.define("bias_glu(Tensor z, Tensor bias) -> Tensor")
+_library.define("bias_glu_backward(Tensor dy, Tensor z, Tensor bias) -> (Tensor, Tensor)")
 
 
 def back_end(z: Tensor, bias: Tensor) -> ModuleType:
@@ -31,7 +33,7 @@ def back_end(z: Tensor, bias: Tensor) -> ModuleType:
 
 
 def fused(z: Tensor, bias: Tensor) -> bool:
-    """Whether `bias_gelu` is one pass here; where it is not, torch's own operations do better."""
+    """Whether these are one pass here; where they are not, torch's own operations do better."""
     return back_end(z, bias) is not reference
 
 
@@ -40,6 +42,13 @@ def bias_gelu(z: Tensor, bias: Tensor) -> Tensor:
     rows = z.reshape(1, -1, z.shape[-1])
     out: Tensor = torch.ops.outlast.bias_gelu(rows, bias.unsqueeze(0))
     return out.reshape(z.shape)
+
+
+def bias_glu(z: Tensor, bias: Tensor) -> Tensor:
+    """value * silu(gate) of z + bias = [value, gate]: z (..., 2 d) and bias (2 d) to (..., d)."""
+    rows = z.reshape(1, -1, z.shape[-1])
+    out: Tensor = torch.ops.outlast.bias_glu(rows, bias.unsqueeze(0))
+    return out.reshape(*z.shape[:-1], -1)
 
 
 def _bias_gelu(z: Tensor, bias: Tensor) -> Tensor:
@@ -52,11 +61,27 @@ def _bias_gelu_backward(dy: Tensor, z: Tensor, bias: Tensor) -> tuple[Tensor, Te
     return found
 
 
+def _bias_glu(z: Tensor, bias: Tensor) -> Tensor:
+    found: Tensor = back_end(z, bias).forward_glu(z, bias)
+    return found
+
+
+def _bias_glu_backward(dy: Tensor, z: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = back_end(z, bias).backward_glu(dy, z, bias)
+    return found
+
+
 @torch.library.register_fake("outlast::bias_gelu", lib=_library)
 def _(z: Tensor, bias: Tensor) -> Tensor:
     return z.new_empty(z.shape)
 
 
+@torch.library.register_fake("outlast::bias_glu", lib=_library)
+def _(z: Tensor, bias: Tensor) -> Tensor:
+    return z.new_empty(*z.shape[:-1], z.shape[-1] // 2)
+
+
+@torch.library.register_fake("outlast::bias_glu_backward", lib=_library)
 @torch.library.register_fake("outlast::bias_gelu_backward", lib=_library)
 def _(dy: Tensor, z: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return z.new_empty(z.shape), bias.new_empty(bias.shape)
@@ -70,17 +95,29 @@ def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.ops.outlast.bias_gelu_backward(dy, *ctx.saved_tensors))
 
 
+def _differentiate_glu(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.ops.outlast.bias_glu_backward(dy, *ctx.saved_tensors))
+
+
 def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
-    raise NotImplementedError("bias_gelu has first derivatives only; use the CPU for more")
+    raise NotImplementedError(
+        "bias_gelu and bias_glu have first derivatives only; use the CPU for more"
+    )
 
 
-_library.impl("bias_gelu", _bias_gelu, "CompositeExplicitAutograd")
-_library.impl("bias_gelu_backward", _bias_gelu_backward, "CompositeExplicitAutograd")
-torch.library.register_autograd(
-    "outlast::bias_gelu", _differentiate, setup_context=_save, lib=_library
-)
-torch.library.register_autograd("outlast::bias_gelu_backward", _refuse, lib=_library)
-for _name in ("bias_gelu", "bias_gelu_backward"):
+for _name, _run, _rule in (
+    ("bias_gelu", _bias_gelu, _differentiate),
+    ("bias_glu", _bias_glu, _differentiate_glu),
+):
+    _library.impl(_name, _run, "CompositeExplicitAutograd")
+    torch.library.register_autograd(f"outlast::{_name}", _rule, setup_context=_save, lib=_library)
+for _name, _back in (
+    ("bias_gelu_backward", _bias_gelu_backward),
+    ("bias_glu_backward", _bias_glu_backward),
+):
+    _library.impl(_name, _back, "CompositeExplicitAutograd")
+    torch.library.register_autograd(f"outlast::{_name}", _refuse, lib=_library)
+for _name in ("bias_gelu", "bias_gelu_backward", "bias_glu", "bias_glu_backward"):
     torch.library.register_vmap(
         f"outlast::{_name}", folded(getattr(torch.ops.outlast, _name)), lib=_library
     )

@@ -1,8 +1,9 @@
-"""gelu(z + bias) fused: forward one read and one write, backward two reads and one write.
+"""gelu(z + bias) and the gated unit fused: forward a read and a write, backward two and one.
 
 A program takes a span of one seed's rows and a block of columns, a tile at a time. Backward it
 keeps the bias's sums beside them and writes one row at its end; the rows of all programs are
-added up afterwards, without atomics: the same every time.
+added up afterwards, without atomics: the same every time. The gated unit's programs take a block
+of values and the gates that belong to them, and write both gradients where they lie in z.
 
 Shapes are those of `reference`, any width.
 """
@@ -75,6 +76,75 @@ def _backward(
     tl.store(out, tl.sum(total, 0), mask=columns < width)
 
 
+@triton.jit
+def _forward_glu(
+    z,
+    bias,
+    y,
+    rows,
+    width,
+    bias_stride,
+    COLUMNS: tl.constexpr,
+    TALL: tl.constexpr,
+    SPAN: tl.constexpr,
+):
+    seed = tl.program_id(2).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    own = bias + seed * bias_stride + columns
+    b = tl.load(own, mask=columns < width, other=0.0).to(tl.float32)
+    c = tl.load(own + width, mask=columns < width, other=0.0).to(tl.float32)
+    for first in range(0, SPAN, TALL):
+        row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
+        inside = (row < rows)[:, None] & (columns < width)[None, :]
+        at = (seed * rows + row)[:, None] * width + columns[None, :]
+        here = z + at + ((seed * rows + row) * width)[:, None]
+        value = tl.load(here, mask=inside, other=0.0).to(tl.float32) + b[None, :]
+        gate = tl.load(here + width, mask=inside, other=0.0).to(tl.float32) + c[None, :]
+        out = value * gate * tl.sigmoid(gate)
+        tl.store(y + at, out.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward_glu(
+    dy,
+    z,
+    bias,
+    dz,
+    sums,
+    rows,
+    width,
+    bias_stride,
+    COLUMNS: tl.constexpr,
+    TALL: tl.constexpr,
+    SPAN: tl.constexpr,
+):
+    seed = tl.program_id(2).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    own = bias + seed * bias_stride + columns
+    b = tl.load(own, mask=columns < width, other=0.0).to(tl.float32)
+    c = tl.load(own + width, mask=columns < width, other=0.0).to(tl.float32)
+    of_values = tl.zeros((TALL, COLUMNS), tl.float32)
+    of_gates = tl.zeros((TALL, COLUMNS), tl.float32)
+    for first in range(0, SPAN, TALL):
+        row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
+        inside = (row < rows)[:, None] & (columns < width)[None, :]
+        at = (seed * rows + row)[:, None] * width + columns[None, :]
+        there = at + ((seed * rows + row) * width)[:, None]
+        value = tl.load(z + there, mask=inside, other=0.0).to(tl.float32) + b[None, :]
+        gate = tl.load(z + there + width, mask=inside, other=0.0).to(tl.float32) + c[None, :]
+        d = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        share = tl.sigmoid(gate)
+        d_value = d * gate * share
+        d_gate = d * value * share * (1 + gate * (1 - share))
+        of_values += d_value
+        of_gates += d_gate
+        tl.store(dz + there, d_value.to(dz.dtype.element_ty), mask=inside)
+        tl.store(dz + there + width, d_gate.to(dz.dtype.element_ty), mask=inside)
+    out = sums + (seed * tl.num_programs(0) + tl.program_id(0)) * 2 * width + columns
+    tl.store(out, tl.sum(of_values, 0), mask=columns < width)
+    tl.store(out + width, tl.sum(of_gates, 0), mask=columns < width)
+
+
 def _options(width: int) -> dict[str, int]:
     columns = min(COLUMNS, triton.next_power_of_2(width))
     return {
@@ -85,8 +155,8 @@ def _options(width: int) -> dict[str, int]:
     }
 
 
-def _grid(z: Tensor) -> tuple[int, int, int]:
-    seeds, rows, width = z.shape
+def _grid(y: Tensor) -> tuple[int, int, int]:
+    seeds, rows, width = y.shape
     columns = _options(width)["COLUMNS"]
     return triton.cdiv(rows, SPAN), triton.cdiv(width, columns), seeds
 
@@ -112,4 +182,24 @@ def backward(dy: Tensor, z: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     seeds, rows, width = z.shape
     sums = z.new_empty(seeds, grid[0], width, dtype=torch.float32)
     _backward[grid](dy, z, bias, dz, sums, rows, width, bias.stride(0), **_options(width))
+    return dz, sums.sum(1).to(bias.dtype)
+
+
+def forward_glu(z: Tensor, bias: Tensor) -> Tensor:
+    """As `reference.forward_glu`, in float32 whatever the type of z."""
+    z, bias = z.contiguous(), _dense(bias)
+    seeds, rows, both = z.shape
+    y = z.new_empty(seeds, rows, both // 2)
+    _forward_glu[_grid(y)](z, bias, y, *y.shape[1:], bias.stride(0), **_options(both // 2))
+    return y
+
+
+def backward_glu(dy: Tensor, z: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """As `reference.backward_glu`, in float32 whatever the type of z."""
+    dy, z, bias = dy.contiguous(), z.contiguous(), _dense(bias)
+    dz = torch.empty_like(z)
+    grid = _grid(dy)
+    seeds, rows, width = dy.shape
+    sums = z.new_empty(seeds, grid[0], 2 * width, dtype=torch.float32)
+    _backward_glu[grid](dy, z, bias, dz, sums, rows, width, bias.stride(0), **_options(width))
     return dz, sums.sum(1).to(bias.dtype)

@@ -128,7 +128,7 @@ def forward(
 
 def backward(
     d_out: Tensor,
-    d_lse: Tensor,
+    d_lse: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -145,7 +145,8 @@ def backward(
     above = d_out.to(rows.q.dtype).flatten(0, 1)
     # what the softmax takes off every entry of a row: sum_j p_ij dp_ij, less the lse's own share
     offset = (above * out.to(above.dtype).flatten(0, 1)).sum(-1, keepdim=True)
-    offset -= d_lse.to(above.dtype).flatten(0, 1).unsqueeze(-1)
+    if d_lse is not None:
+        offset -= d_lse.to(above.dtype).flatten(0, 1).unsqueeze(-1)
     sums = lse.to(above.dtype).flatten(0, 1).unsqueeze(-1)
     sums = sums.masked_fill(sums == float("-inf"), 0.0)  # of a row without a kept key: all is 0
     dq, d_gate = torch.zeros_like(rows.q), torch.zeros_like(rows.gate)

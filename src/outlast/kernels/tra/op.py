@@ -33,7 +33,7 @@ _TENSORS, _NUMBERS = 6, slice(6, 13)
 _library = torch.library.Library("outlast", "FRAGMENT")
 _library.define(f"tra({_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
 _library.define(
-    "tra_backward(Tensor d_out, Tensor d_lse, Tensor out, Tensor lse, Tensor reach, "
+    "tra_backward(Tensor d_out, Tensor? d_lse, Tensor out, Tensor lse, Tensor reach, "
     f"{_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 _FIRST = 5  # the backward op's own arguments before the forward op's
@@ -153,8 +153,9 @@ def threshold_relative_attention(
 
 def _tra(*args: Any) -> tuple[Tensor, ...]:
     q, k, how = args[0], args[1], Setting(*args[_NUMBERS])
-    found: tuple[Tensor, ...] = back_end(q, k, args[-1]).forward(*args[:_TENSORS], how)
-    return found
+    out, *rest = back_end(q, k, args[-1]).forward(*args[:_TENSORS], how)
+    # whichever it was, the heads of a token lie side by side, where the next product wants them
+    return out.transpose(1, 2).contiguous().transpose(1, 2), *rest
 
 
 def _tra_backward(*args: Any) -> tuple[Tensor, ...]:
@@ -170,7 +171,7 @@ def _(q: Tensor, *_: Any) -> tuple[Tensor, ...]:
     wide = torch.promote_types(q.dtype, torch.float32)
     kept = q.new_empty(q.shape[:-1], dtype=torch.int32)
     return (
-        q.new_empty(q.shape),
+        q.new_empty(q.transpose(1, 2).shape).transpose(1, 2),
         q.new_empty(q.shape[:-1], dtype=wide),
         kept,
         kept.new_empty(kept.shape),
@@ -187,9 +188,14 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(out, lse, reach, *inputs[:_TENSORS])
     ctx.numbers = inputs[_TENSORS:]
     ctx.mark_non_differentiable(kept, reach)
+    ctx.set_materialize_grads(False)  # zeros nobody asked for would be written and read again
 
 
-def _differentiate(ctx: Any, d_out: Tensor, d_lse: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+def _differentiate(
+    ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any
+) -> tuple[Tensor | None, ...]:
+    if d_out is None:
+        d_out = torch.zeros_like(ctx.saved_tensors[0])
     found = torch.ops.outlast.tra_backward(d_out, d_lse, *ctx.saved_tensors, *ctx.numbers)
     return (*found, *(None for _ in range(2 + len(ctx.numbers))))
 

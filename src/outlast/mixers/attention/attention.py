@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from outlast.errors import OutlastError, bad_value
-from outlast.kernels.attention import attend
+from outlast.kernels.attention import attend, attend_packed
 from outlast.mixers.attention import blocks
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.mixers.attention.weights.base import Weights
-from outlast.mixers.base import Linear, Mixer
+from outlast.mixers.base import Linear, Mixer, linear
 from outlast.mixers.chance import check_share
 from outlast.registry import mixers, schemes, weightings
 from outlast.specs import Spec
@@ -77,6 +77,17 @@ class Attention(Mixer):
             )
 
     def forward(self, x: Tensor, state: Cache | None = None) -> tuple[Tensor, Cache]:
+        seen, state = self._seen(x, state)
+        return self.out(seen), state
+
+    def unbiased(
+        self, x: Tensor, state: Cache | None = None
+    ) -> tuple[Tensor, Tensor | None, Cache]:
+        seen, state = self._seen(x, state)
+        return linear(seen, self.out.weight), self.out.bias, state
+
+    def _seen(self, x: Tensor, state: Cache | None) -> tuple[Tensor, Cache]:
+        """What the heads bring, side by side, (batch, tokens, width)."""
         before = 0 if state is None else state.keys.shape[-2]
         end = before + x.shape[1]
         if self.ceiling is not None and end > self.ceiling:
@@ -88,8 +99,13 @@ class Attention(Mixer):
         places = self._places(counted, state)
         positions = places[before:]
         projected = self.qkv(self.scheme.embed(x, positions))
-        q, k, v = projected.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        q, k = self.scheme.rotate(q, k, positions)
+        packed = projected.unflatten(-1, (3, self.heads, -1))
+        q, k, v = made = packed.permute(2, 0, 3, 1, 4).unbind()
+        at_once = self.scheme.unpacked(packed, positions)
+        if at_once is None:
+            q, k = self.scheme.rotate(q, k, positions)
+        else:
+            q, k, v = at_once
         q = self.weights.sharpen(q, x, counted[before:])
         v = self.weights.spread(self.scheme.values(x, v))
         marks, carry = self.scheme.marks(x), None
@@ -98,10 +114,11 @@ class Attention(Mixer):
             if marks is not None and state.marks is not None:
                 marks = torch.cat([state.marks, marks], -2)
             carry = state.carry
-        y, carry = self._look(q, k, v, places, marks, carry)
+        untouched = all(now is then for now, then in zip((q, k, v), made, strict=True))
+        y, carry = self._look(q, k, v, places, marks, carry, packed if untouched else None)
         y = self.weights.gather(y, x)
         drawn = None if places is counted else places
-        return self.out(y.transpose(1, 2).flatten(2)), Cache(k, v, marks, carry, drawn)
+        return y.transpose(1, 2).flatten(2), Cache(k, v, marks, carry, drawn)
 
     def _places(self, counted: Tensor, state: Cache | None) -> Tensor:
         """Where all tokens so far stand, (keys,): one after the other if nothing else is told."""
@@ -132,8 +149,12 @@ class Attention(Mixer):
         positions: Tensor,
         marks: Tensor | None,
         carry: Tensor | None,
+        packed: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """What the queries make of the values; `positions` (keys,) are those of the keys."""
+        """What each query makes of the values; `packed` is all three, where they are as made.
+
+        `positions` (keys,) are those of the keys.
+        """
         key = self.told.key if self.dropout else None
         if key is None:
             made = self._made(q, k, v, positions, marks)
@@ -142,7 +163,7 @@ class Attention(Mixer):
         scores = self.heads * k.shape[-2] * self.scheme.heavy  # of one query
         if key is None and self.scheme.pointwise and self.weights.fused:
             if type(self.scheme).bias is Scheme.bias:
-                return attend(q, k, v), carry
+                return attend(q, k, v) if packed is None else attend_packed(packed), carry
             # the bias is the same for the whole batch. To train in several blocks of it under
             # vmap, torch's fused attention would run seed by seed
             if not torch.is_grad_enabled() or q.shape[-2] * scores <= blocks.BUDGET:

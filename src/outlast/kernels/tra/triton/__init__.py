@@ -2,7 +2,8 @@
 
 No score leaves the chip. Between the passes only the output and one number a row are kept; the
 backward pass notes the counts at the edges of its tiles for a few heads at a time, so that memory
-stays linear in the length however long the sequence. Everything is deterministic.
+stays linear in the length however long the sequence; short sequences need no notes, see `short`.
+Everything is deterministic.
 
 q, k, v and the gradient of the output are read by descriptors and may have any strides that are
 multiples of 16 bytes with the width innermost, as a projection split into heads has; others are
@@ -12,20 +13,31 @@ copied. Shapes and meaning are those of `reference`.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.kernels.tra.reference import Backward, Forward
 from outlast.kernels.tra.setting import Setting
+from outlast.kernels.tra.tables import Pass, made_for
 from outlast.kernels.tra.triton.backward import of_queries
 from outlast.kernels.tra.triton.backward_keys import of_keys
 from outlast.kernels.tra.triton.decode import one_query
 from outlast.kernels.tra.triton.forward import attend
-from outlast.kernels.tra.triton.launch import Call, Options, interpreted
+from outlast.kernels.tra.triton.launch import Call, Options, interpreted, rows_of
+from outlast.kernels.tra.triton.short import in_one
+from outlast.kernels.tra.triton.short_turns import in_turns
 
 #: bytes of counts that the backward pass holds at a time
-NOTES = 1 << 28
-#: tiles between two looks at whether the rest can be left out
-LOOK = 4
+NOTES = 1 << 30
+#: the most tiles between two looks at whether the rest matters
+LOOK = 8
+#: queries and keys up to which one program has a head's whole backward pass, and how many of them
+#: it can have in one tile
+SHORT, ONE_TILE, ONE_ROW_OF_TILES = 512, 64, 128
+#: the head width from which what goes to the keys is added up transposed: a product's rows are 64
+FEWEST_FLIPPED = 64
+#: programs of `in_turns` that a processor runs at a time
+AT_A_TIME = 2
 #: fewer keys than this are one program's work
 FEWEST_TO_SPLIT = 1024
 WIDTHS = (16, 256)
@@ -56,7 +68,7 @@ def forward(
 ) -> Forward:
     """As `reference.forward`."""
     call = Call.of(q, k, v, gate, start, stop, how)
-    out = q.new_empty(q.shape)
+    out = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)  # heads of a token side by side
     lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
     kept = q.new_empty(q.shape[:-1], dtype=torch.int32)
     if how.split and call.keys >= FEWEST_TO_SPLIT:
@@ -98,7 +110,7 @@ def forward(
 
 def backward(
     d_out: Tensor,
-    d_lse: Tensor,
+    d_lse: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -110,28 +122,126 @@ def backward(
     reach: Tensor,
     how: Setting,
 ) -> Backward:
-    """As `reference.backward`, a few key heads at a time."""
+    """As `reference.backward`, in the form that suits the length."""
     call = Call.of(q, k, v, gate, start, stop, how)
-    dq, dk, dv = (t.new_empty(t.shape) for t in (q, k, v))
-    d_gate = torch.empty_like(lse)
+    dq, dk, dv, d_gate = (t.new_empty(t.shape) for t in (q, k, v, gate))
+    found = dq, dk, dv, d_gate
     above, result = call.readable(d_out), call.readable(out)
+    d_sums = None if d_lse is None else d_lse.contiguous()
+    form = short_form(call)
+    if form:
+        _short(call, form, above, d_sums, result, lse, *found)
+    else:
+        _general(call, above, d_sums, result, lse, reach, *found)
+    return found
+
+
+def short_form(call: Call) -> Pass | None:
+    """The form in which one program has the whole backward pass of a head, or None."""
+    if call.groups > 1 or max(call.queries, call.keys) > SHORT:
+        return None
+    form: Pass = "in_turns"
+    if max(call.queries, call.keys) <= ONE_TILE:
+        form = "alone"
+    elif call.queries <= ONE_ROW_OF_TILES:
+        form = "in_one"
+    return form if made_for(form, call.arithmetic, call.width) else None
+
+
+def _short(
+    call: Call,
+    form: Pass,
+    above: Tensor,
+    d_sums: Tensor | None,
+    result: Tensor,
+    lse: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    d_gate: Tensor,
+) -> None:
+    """Every head by one program."""
+    options = call.options(form)
+    options["GIVEN"] = int(d_sums is not None)
+    options["FLIPPED"] = int(form != "alone" and call.width >= FEWEST_FLIPPED)
+    given = lse if d_sums is None else d_sums
+    rows = (call.gate, call.start, lse, given)
+    gradients = (dq, dk, dv, d_gate)
+    kv, strides = (call.k, call.v), [call.strides(t) for t in (call.k, call.v, result, above)]
+    sizes = (call.queries, call.keys, call.how.offset)
+    numbers = (call.scale, call.how.scale, call.level, call.lowest)
+    if form != "in_turns":
+        in_one[(call.rows,)](
+            call.q,
+            *kv,
+            result,
+            above,
+            *rows,
+            *gradients,
+            call.strides(call.q),
+            *strides,
+            call.heads,
+            *sizes,
+            *numbers,
+            ALONE=int(form == "alone"),
+            **options,
+        )
+        return
+    block = options["BLOCK_M"]
+    room = -(-call.queries // block) * block
+    programs = min(call.rows, AT_A_TIME * call.processors)
+    in_turns[(programs,)](
+        call.tiled(call.q, block),
+        call.tiled(above, block),
+        *kv,
+        result,
+        above,
+        *rows,
+        *gradients,
+        lse.new_empty(programs, room, call.width),
+        lse.new_empty(programs, 5, room),
+        *strides,
+        call.heads,
+        call.rows,
+        *sizes,
+        room,
+        *numbers,
+        **options,
+    )
+
+
+def _general(
+    call: Call,
+    above: Tensor,
+    d_sums: Tensor | None,
+    result: Tensor,
+    lse: Tensor,
+    reach: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    d_gate: Tensor,
+) -> None:
+    """Blocks of queries, then blocks of keys, a few key heads at a time."""
+    how = call.how
     first, second = call.options("of_queries"), call.options("of_keys")
     blocks, columns = -(-call.queries // first["BLOCK_M"]), -(-call.keys // first["BLOCK_N"])
     key_blocks = -(-call.keys // second["BLOCK_N"])
-    number = torch.int16 if call.keys <= 1 << 15 else torch.int32
-    note_bytes = columns * call.queries * number.itemsize * call.groups
+    padded = blocks * first["BLOCK_M"]
+    note_bytes = columns * padded * call.groups * lse.element_size()
     every = call.rows // call.groups  # key heads of the whole batch
     runs = -(-every // max(1, NOTES // note_bytes))
     share = -(-every // runs)
     heads = share * call.groups
-    slopes, shifts, deltas = lse.new_empty(3, heads, call.queries)
-    notes = lse.new_empty(heads, columns, call.queries, dtype=number)
+    facts = lse.new_empty(heads, 3, padded)  # slope, delta and shift of a row
+    notes = lse.new_empty(heads, columns, padded)
     full = lse.new_zeros(heads, blocks, columns if how.sparse else 0, dtype=torch.int8)
     ends = lse.new_empty(heads, blocks, dtype=torch.int32)
     of_rows = [call.tiled(t, first["BLOCK_M"]) for t in (call.q, result, above)]
     tiles = [call.tiled(t, first["BLOCK_N"]) for t in (call.k, call.v)]
     of_blocks = [call.tiled(t, second["BLOCK_M"]) for t in (call.q, above)]
     key_tiles = [call.tiled(t, second["BLOCK_N"]) for t in (call.k, call.v)]
+    until = _until(call, reach, first, second) if call.early else ends
     sizes = (call.groups, call.queries, call.keys, how.offset)
     for since in range(0, every, share):
         now = min(share, every - since)
@@ -143,16 +253,15 @@ def backward(
             call.start,
             call.stop,
             lse,
-            d_lse.contiguous(),
+            lse if d_sums is None else d_sums,
             reach,
             dq,
             d_gate,
-            slopes,
-            shifts,
-            deltas,
+            facts,
             notes,
             full,
             ends,
+            padded,
             call.heads,
             *sizes,
             call.together(now * call.groups),
@@ -162,20 +271,17 @@ def backward(
             how.scale,
             call.level,
             call.lowest,
+            GIVEN=int(d_sums is not None),
             EARLY=int(call.early),
             **first,
         )
-        read = ends[: now * call.groups]
-        until = _until(read, first, second, key_blocks) if call.early else ends
         of_keys[(key_blocks * now,)](
             of_blocks[0],
             *key_tiles,
             of_blocks[1],
             call.start,
-            slopes,
-            shifts,
-            deltas,
-            notes,
+            rows_of(facts, second["BLOCK_M"]),
+            rows_of(notes, second["BLOCK_M"]),
             full,
             until,
             ends,
@@ -195,14 +301,17 @@ def backward(
             EARLY=int(call.early),
             **second,
         )
-    return dq, dk, dv, d_gate.to(gate.dtype)
 
 
-def _until(ends: Tensor, queries: Options, keys: Options, blocks_of_keys: int) -> Tensor:
-    """For every block of keys, the end of the last block of queries that read it."""
-    heads, blocks = ends.shape
-    last = (torch.arange(blocks, device=ends.device, dtype=torch.int32) + 1) * queries["BLOCK_M"]
-    read = ends.new_zeros(heads, blocks_of_keys)
-    where = (ends // keys["BLOCK_N"]).long().clamp(0, blocks_of_keys - 1)
-    read.scatter_reduce_(1, where, last.expand(heads, blocks), "amax")
-    return read.cummax(1).values
+def _until(call: Call, reach: Tensor, of_queries: Options, of_keys: Options) -> Tensor:
+    """For every block of keys, the end of the last block of queries that read any of it."""
+    rows, keys = of_queries["BLOCK_M"], of_keys["BLOCK_N"]
+    blocks, key_blocks = -(-call.queries // rows), -(-call.keys // keys)
+    missing = blocks * rows - call.queries
+    read = F.pad(reach.flatten(0, 1), (0, missing), value=call.keys).unflatten(-1, (blocks, rows))
+    first = torch.arange(blocks, device=reach.device, dtype=torch.int32) * rows
+    left = torch.minimum(read.amin(-1), (call.how.offset + first).clamp_min(0))
+    where = (left // keys).clamp_max(key_blocks - 1).long()
+    found = reach.new_zeros(call.rows, key_blocks)
+    found.scatter_reduce_(1, where, (first + rows).expand(call.rows, blocks), "amax")
+    return found.cummax(1).values.to(torch.int32)

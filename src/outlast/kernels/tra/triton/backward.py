@@ -15,6 +15,7 @@ from outlast.kernels.tra.triton.tile import (
     exponent,
     first_column,
     flags,
+    noted,
     program,
     read,
     slope_of,
@@ -45,7 +46,7 @@ def _query_tile(
     notes,
     full,
     rows,
-    queries,
+    padded,
     BLOCK_N: tl.constexpr,
     WIDTH: tl.constexpr,
     MASKED: tl.constexpr,
@@ -67,8 +68,8 @@ def _query_tile(
     kept = above > 0
     counts = tl.dot(flags(above, PACKED), ones, out_dtype=tl.float16).to(tl.float32)
     found = first_column(counts, BLOCK_N)
-    note = notes + (first // BLOCK_N).to(tl.int64) * queries + rows
-    tl.store(note, (carry + 1).to(notes.dtype.element_ty), mask=rows < queries)
+    note = notes + (first // BLOCK_N).to(tl.int64) * padded + rows
+    tl.store(note, noted(carry, slope, shift, FIXED))
     z = exponent(scores, scale, counts, carry[:, None], slope[:, None], shift[:, None], FIXED)
     p = tl.where(kept, tl.math.exp2(z), 0.0)
     some = True
@@ -102,12 +103,11 @@ def of_queries(
     reach,
     dq_out,
     d_gate_out,
-    slopes,
-    shifts,
-    deltas,
+    facts,
     notes,
     full,
     ends,
+    padded,
     heads,
     groups,
     queries,
@@ -126,6 +126,7 @@ def of_queries(
     WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    GIVEN: tl.constexpr,
     PADDED: tl.constexpr,
     FIXED: tl.constexpr,
     LEVEL: tl.constexpr,
@@ -142,7 +143,7 @@ def of_queries(
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
     here = rows < queries
     at = row.to(tl.int64) * queries + rows
-    near = local.to(tl.int64) * queries + rows
+    near = facts + local.to(tl.int64) * 3 * padded + rows
     begin, end = 0, 2147483647
     if PADDED:
         begin, end = tl.load(starts + batch), tl.load(stops + batch)
@@ -152,20 +153,21 @@ def of_queries(
     above_out = read(above_tensor, batch, head, block * BLOCK_M, BLOCK_M, WIDTH)
     output = read(o_tensor, batch, head, block * BLOCK_M, BLOCK_M, WIDTH)
     delta = tl.sum(output.to(tl.float32) * above_out.to(tl.float32), 1)
-    delta -= tl.load(d_lse + at, mask=here, other=0.0)
+    if GIVEN:
+        delta -= tl.load(d_lse + at, mask=here, other=0.0)
     slope = slope_of(tl.load(gate + at, mask=here, other=0.0), lowest)
     natural = tl.load(lse + at, mask=here, other=float("-inf"))
     # a row without a kept key gets weights of 0
     shift = tl.where(natural == float("-inf"), 1.0e37, natural * 1.4426950408889634)
-    tl.store(slopes + near, slope, mask=here)
-    tl.store(shifts + near, shift, mask=here)
-    tl.store(deltas + near, delta, mask=here)
+    tl.store(near, slope)
+    tl.store(near + padded, delta)
+    tl.store(near + 2 * padded, shift)
     dq = tl.zeros([BLOCK_M, WIDTH], tl.float32)
     d_gate = tl.zeros([BLOCK_M], tl.float32)
     carry = tl.zeros([BLOCK_M], tl.float32) - 1.0
     ones = triangle(BLOCK_N, False)
     columns = tl.cdiv(keys, BLOCK_N)
-    notes += local.to(tl.int64) * columns * queries
+    notes += local.to(tl.int64) * columns * padded
     full += (local.to(tl.int64) * blocks + block) * columns
 
     stop = tl.where(end > nearest, tl.minimum(tl.minimum(nearest + BLOCK_M, end), keys), 0)
@@ -201,7 +203,7 @@ def of_queries(
                 notes,
                 full,
                 rows,
-                queries,
+                padded,
                 BLOCK_N,
                 WIDTH,
                 PHASE == 0,
@@ -213,7 +215,7 @@ def of_queries(
                 PRECISION,
             )
         tiles = low
-    tl.store(d_gate_out + at, d_gate, mask=here)
+    tl.store(d_gate_out + at, d_gate.to(d_gate_out.dtype.element_ty), mask=here)
     column = tl.arange(0, WIDTH)
     start = batch.to(tl.int64) * batch_stride + head.to(tl.int64) * head_stride
     where = dq_out + start + rows.to(tl.int64)[:, None] * row_stride + column[None, :]

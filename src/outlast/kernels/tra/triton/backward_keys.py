@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from outlast.kernels.tra.triton.tile import exponent, flags, program, read, triangle
+from outlast.kernels.tra.triton.tile import flags, noted, program, read, triangle
 
 
 @triton.jit
@@ -20,20 +20,19 @@ def _key_tile(
     v,
     queries_tensor,
     above_tensor,
-    slopes,
-    shifts,
-    deltas,
+    facts,
     notes,
     ends,
     ones,
     key,
     batch,
     head,
+    local,
+    right,
     first,
     block_end,
     offset,
     begin,
-    queries,
     keys,
     scale,
     level,
@@ -48,36 +47,38 @@ def _key_tile(
     PACKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    rows = first + tl.arange(0, BLOCK_M)
-    here = rows < queries
     q = read(queries_tensor, batch, head, first, BLOCK_M, WIDTH)
+    above_out = read(above_tensor, batch, head, first, BLOCK_M, WIDTH)
     if PRECISION == "tf32x3":  # its three products are not the same the other way round
         scores = tl.trans(tl.dot(q, tl.trans(k), input_precision=PRECISION))
     else:
         scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
+    last = tl.minimum(offset + first + tl.arange(0, BLOCK_M), keys - 1)
     if MASKED:
-        last = tl.minimum(offset + rows, keys - 1)
         scores = tl.where(last[None, :] >= key[:, None], scores, float("-inf"))
     if PADDED:
         scores = tl.where((key >= begin)[:, None], scores, float("-inf"))
     above = scores - level if LEVEL else scores
     kept = above > 0
     counts = tl.dot(ones, flags(above, PACKED), out_dtype=tl.float16).to(tl.float32)
-    slope = tl.load(slopes + rows, mask=here, other=0.0)
-    shift = tl.load(shifts + rows, mask=here, other=1.0e37)
-    noted = here
-    if MASKED:  # a query inside the block has nothing to its right, and left no note of that
-        noted = here & (last >= block_end)
-    nearer = tl.load(notes + rows, mask=noted, other=0).to(tl.float32) - 1.0
-    if EARLY:  # a block of queries that stopped before these keys
-        shift = tl.where(tl.load(ends + first // ROWS) < block_end, shift, 1.0e37)
-    nearer = tl.where(shift < 1.0e36, nearer, 0.0)  # a row without a kept key may have no note
-    z = exponent(scores, scale, counts, nearer[None, :], slope[None, :], shift[None, :], FIXED)
+    slope = facts.load([local, 0, first]).reshape(BLOCK_M)
+    note = notes.load([local, right, first]).reshape(BLOCK_M)
+    if MASKED or PADDED or EARLY or not FIXED:
+        shift = facts.load([local, 2, first]).reshape(BLOCK_M)
+        if MASKED:  # a query inside the block has nothing to its right, and left no note of that
+            note = tl.where(last >= block_end, note, noted(-1.0, slope, shift, FIXED))
+        if EARLY:  # a block of queries that stopped before these keys
+            shift = tl.where(tl.load(ends + first // ROWS) < block_end, shift, 1.0e37)
+        # a row without a kept key may have no note
+        note = tl.where(shift < 1.0e36, note, noted(0.0, slope, shift, FIXED))
+    if FIXED:
+        z = scores * scale + (counts * slope[None, :] + note[None, :])
+    else:
+        z = scores * scale + ((counts + note[None, :]) * slope[None, :] - shift[None, :])
     p = tl.where(kept, tl.math.exp2(z), 0.0)
-    above_out = read(above_tensor, batch, head, first, BLOCK_M, WIDTH)
     dv = tl.dot(p.to(above_out.dtype), above_out, dv, input_precision=PRECISION)
     dp = tl.dot(v, tl.trans(above_out), input_precision=PRECISION)
-    delta = tl.load(deltas + rows, mask=here, other=0.0)
+    delta = facts.load([local, 1, first]).reshape(BLOCK_M)
     dz = p * (dp - delta[None, :])
     dk = tl.dot(dz.to(q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
@@ -92,9 +93,7 @@ def of_keys(
     v_tensor,
     above_tensor,
     starts,
-    slopes,
-    shifts,
-    deltas,
+    facts,
     notes,
     full,
     until,
@@ -155,7 +154,8 @@ def of_keys(
         query_row = (local * members + member).to(tl.int64)
         highest = tiles
         if EARLY:
-            highest = tl.minimum(tl.load(until + query_row * columns + block) // BLOCK_M, tiles)
+            of_all = first_row * members + query_row
+            highest = tl.minimum(tl.load(until + of_all * columns + block) // BLOCK_M, tiles)
         for PHASE in tl.static_range(2):
             since = whole if PHASE else lowest
             for tile in range(since, highest if PHASE else whole):
@@ -173,20 +173,19 @@ def of_keys(
                         v,
                         q_tensor,
                         above_tensor,
-                        slopes + query_row * queries,
-                        shifts + query_row * queries,
-                        deltas + query_row * queries,
-                        notes + (query_row * wide + right) * queries,
+                        facts,
+                        notes,
                         ends + query_row * blocks,
                         ones,
                         key,
                         batch,
                         key_head * members + member,
+                        local * members + member,
+                        right,
                         tile * BLOCK_M,
                         block_end,
                         offset,
                         begin,
-                        queries,
                         keys,
                         scale,
                         level,

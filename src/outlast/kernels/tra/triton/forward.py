@@ -150,11 +150,13 @@ def attend(
     left = tl.minimum(begin // BLOCK_N, whole)
     # what is left can weigh at most 2**(bound + slope * count) / (1 - 2**slope)
     least = tolerance + bound - pivot - tl.math.log2(1 - tl.math.exp2(slope))
-    more = True
+    more, most = True, tiles
     for PHASE in tl.static_range(2):
         low = left if PHASE else whole
         while (tiles > low) & more:
-            until = tl.maximum(tiles - EARLY, low) if EARLY and PHASE else low
+            until = low
+            if EARLY and PHASE:  # the further, the fewer looks at whether the rest matters
+                until = tl.maximum(tiles - tl.minimum((most - tiles + 8) // 4, EARLY), low)
             for back in range(tiles - until):
                 acc, total, peak, carry = _tile(
                     acc,

@@ -43,6 +43,11 @@ def _strides(tensor: Tensor) -> list[int]:
     return found
 
 
+def rows_of(tensor: Tensor, some: int) -> TensorDescriptor:
+    """A contiguous tensor, read as `some` entries of its last axis."""
+    return TensorDescriptor.from_tensor(tensor, [1, 1, some])
+
+
 @dataclass(frozen=True)
 class Call:
     """One call of the op, as the kernels want it."""
@@ -91,6 +96,18 @@ class Call:
         shape = [1, 1, rows, self.width]
         return TensorDescriptor(tensor, list(tensor.shape), _strides(tensor), shape)
 
+    @staticmethod
+    def strides(tensor: Tensor) -> tuple[int, ...]:
+        """Of batch, head and row, for what is read by pointers."""
+        return tuple(_strides(tensor)[:3])
+
+    @property
+    def processors(self) -> int:
+        """How many programs of the widest kind run at a time; one in Python."""
+        if not self.q.is_cuda:
+            return 1
+        return torch.cuda.get_device_properties(self.q.device).multi_processor_count
+
     @property
     def rows(self) -> int:
         """Query heads of the whole batch."""
@@ -119,7 +136,7 @@ class Call:
     @property
     def width(self) -> int:
         """The head width, filled up to a power of two."""
-        return int(triton.next_power_of_2(self.q.shape[3]))
+        return 1 << (self.q.shape[3] - 1).bit_length()
 
     @property
     def half(self) -> bool:

@@ -90,3 +90,14 @@ def exponent(scores, scale, counts, nearer, slope, shift, FIXED: tl.constexpr):
     if FIXED:
         return scores * scale + (counts * slope + (slope * nearer - shift))
     return scores * scale + ((counts + nearer) * slope - shift)
+
+
+@triton.jit
+def noted(nearer, slope, shift, FIXED: tl.constexpr):
+    """What the first half of the backward pass leaves to the second for a row and a tile of keys.
+
+    The part of `exponent` that is the same in all of the tile, or where that is not safe `nearer`.
+    """
+    if FIXED:
+        return slope * nearer - shift
+    return slope * 0.0 + nearer

@@ -59,6 +59,13 @@ class Scheme(nn.Module):
         """Change queries and keys of the same tokens, before keys are cached."""
         return q, k
 
+    def unpacked(self, packed: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Queries, keys and values of a projection, changed as `rotate` changes them, in one pass.
+
+        packed (batch, tokens, 3, heads, head width). None: there is no kernel for it.
+        """
+        return None
+
     def values(self, x: Tensor, v: Tensor) -> Tensor:
         """Change the values, before they are cached."""
         return v

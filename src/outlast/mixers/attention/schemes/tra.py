@@ -39,6 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from outlast.errors import bad_value
+from outlast.kernels.heads import normed_heads, rms
 from outlast.kernels.tra import threshold_relative_attention
 from outlast.mixers.attention.schemes.base import Change, Scheme, distances, products, unchanged
 from outlast.mixers.attention.schemes.forget import log_gates
@@ -78,7 +79,11 @@ class Tra(Scheme):
         self.gain = nn.Parameter(torch.full((heads,), 0.43)) if sharpen else None
 
     def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return (_rms(q), _rms(k)) if self.norm else (q, k)
+        return (rms(q), rms(k)) if self.norm else (q, k)
+
+    def unpacked(self, packed: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        ours = self.norm and type(self).rotate is Tra.rotate
+        return normed_heads(packed) if ours else None
 
     def marks(self, x: Tensor) -> Tensor | None:
         return None if self.side is None else log_gates(self.gate, x)
@@ -142,8 +147,3 @@ def softmax_over(logits: Tensor, kept: Tensor) -> Tensor:
     parts = (masked - most.masked_fill(most.isneginf(), 0)).exp()
     total = parts.sum(-1, keepdim=True)
     return parts / total.masked_fill(total == 0, 1)
-
-
-def _rms(x: Tensor) -> Tensor:
-    wide = x if x.dtype.itemsize >= 4 else x.float()
-    return (wide * (wide**2).mean(-1, keepdim=True).add(1e-6).rsqrt()).to(x.dtype)

@@ -1,0 +1,53 @@
+"""The figure of `outlast bench seeds`: a step's time, throughput and memory against the seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from outlast.bench.timing import Row
+from outlast.report.style import PALETTE, drawing, png
+
+SCALING = ("scaling", "bf16", "cpu")
+
+
+def draw(rows: Sequence[Row], path: Path) -> bool:
+    """Time, throughput and memory against the seeds, as PNG; False if no row has any."""
+    lines = {
+        kind: [r for r in rows if r.section in SCALING and r.side == kind and r.ms is not None]
+        for kind in ("auto", "bf16")
+    }
+    if not any(lines.values()):
+        return False
+    with drawing():
+        figure = Figure(figsize=(7.2, 2.4), layout="constrained")
+        panels: list[tuple[str, Callable[[Row], float | None]]] = [
+            ("ms a step", lambda row: row.ms),
+            ("seed-steps a second", lambda row: 1e3 * seeds_of(row) / (row.ms or 1)),
+            ("MiB at most", lambda row: row.mib),
+        ]
+        for axes, (title, value) in zip(figure.subplots(1, 3), panels, strict=True):
+            _panel(axes, title, value, lines)
+        figure.axes[0].legend()
+        path.write_bytes(png(figure))
+    return True
+
+
+def seeds_of(row: Row) -> int:
+    """The number of seeds a row says."""
+    return int(row.what.split()[0])
+
+
+def _panel(
+    axes: Axes, title: str, value: Callable[[Row], float | None], lines: dict[str, list[Row]]
+) -> None:
+    for colour, (kind, rows) in zip(PALETTE, lines.items(), strict=False):
+        points = sorted((seeds_of(row), found) for row in rows if (found := value(row)) is not None)
+        if points:
+            name = "float32" if kind == "auto" else kind
+            axes.loglog(*zip(*points, strict=True), marker="o", ms=3, color=colour, label=name)
+    axes.set_title(title)
+    axes.set_xlabel("seeds at once")

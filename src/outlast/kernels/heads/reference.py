@@ -1,0 +1,46 @@
+"""QK-norm (Henry et al., arXiv 2010.04245, with the root mean square): the truth.
+
+Shapes (b rows of a batch, t tokens, h heads, each d wide)::
+
+    packed     (b, t, 3, h, d)    queries, keys and values side by side, as one product made them
+    q, k, v    (b, h, t, d)       lying in memory as (b, t, h, d)
+
+q and k of each head and token are divided by their root mean square; v is as it was.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rms(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """x over its root mean square, in float32 or wider."""
+    wide = x if x.dtype.itemsize >= 4 else x.float()
+    return (wide * (wide**2).mean(-1, keepdim=True).add(eps).rsqrt()).to(x.dtype)
+
+
+def plain(packed: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """In torch's own operations, differentiable as often as one likes; v is a view."""
+    q, k, v = packed.permute(2, 0, 3, 1, 4).unbind()
+    return rms(q, eps), rms(k, eps), v
+
+
+def forward(packed: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """q and k normalised, and v, all memory of their own."""
+    q, k, v = packed.unbind(2)
+    whole = torch.contiguous_format
+    q, k, v = (t.clone(memory_format=whole) for t in (rms(q, eps), rms(k, eps), v))
+    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
+def backward(dq: Tensor, dk: Tensor, dv: Tensor, packed: Tensor, eps: float) -> Tensor:
+    """The gradient of `packed`, of those of q, k and v."""
+    parts = []
+    for x, dy in zip(packed.unbind(2), (dq, dk), strict=False):
+        wide, g = (t if t.dtype.itemsize >= 4 else t.float() for t in (x, dy.transpose(1, 2)))
+        inverse = (wide**2).mean(-1, keepdim=True).add(eps).rsqrt()
+        standard = wide * inverse
+        along = (g * standard).mean(-1, keepdim=True)
+        parts.append((inverse * (g - standard * along)).to(x.dtype))
+    return torch.stack([*parts, dv.transpose(1, 2)], 2)

@@ -1,0 +1,39 @@
+"""Products over many rows and few outputs, in parts: one sum over thousands of rows for a small
+matrix gives a GPU few tiles to work on, so the rows are split and the parts added up at the end.
+
+A weight gradient of S seeds is such a product: (S, rows, out) and (S, rows, k) to (S, out, k).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+#: products in one call that keep a GPU busy; parts of a product at most; rows of a part at least
+ENOUGH, MOST, SHORTEST = 128, 16, 256
+#: a few outputs in half precision are filled up to so many: rows that begin anywhere in memory are
+#: read two numbers at a time, and the zeros cost nothing beside that
+ALIGNED, NARROW = 8, 64
+
+
+def parts(products: int, rows: int, whole: int | None = None) -> int:
+    """Into how many parts to split rows: a power of two that divides them, or `whole` of them."""
+    most = min(MOST, ENOUGH // max(1, products), rows // SHORTEST)
+    count = 1
+    while 2 * count <= most and (whole or rows) % (2 * count) == 0:
+        count *= 2
+    return count
+
+
+def summed_product(left: Tensor, right: Tensor) -> Tensor:
+    """Of (n, rows, a) and (n, rows, b) the sum over rows, (n, a, b)."""
+    width = left.shape[-1]
+    spare = -width % ALIGNED if left.dtype.itemsize == 2 and width < NARROW else 0
+    if spare:
+        return summed_product(F.pad(left, (0, spare)), right)[:, :width]
+    count = parts(left.shape[0], left.shape[1])
+    if count == 1 or not (left.is_contiguous() and right.is_contiguous()):
+        return torch.bmm(left.mT, right)
+    left, right = (t.unflatten(1, (count, -1)).flatten(0, 1) for t in (left, right))
+    return torch.bmm(left.mT, right).unflatten(0, (-1, count)).sum(1)

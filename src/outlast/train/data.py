@@ -1,0 +1,84 @@
+"""The data of a block of steps: fresh sequences for every seed that learns, made all at once.
+
+What a seed sees is a pure function of the seed and the block, whoever is beside it. Tables are
+(steps, S, batch, tokens); a seed at rest has rows of nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from outlast.streams import stream
+from outlast.tasks import IGNORE, Batch, Task
+from outlast.train.plan import pad_steps
+
+#: sequences made at once, and a seed's at the least; more would take memory and save no time
+MOST = 2**16
+#: what stands where there is nothing: causal models never look there, and nothing is asked there
+BLANK = {"inputs": 0, "targets": IGNORE, "part": -1}
+
+
+def fresh(
+    task: Task,
+    seeds: Sequence[int],
+    lengths: Sequence[tuple[int, int]],
+    begin: int,
+    shape: tuple[int, int],
+    device: torch.device,
+    idle: Sequence[int] = (),
+) -> Batch:
+    """Sequences for the block that begins at a step, `shape` its steps and the batch.
+
+    `lengths` are each seed's own; the rows `idle` are left blank.
+    """
+    size = shape[0] * shape[1]
+    alike: dict[tuple[int, int], list[int]] = {}
+    for row, own in enumerate(lengths):
+        if row not in idle:
+            alike.setdefault(own, []).append(row)
+    made: list[tuple[list[int], Batch]] = []
+    most = max(1, MOST // size)
+    for own, rows in alike.items():
+        for some in (rows[at : at + most] for at in range(0, len(rows), most)):
+            generators = [stream(device, "data", seeds[row], begin) for row in some]
+            made.append((some, task.sample_each(own, size, generators)))
+    widest = max(batch.inputs.shape[-1] for _, batch in made)
+
+    def table(name: str) -> Tensor:
+        pieces = [(rows, getattr(batch, name)) for rows, batch in made]
+        if len(pieces) == 1 and len(pieces[0][0]) == len(seeds):
+            whole: Tensor = pieces[0][1]
+        else:
+            whole = pieces[0][1].new_full((len(seeds), size, widest), BLANK[name])
+            for rows, piece in pieces:
+                whole[rows, :, : piece.shape[-1]] = piece
+        return whole.unflatten(1, shape).transpose(0, 1).contiguous()
+
+    return Batch(*map(table, BLANK))
+
+
+def nothing(seeds: int, batch: int, device: torch.device) -> Batch:
+    """A step without data, for the others to go on beside it."""
+    blank = torch.zeros(1, seeds, batch, 1, dtype=torch.long, device=device)
+    asked = torch.full_like(blank, BLANK["part"], dtype=torch.int8)
+    return Batch(blank + BLANK["inputs"], blank + BLANK["targets"], asked)
+
+
+def join(batches: Sequence[Batch]) -> Batch:
+    """The data of several runs side by side; a shorter one has nothing at its end."""
+    if len(batches) == 1:
+        return batches[0]
+    steps = max(len(batch.inputs) for batch in batches)
+    widest = max(batch.inputs.shape[-1] for batch in batches)
+
+    def table(name: str) -> Tensor:
+        pages = [getattr(batch, name) for batch in batches]
+        blank = BLANK[name]
+        wide = [F.pad(page, (0, widest - page.shape[-1]), value=blank) for page in pages]
+        return torch.cat([pad_steps(page, steps, blank) for page in wide], 1)
+
+    return Batch(*map(table, BLANK))

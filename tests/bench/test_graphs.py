@@ -1,0 +1,86 @@
+"""A run as a CUDA graph: its replay keeps what the graph reads and writes."""
+
+import gc
+import weakref
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from outlast.bench.graphs import captured, covered
+
+
+class Pretended:
+    """A stream or a graph where there is no GPU; replaying is counted."""
+
+    replays = 0
+
+    def wait_stream(self, other):
+        assert other is not self
+
+    def replay(self):
+        Pretended.replays += 1
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    monkeypatch.setattr(Pretended, "replays", 0)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Pretended)
+    monkeypatch.setattr(torch.cuda, "Stream", Pretended)
+    monkeypatch.setattr(torch.cuda, "current_stream", Pretended)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream=None: nullcontext())
+
+
+def double(read):
+    """A side that is the only one to hold what it reads."""
+    return lambda: read * 2
+
+
+def test_a_replay_keeps_what_its_graph_reads_and_writes(pretended):
+    read = torch.ones(3)
+    alive = weakref.ref(read)
+    replay = captured(double(read))
+    del read
+    gc.collect()
+    assert torch.equal(replay(), torch.full((3,), 2.0))
+    assert Pretended.replays == 1
+    assert alive() is not None
+    del replay
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_replay_reads_what_it_read_when_it_was_recorded():
+    replay = captured(double(torch.ones(1 << 20, device="cuda")))
+    # where the ones were, had they been freed
+    others = [torch.full((1 << 20,), 5.0, device="cuda") for _ in range(8)]
+    assert (replay() == 2).all()
+    del others
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_side_that_ran_on_the_default_stream_can_be_recorded():
+    leaf = torch.ones(1000, device="cuda", requires_grad=True)
+
+    def side():
+        out = leaf * leaf
+        return [out, *torch.autograd.grad(out.sum(), leaf)]
+
+    side()
+    replay = captured(side)
+    with torch.no_grad():
+        leaf.mul_(3)
+    out, gradient = replay()
+    assert (out == 9).all()
+    assert (gradient == 6).all()
+
+
+@pytest.mark.parametrize(
+    ("spans", "share"),
+    [([], None), ([(1, 1)], None), ([(0, 2), (1, 3), (3, 4)], 1.0), ([(0, 1), (3, 4)], 0.5)],
+    ids=str,
+)
+def test_the_share_of_time_that_spans_cover(spans, share):
+    assert covered(spans) == share

@@ -1,0 +1,149 @@
+"""Processes under MPS: they begin together, every failure is told, and the service always ends.
+
+The service itself is played by a script that notes what it is asked.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from outlast.bench import mps, seeds
+from outlast.bench.timing import Bench, Row
+
+CPU = torch.device("cpu")
+SERVICE = """#!/bin/sh
+pipe=$CUDA_MPS_PIPE_DIRECTORY
+if [ "$1" = -d ]; then
+    echo "start ${CUDA_VISIBLE_DEVICES-all}" >>"$NOTES"
+    [ -z "$REFUSE" ] || { echo "no such luck"; exit 1; }
+    sleep 300 &
+    echo $! >"$pipe/nvidia-cuda-mps-control.pid"
+    echo $! >>"$NOTES.pid"
+    exit 0
+fi
+while read asked; do
+    echo "$asked" >>"$NOTES"
+    case $asked in
+    get_server_list) echo 4711 ;;
+    quit) [ -n "$STUBBORN" ] || kill "$(cat "$pipe/nvidia-cuda-mps-control.pid")" ;;
+    esac
+done
+"""
+
+
+@pytest.fixture
+def notes(tmp_path, monkeypatch):
+    """Where the script that plays the service writes what it was asked."""
+    script = tmp_path / mps.CONTROL
+    script.write_text(SERVICE)
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    return tmp_path / "notes"
+
+
+def is_over(notes: Path) -> bool:
+    return not mps._lives(int(Path(f"{notes}.pid").read_text()))
+
+
+def idle():
+    """Makes a step that takes a millisecond."""
+    return lambda: time.sleep(1e-3)
+
+
+def broken():
+    raise ValueError("no room\nfor this")
+
+
+def dead():
+    os._exit(3)
+
+
+def where():
+    """Makes a step, if the service can be found."""
+    assert Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]).is_dir()
+    return idle()
+
+
+def test_processes_tell_their_pace_and_whether_they_were_served(notes):
+    rate, served = mps.shared(2, where, 0.1, 300)
+    assert 0 < rate < 2000
+    assert served
+    assert notes.read_text().split("\n") == ["start all", "get_server_list", "quit", ""]
+    assert is_over(notes)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"), [(broken, "^no room$"), (dead, "ended without a word")], ids=["error", "end"]
+)
+def test_what_a_process_fails_with_is_told_and_the_service_ends(notes, make, told):
+    with pytest.raises(RuntimeError, match=told):
+        mps.shared(1, make, 0.1, 300)
+    assert notes.read_text().split("\n")[-2] == "quit"
+    assert is_over(notes)
+
+
+def test_processes_that_take_too_long_are_told_and_ended():
+    with pytest.raises(RuntimeError, match="0 of 1 processes in 0 s"):
+        mps.together(1, idle, 0.1, 1e-3, {})
+
+
+def test_a_service_that_does_not_leave_when_asked_is_ended(notes, monkeypatch):
+    monkeypatch.setenv("STUBBORN", "yes")
+    monkeypatch.setattr(mps, "SOON", 0.5)
+    with mps.service():
+        assert not is_over(notes)
+    time.sleep(0.1)
+    assert is_over(notes)
+
+
+def test_a_service_that_does_not_start_says_why(notes, monkeypatch):
+    monkeypatch.setenv("REFUSE", "yes")
+    with pytest.raises(RuntimeError, match="no such luck"), mps.service():
+        pytest.fail("it is not there")
+
+
+def test_a_bench_that_is_asked_to_end_ends_the_service(notes):
+    code = """
+import time
+from outlast.bench import mps
+with mps.service():
+    print("there", flush=True)
+    time.sleep(60)
+"""
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "there\n"
+    assert not is_over(notes)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(30) == 128 + signal.SIGTERM
+    child.stdout.close()
+    assert is_over(notes)
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_the_row_is_beside_ours(monkeypatch, served):
+    monkeypatch.setattr(seeds, "shared", lambda count, make, seconds, patience: (1600.0, served))
+    bench = Bench(CPU, seconds=60, repeats=1)
+    bench.rows.append(Row("peers", "32 seeds", "outlast", 8.0))
+    seeds.mps(bench)
+    row = bench.rows[-1]
+    assert (row.section, row.what, row.side, row.ms) == ("mps", "16 seeds", "mps", 10.0)
+    assert row.note.startswith("1600 seed-steps/s, ")
+    assert "; outlast with 32: 2.5 x" in row.note
+    assert row.note.endswith("no MPS server was seen") is not served
+
+
+def test_without_the_service_a_row_says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    bench = Bench(CPU, seconds=60, repeats=1)
+    seeds.mps(bench)
+    (row,) = bench.rows
+    assert row.ms is None
+    assert row.note == "n/a: nvidia-cuda-mps-control is not there"

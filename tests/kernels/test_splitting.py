@@ -1,0 +1,60 @@
+"""Sums over rows in parts: what is split, and that it is the same sum."""
+
+import pytest
+import torch
+from kernel_cases import draw, lstm_inputs, near, same
+
+from outlast.kernels import splitting
+from outlast.kernels.splitting import parts, summed_product
+
+
+@pytest.mark.parametrize(
+    ("products", "rows", "count"),
+    [
+        *[(1, 7552, 16), (10, 7552, 8), (32, 7552, 4), (128, 7552, 1), (500, 7552, 1)],
+        *[(1, 7551, 1), (1, 300, 1), (1, 1024, 4), (1, 1026, 2)],
+    ],
+)
+def test_many_rows_of_few_products_are_split(products, rows, count):
+    assert parts(products, rows) == count
+
+
+def test_parts_hold_whole_rows_of_a_batch():
+    assert parts(1, 128 * 59, whole=128) == 16
+    assert parts(1, 12 * 590, whole=12) == 4
+    assert parts(1, 9 * 590, whole=9) == 1
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_the_sum_is_that_of_the_whole(contiguous):
+    left, right = draw(3, 1024, 5, seed=1), draw(3, 1024, 4, seed=2)
+    if not contiguous:
+        left = left.mT.contiguous().mT
+    left.requires_grad_()
+    found, wanted = summed_product(left, right), torch.bmm(left.mT, right)
+    same([found], [wanted])
+    above = draw(3, 5, 4, seed=3)
+    same(*([torch.autograd.grad(y, left, above)[0]] for y in (found, wanted)))
+
+
+@pytest.mark.parametrize("width", [4, 8, 13, 70])
+def test_few_outputs_in_half_precision_are_the_same_sum(width):
+    left, right = (draw(3, 1024, w, seed=w).bfloat16() for w in (width, 6))
+    found = summed_product(left, right)
+    assert found.shape == (3, width, 6)
+    near([found.double()], [torch.bmm(left.double().mT, right.double())], 1e-2)
+
+
+@pytest.mark.parametrize("rows", [8, 6, 5])
+def test_the_lstms_weight_gradient_in_parts_is_that_of_the_whole(rows, monkeypatch):
+    pytest.importorskip("triton")
+    from outlast.kernels.lstm import reference
+    from outlast.kernels.lstm.triton import _d_weight
+
+    monkeypatch.setattr(splitting, "SHORTEST", 2)
+    steps, width, seeds = 3, 4, 2
+    inputs = lstm_inputs(steps, rows, width, seeds)
+    found = reference.forward(*inputs)
+    above = [draw(seeds, rows, steps, width, seed=7), draw(seeds, rows, width, seed=8)]
+    d_gates, _, wanted, _, _ = reference.backward(*above, *inputs[2:], found[0], *found[2:])
+    near([_d_weight(d_gates, inputs[3], found[0])], [wanted], 1e-12)

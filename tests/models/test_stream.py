@@ -1,0 +1,75 @@
+"""Sums that wait for the next norm, as on a GPU, are the sums made at once."""
+
+import pytest
+import torch
+
+import outlast
+from outlast.mixers.base import Norm
+from outlast.models import build_model, model
+from outlast.models.model import Stream
+
+LINES = [
+    "2 x (lstm | attention > mlp) @ 8",
+    "2 x (lstm > attention(rope) > glu) @ 8",
+    "attention | mlp | gru | attention @ 8",
+    "(lstm > mlp) | attention > mlp @ 8",
+    "2 x (attention | mlp) @ 8, norm=rms",
+    "2 x (attention > mlp) @ 8, residual=normalised",
+    "2 x (attention > glu) @ 8, norm=rms, residual=normalised",
+]
+
+
+def run(line: str, gate: float, leak: float, lends_bias: bool = False) -> list[torch.Tensor]:
+    """Logits and gradients."""
+    built = build_model(line, 11, 11, seed=0).double()
+    with torch.no_grad():
+        for name, weight in built.named_parameters():
+            if name.endswith("bias"):  # some begin at 0
+                weight += torch.arange(weight.numel()) / weight.numel()
+    for sublayer in built.sublayers():
+        sublayer.lends_bias = lends_bias
+    for sublayer in built.sublayers()[::2]:
+        sublayer.set_gate(gate)
+        sublayer.set_leak(leak)
+    logits, state = built(torch.arange(10).view(2, 5))
+    more, _ = built(torch.arange(6).view(2, 3), state)
+    out = torch.cat([logits, more], 1)
+    return [
+        out,
+        *torch.autograd.grad(out.pow(2).sum(), list(built.parameters()), allow_unused=True),
+    ]
+
+
+@pytest.mark.parametrize(("gate", "leak"), [(1, 1), (0, 1), (0.5, 1), (1, 0), (1, 0.5)], ids=str)
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("lends_bias", [True, False])
+def test_whether_sums_wait_or_not_is_the_same(line, gate, leak, lends_bias, monkeypatch):
+    wanted = run(line, gate, leak)
+    monkeypatch.setattr(model, "can_fuse", lambda *tensors: True)
+    for one, two in zip(run(line, gate, leak, lends_bias), wanted, strict=True):
+        assert (one is None) == (two is None)
+        if one is not None:
+            torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-10)
+
+
+def test_two_sums_wait_and_a_third_does_not(monkeypatch):
+    monkeypatch.setattr(model, "can_fuse", lambda *tensors: True)
+    x, y, bias = torch.randn(3, 2, 4), torch.randn(3, 2, 4), torch.randn(4)
+    stream = Stream(x)
+    for _ in range(3):
+        stream = stream.plus(y, bias)
+    torch.testing.assert_close(stream._x, x + 2 * y + 2 * bias)
+    total = x + 3 * y + 3 * bias
+    norm = Norm(4)
+    torch.testing.assert_close(stream.normed(norm), norm(total))
+    torch.testing.assert_close(stream.x, total)
+
+
+def test_what_stands_in_for_a_mixers_forward_is_heard_where_sums_wait(monkeypatch):
+    monkeypatch.setattr(model, "can_fuse", lambda *tensors: True)
+    built = build_model("attention > mlp @ 8", 11, 11, seed=0)
+    delayed = outlast.delay(built, "*.mixer", switch=5)
+    ends = built.head(built.norm(built.embedding(torch.arange(4)[None])))
+    assert torch.equal(built(torch.arange(4)[None])[0], ends)
+    delayed.remove()
+    assert not torch.equal(built(torch.arange(4)[None])[0], ends)
