@@ -226,3 +226,29 @@ def test_on_a_gpu_many_heads_twice_the_same_and_the_same_keys_kept(length):
     assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
     some = (parts.kept > 0).sum(2, keepdim=True).expand(-1, -1, 64).float()
     torch.testing.assert_close(once[2].float().sum(2), some, rtol=1e-2, atol=1)
+
+
+class Strict:
+    """A kernel that refuses arguments it has not named; compiled ones do, interpreted ones not."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        def launch(*given, **options):
+            known = {*self.kernel.arg_names, "num_warps", "num_stages", "maxnreg"}
+            assert set(options) <= known, set(options) - known
+            return self.kernel[grid](*given, **options)
+
+        return launch
+
+
+@no_gpu
+@pytest.mark.parametrize("length", [20, 100, 200, 600])
+def test_every_launch_gives_what_its_kernel_takes(length, monkeypatch, tf32):
+    from outlast.kernels.tra import triton as fused
+
+    for name in ("attend", "of_queries", "of_keys", "in_one", "in_turns"):
+        monkeypatch.setattr(fused, name, Strict(getattr(fused, name)))
+    case = Case(length, length, 16, batch=1, heads=1, key_heads=1)
+    case.run(case.inputs(torch.float16), "triton")

@@ -162,6 +162,7 @@ def _short(
 ) -> None:
     """Every head by one program."""
     options = call.options(form)
+    del options["SPARSE"]  # a head's few tiles are not worth asking about
     options["GIVEN"] = int(d_sums is not None)
     options["FLIPPED"] = int(form != "alone" and call.width >= FEWEST_FLIPPED)
     given = lse if d_sums is None else d_sums

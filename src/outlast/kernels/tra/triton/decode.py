@@ -15,7 +15,7 @@ from outlast.kernels.tra.triton.forward import _tile
 from outlast.kernels.tra.triton.launch import Call
 from outlast.kernels.tra.triton.tile import slope_of, triangle
 
-MOST_PARTS, FEWEST_KEYS, COLUMNS = 128, 512, 64
+MOST_PARTS, FEWEST_KEYS, COLUMNS = 128, 1024, 64
 
 
 @triton.jit(do_not_specialize=["heads", "groups", "keys", "offset", "share"])
