@@ -483,5 +483,5 @@ def test_everything_in_a_folder_is_plain(done: Path) -> None:
     record = json.loads((done / RUN).read_text())
     assert record["settings"]["steps"] == 20 != SETTINGS.steps
     assert record["shown"]["model"] == MODEL
-    assert record["model"].endswith("mlp(expand=4.0) @ 16, embedding=1.0, head=2")
+    assert record["model"].endswith("mlp(expand=4.0, dropout=0.0) @ 16, embedding=1.0, head=2")
     assert all(json.loads(line)["seed"] == 0 for line in (done / METRICS).read_text().splitlines())

@@ -34,6 +34,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "head": (),
     "norm": ("layer", "rms"),
     "residual": ("plain", "normalised"),
+    "dropout": (),
 }
 _LITERALS = {"true": True, "false": False, "none": None}
 _TOKEN = re.compile(
@@ -102,7 +103,8 @@ class Layout:
     `embedding` is how the token embedding starts: a standard deviation, or ``uniform(bound)``;
     `head` the number of outputs. `norm` is ``layer`` (the default) or ``rms``. `residual` says
     what the stream carries past a sublayer: ``plain`` (the default), x + f(norm(x)), or
-    ``normalised``, norm(x) + f(norm(x)).
+    ``normalised``, norm(x) + f(norm(x)). `dropout` is the share of the token embedding that is
+    dropped in training.
     """
 
     node: Node
@@ -111,6 +113,7 @@ class Layout:
     head: int | None = None
     norm: str | None = None
     residual: str | None = None
+    dropout: float | None = None
 
     @property
     def options(self) -> dict[str, Value]:
@@ -174,6 +177,10 @@ def _option(name: str, value: Value) -> Any:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise bad_value(name, write_value(value), "a number of outputs >= 1")
         return value
+    if name == "dropout":
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
+            raise bad_value(name, write_value(value), "a share from 0 to below 1")
+        return float(value)
     if name != "embedding":
         if value not in _OPTIONS[name]:
             raise bad_value(name, write_value(value), " | ".join(_OPTIONS[name]))

@@ -9,6 +9,7 @@ from outlast.errors import OutlastError, SpecError
 from outlast.mixers.attention import Attention, blocks
 from outlast.models import build_model
 from outlast.registry import mixers, schemes, weightings
+from tiny_runs import InMemory, tiny
 
 #: worth a test beyond the default and the options that are spelt out
 MORE = [
@@ -209,3 +210,26 @@ def test_every_scheme_goes_with_all_weights_or_says_why_not(scheme):
         close(torch.cat([first, layer(x[:, 3:], state)[0]], 1), whole)
         grads = torch.autograd.grad(whole.square().sum(), list(layer.parameters()))
         assert all(g.isfinite().all() for g in grads)
+
+
+@pytest.mark.parametrize("method", [(), ("random_positions(range=32)",)], ids=["plain", "drawn"])
+@pytest.mark.parametrize("scheme", plain_specs(schemes))
+def test_every_scheme_can_be_trained(scheme, method):
+    """Seeds stacked in one table, by the library's own step: also where a weight is one number."""
+    if scheme == "learned":
+        scheme = "learned(ceiling=32)"
+    run = tiny(
+        *method,
+        model=f"attention({scheme}, heads=2, dropout=0.1) > mlp @ 8",
+        steps=4,
+        block=2,
+        probe=0,
+        checkpoint=2,
+    )
+    made = InMemory(run)
+    before = {n: t.clone() for n, t in made.trainer.test_weights().items()}
+    made.steps(4)
+    after = made.trainer.test_weights()
+    assert all(torch.isfinite(torch.tensor(made.losses(seed))).all() for seed in run.seeds)
+    assert all(t.isfinite().all() for t in after.values())
+    assert not any(torch.equal(before[name], after[name]) for name in before)

@@ -17,7 +17,7 @@ from outlast.report import report
 from outlast.runs import CHECKPOINT, METRICS, read_metrics
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.fleet import Fleet
-from outlast.train.loop import Progress
+from outlast.train.loop import Progress, Trainer
 from outlast.train.optimiser import AdamW
 from outlast.train.session import begin, go_on, load
 from tiny_runs import CPU, InMemory, assert_same_run, checkpoint, tiny
@@ -69,9 +69,9 @@ def test_it_stays_as_it_was_at_the_start_of_the_block(
     before: dict[int, torch.Tensor] = {}
     block = Fleet.block
 
-    def look(self: Fleet) -> None:
+    def look(self: Fleet) -> list[Trainer]:
         before[self.trainers[0].step] = torch.cat([t.flatten(1) for t in self.rows.copy()], 1)
-        block(self)
+        return block(self)
 
     monkeypatch.setattr(Fleet, "block", look)
     break_rows(monkeypatch, {1: step})

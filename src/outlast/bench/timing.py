@@ -49,6 +49,8 @@ class Bench:
     seconds: float
     repeats: int = REPEATS
     say: Callable[[str], None] = lambda text: None
+    #: the folder of a trained run, for what measures one
+    run: Path | None = None
     rows: list[Row] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
 

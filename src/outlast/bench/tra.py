@@ -258,11 +258,25 @@ def cpu(bench: Bench) -> None:
     bench.rows += small.rows
 
 
+def against_libraries(bench: Bench) -> None:
+    """FoX of flash-linear-attention and AdaSplash, at n 8192."""
+    from outlast.bench.tra_beside import beside
+
+    beside(bench)
+
+
+def with_trained_gates(bench: Bench) -> None:
+    """Stopping early with the gates of a trained model, the run of `--run`."""
+    from outlast.bench.tra_beside import trained
+
+    trained(bench)
+
+
 def prepare(bench: Bench, sections: Sequence[str]) -> None:
     """Compile what the sections will use, side by side."""
     wide = {"forward", "backward", "decode"} & set(sections)
     jobs = [(attend, width) for width in (WIDTHS if wide else WIDTHS[:1]) for attend in OURS[:2]]
-    if "early" in sections:
+    if {"early", "trained"} & set(sections):
         jobs.append((OURS[2], WIDTHS[0]))
     side_by_side(_compile, jobs, max(1.0, bench.left() / 3))
 
@@ -281,12 +295,15 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "short": short,
     "decode": decode,
     "memory": memory,
+    "peers": against_libraries,
     "eager": against_eager,
     "compiled": against_compiled,
+    "trained": with_trained_gates,
     "cpu": cpu,
 }
 
 
 def default(device: torch.device) -> tuple[str, ...]:
     """What is run if nothing is asked for."""
-    return tuple(SECTIONS)[:-2] if device.type == "cuda" else ("cpu",)
+    asked_for = ("compiled", "trained", "cpu")
+    return tuple(s for s in SECTIONS if s not in asked_for) if device.type == "cuda" else ("cpu",)

@@ -15,6 +15,7 @@ def main(
     repeats: int = 20,
     device: str = "auto",
     out: Path | None = None,
+    run: Path | None = None,
 ) -> None:
     """Time something beside its peers, with the error of a result beside its time.
 
@@ -27,6 +28,7 @@ def main(
         repeats: Turns of each side; the median is shown.
         device: auto, cpu, cuda, cuda:1 ...
         out: A JSON file for the numbers; where a bench has a figure, it lies beside as PNG.
+        run: The folder of a trained run, for the section `trained` of tra.
     """
     import json
     import logging
@@ -41,7 +43,7 @@ def main(
 
     module = bench_module(name)
     where = pick_device(device)
-    bench = Bench(where, budget, repeats, logging.getLogger("outlast").info)
+    bench = Bench(where, budget, repeats, logging.getLogger("outlast").info, run)
     chosen = sections or module.default(where)
     for section in chosen:
         if section not in module.SECTIONS:

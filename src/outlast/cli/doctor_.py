@@ -17,12 +17,14 @@ def main() -> None:
 
     from outlast import __version__
     from outlast.cli.common import console
+    from outlast.kernels import libraries
     from outlast.kernels.choosing import has_triton
 
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_row("outlast", __version__)
     table.add_row("python", f"{platform.python_version()} on {platform.platform()}")
-    for name in ("torch", "numpy", "safetensors", "triton", "transformers", "lightning", "ray"):
+    others = (*libraries.PACKAGES.values(), "transformers", "lightning", "ray")
+    for name in ("torch", "numpy", "safetensors", "triton", *others):
         try:
             table.add_row(name, version(name))
         except PackageNotFoundError:
@@ -42,6 +44,11 @@ def main() -> None:
         "attention", f"{sdpa}; short sequences in one program (Triton)" if fused else sdpa
     )
     table.add_row("tra", "fused (Triton)" if fused else "blocks of queries in plain torch")
+    blocks = "blocks of queries in plain torch"
+    for row, package in (("forget", "fla"), ("entmax", "adasplash")):
+        there = cuda and libraries.installed(package)
+        some = f"{package} in 16 bit, under no_grad or by {libraries.SWITCH}=on; else {blocks}"
+        table.add_row(row, some if there else blocks)
     table.add_row("norm, gelu, losses, AdamW", "fused for all seeds (Triton)" if fused else plain)
     table.add_row("a training step", "captured as a CUDA graph" if cuda else plain)
     console.print(table)

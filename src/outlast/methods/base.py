@@ -39,6 +39,9 @@ class Setup:
     steps: int
     parts: tuple[str, ...]
     lengths: tuple[int, int]
+    #: the most tokens of a training sequence, and of what the model can take (None: no limit)
+    tokens: int = 0
+    ceiling: int | None = None
 
 
 @dataclass
@@ -47,6 +50,8 @@ class Control:
 
     weights: dict[str, float]
     lengths: tuple[int, int]
+    #: the range that positions are drawn from; 0: they are counted
+    span: int = 0
     gate: dict[Pathway, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0))
     leak: dict[Pathway, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0))
     rate: dict[Pathway, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0))

@@ -38,7 +38,7 @@ from outlast.specs import Spec
 
 @methods.register("dat")
 class DelayedAttention(Phased):
-    """Delayed attention training: attention joins when the recurrent pathway has learned."""
+    """Delayed attention training: attention joins when recurrence has learned its part."""
 
     paper = "arXiv 2510.00258"
 

@@ -17,6 +17,7 @@ from outlast.kernels import pointwise
 from outlast.kernels.choosing import product_type
 from outlast.kernels.linear import linear as stacked_linear
 from outlast.kernels.norm import add_norm, norm, rms
+from outlast.mixers.chance import Told
 from outlast.specs import Spec
 
 Pathway = Literal["recurrent", "attention", "pointwise"]
@@ -29,6 +30,10 @@ class Mixer(nn.Module):
     spec: Spec
     pathway: ClassVar[Pathway]
     ceiling: int | None = None
+    #: the share of something that is dropped in training
+    dropout: float = 0.0
+    #: of the pass that is under way; the model sees to it
+    told: Told = Told()
 
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
         raise NotImplementedError

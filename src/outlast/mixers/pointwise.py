@@ -1,6 +1,7 @@
 """`mlp` and `glu`: what happens inside a token, between the mixers.
 
-mlp: W₂ gelu(W₁ x).  glu: W₃ (W₁ x * silu(W₂ x)) (Shazeer, arXiv 2002.05202).
+mlp: W₂ gelu(W₁ x).  glu: W₃ (W₁ x * silu(W₂ x)) (Shazeer, arXiv 2002.05202). `dropout` is of what
+the last map is given, in training.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from outlast.errors import bad_value
 from outlast.mixers.base import Linear, Mixer, State, linear, linear_gelu, linear_glu
+from outlast.mixers.chance import check_share, drop
 from outlast.registry import mixers
 
 
@@ -16,29 +18,34 @@ class _Pointwise(Mixer):
     pathway = "pointwise"
     down: Linear
 
-    def __init__(self, width: int, expand: float) -> None:
+    def __init__(self, width: int, expand: float, dropout: float) -> None:
         super().__init__()
         if expand <= 0:
             raise bad_value("expand", expand, "a number > 0")
         self.inner = max(1, round(width * expand))
+        self.dropout = check_share(dropout)
 
     def widened(self, x: Tensor) -> Tensor:
         """What is inside, (batch, tokens, inner)."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
-        return self.down(self.widened(x)), None
+        return self.down(self._given(x)), None
 
     def unbiased(self, x: Tensor, state: State = None) -> tuple[Tensor, Tensor | None, State]:
-        return linear(self.widened(x), self.down.weight), self.down.bias, None
+        return linear(self._given(x), self.down.weight), self.down.bias, None
+
+    def _given(self, x: Tensor) -> Tensor:
+        """What is inside, less what is dropped."""
+        return drop(self.widened(x), self.dropout, self.told.key)
 
 
 @mixers.register("mlp")
 class MLP(_Pointwise):
     """Two linear maps with a GELU between; `expand` times as wide inside."""
 
-    def __init__(self, width: int, expand: float = 4.0) -> None:
-        super().__init__(width, expand)
+    def __init__(self, width: int, expand: float = 4.0, dropout: float = 0.0) -> None:
+        super().__init__(width, expand, dropout)
         self.up = Linear(width, self.inner)
         self.down = Linear(self.inner, width)
 
@@ -50,8 +57,8 @@ class MLP(_Pointwise):
 class GLU(_Pointwise):
     """Gated linear unit with SiLU; `expand` defaults to the MLP's parameter count (8/3)."""
 
-    def __init__(self, width: int, expand: float = 8 / 3) -> None:
-        super().__init__(width, expand)
+    def __init__(self, width: int, expand: float = 8 / 3, dropout: float = 0.0) -> None:
+        super().__init__(width, expand, dropout)
         self.up = Linear(width, 2 * self.inner)
         self.down = Linear(self.inner, width)
 

@@ -28,6 +28,7 @@ def canonical_layout(text: str | Layout, full: bool = False) -> Layout:
         layout.head,
         None if layout.norm == "layer" else layout.norm,
         None if layout.residual == "plain" else layout.residual,
+        layout.dropout or None,
     )
 
 

@@ -10,13 +10,16 @@ the gate there is the *leak*: how much of the gradient passes from a sublayer to
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from outlast.errors import bad_value
 from outlast.kernels.choosing import can_fuse
 from outlast.mixers.base import Linear, Mixer, Norm, Pathway, RMSNorm, State
+from outlast.mixers.chance import EMBEDDING, Told, drop, fixed_positions, fold
 from outlast.specs import Layout, Spec
 
 Setting = Literal["off", "on", "between"]
@@ -206,7 +209,11 @@ class Branches(nn.Module):
 
 
 class Model(nn.Module):
-    """Tokens (batch, tokens) to logits (batch, tokens, outputs), whole or in chunks."""
+    """Tokens (batch, tokens) to logits (batch, tokens, outputs), whole or in chunks.
+
+    A model trained with `random_positions` has a `span`, the range they were drawn from; where it
+    has one and no positions are given, whole sequences get those of `fixed_positions`.
+    """
 
     def __init__(self, layout: Layout, body: Chain, vocabulary: int, outputs: int) -> None:
         super().__init__()
@@ -220,14 +227,52 @@ class Model(nn.Module):
         else:
             nn.init.normal_(self.embedding.weight, std=layout.embedding or EMBEDDING_SCALE)
         self.body = body
+        self.span = 0
         self.norm = make_norm(layout.width, layout.norm)
         self.head = Linear(layout.width, outputs)
 
-    def forward(self, tokens: Tensor, state: ModelState | None = None) -> tuple[Tensor, ModelState]:
+    def forward(
+        self,
+        tokens: Tensor,
+        state: ModelState | None = None,
+        *,
+        positions: Tensor | None = None,
+        key: Tensor | None = None,
+    ) -> tuple[Tensor, ModelState]:
+        """Logits and the state after these tokens.
+
+        `positions` (tokens,) is where the tokens stand, increasing, if not one after the other;
+        `key` () is a whole number, new in each step of training, that all dropout hangs on.
+        Without one nothing is dropped.
+        """
         before = iter(state) if state is not None else iter([None] * len(self.sublayers()))
         after: list[State] = []
-        stream = self.body(Stream(self.embedding(tokens)), before, after)
+        if positions is None and self.span and state is None:
+            positions = fixed_positions(tokens.shape[1], self.span, tokens.device)
+        elif positions is not None and positions.shape != tokens.shape[1:]:
+            raise bad_value(
+                "positions", list(positions.shape), f"one for each of {tokens.shape[1]} tokens"
+            )
+        with self._telling(positions, key):
+            embedded = self.embedding(tokens)
+            if key is not None and self.layout.dropout:
+                embedded = drop(embedded, self.layout.dropout, fold(key, EMBEDDING))
+            stream = self.body(Stream(embedded), before, after)
         return self.head(stream.normed(self.norm)), tuple(after)
+
+    @contextmanager
+    def _telling(self, positions: Tensor | None, key: Tensor | None) -> Iterator[None]:
+        """Tell every mixer of this pass; those with dropout have a key of their own."""
+        silent = positions is None and key is None
+        mixers = [] if silent else [s.mixer for s in self.sublayers()]
+        try:
+            for number, mixer in enumerate(mixers):
+                own = fold(key, number) if key is not None and mixer.dropout else None
+                mixer.told = Told(positions, own)
+            yield
+        finally:
+            for mixer in mixers:
+                mixer.told = Told()
 
     def sublayers(self) -> list[Sublayer]:
         """Every sublayer, in the order of the layout line."""
@@ -247,6 +292,11 @@ class Model(nn.Module):
         """The most tokens the model can take; None where nothing in it has a limit."""
         limits = [s.mixer.ceiling for s in self.sublayers() if s.mixer.ceiling is not None]
         return min(limits, default=None)
+
+    @property
+    def placed(self) -> bool:
+        """Whether anything in it asks where a token stands."""
+        return any(getattr(s.mixer, "placed", False) for s in self.sublayers())
 
     @property
     def size(self) -> int:

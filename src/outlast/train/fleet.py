@@ -104,6 +104,7 @@ class Fleet:
             settings.block,
             min(told, default=0),
             share,
+            any(t.control(row).span for t in self.trainers for row in range(len(t.run.seeds))),
         )
         self.chosen = tuple(range(len(self.rows)))
         self.set_waves(found.waves)

@@ -20,14 +20,15 @@ import torch
 from torch import Tensor
 
 from outlast.errors import RunFolderError, TrainingError
-from outlast.methods.base import PATHWAYS, Control, Losses, Setup
+from outlast.methods.base import PATHWAYS, Control, Losses
+from outlast.mixers.chance import fixed_positions
 from outlast.registry import methods as method_registry
 from outlast.registry import tasks as task_registry
 from outlast.runs import CHECKPOINT, append_metrics, cut_metrics
 from outlast.tasks import Batch
 from outlast.train.checkpoint import load_checkpoint, restore, save_checkpoint
 from outlast.train.data import fresh, nothing
-from outlast.train.plan import Conductor, Plan
+from outlast.train.plan import Conductor, Plan, setup
 from outlast.train.rows import Rows, decay_among
 from outlast.train.settings import RunSpec
 from outlast.train.stack import Stack
@@ -67,10 +68,10 @@ class Trainer:
         self.settings = run.settings
         self.task = task_registry.build(run.task)
         built = [method_registry.build(m) for m in run.methods]
-        setup = Setup(run.settings.steps, self.task.parts, self.task.lengths)
-        self.conductor = Conductor(built, setup, run.settings, run.seeds)
         self.rows = Rows.make([run], device) if rows is None else rows
         self.stack, self.optimiser = self.rows.stack, self.rows.optimiser
+        known = setup(run.settings, self.task, self.stack.model)
+        self.conductor = Conductor(built, known, run.settings, run.seeds)
         self.decay = decay_among(built)
         self.average = None if self.decay is None else self.rows.average
         #: steps each seed's average has seen, for the correction of its start
@@ -319,20 +320,24 @@ def ended_early(parked: Sequence[int | None], succeeded: Sequence[int | None]) -
 
 def tester(stack: Stack, trainers: Sequence[Trainer]) -> Callable[[Tensor], Tensor]:
     """Tokens (batch, tokens) to the logits of every row; the stack's rows are the trainers'."""
-    gates = torch.tensor(
-        [
-            [t.control(row).gate[p] for p in PATHWAYS]
-            for t in trainers
-            for row in range(len(t.run.seeds))
-        ]
-    )
+    controls = [t.control(row) for t in trainers for row in range(len(t.run.seeds))]
+    gates = torch.tensor([[c.gate[p] for p in PATHWAYS] for c in controls])
+    spans = sorted({c.span for c in controls})
     stack.set_controls(
         {p: gates[:, i].tolist() for i, p in enumerate(PATHWAYS)}, {p: [1.0] for p in PATHWAYS}
     )
     each = [t.test_weights() for t in trainers]
     weights = each[0] if len(each) == 1 else {n: torch.cat([w[n] for w in each]) for n in each[0]}
     gates = gates.to(stack.table.device)
-    return lambda tokens: stack.run(tokens[None], weights, gates)
+
+    def test(tokens: Tensor) -> Tensor:
+        if spans == [0]:
+            return stack.run(tokens[None], weights, gates)
+        drawn = {n: fixed_positions(tokens.shape[1], n, tokens.device) for n in spans}
+        positions = [drawn[c.span] for c in controls] if len(spans) > 1 else list(drawn.values())
+        return stack.run(tokens[None], weights, gates, positions=torch.stack(positions))
+
+    return test
 
 
 def _rounded(names: tuple[str, ...], values: Tensor) -> dict[str, float]:

@@ -52,7 +52,14 @@ def even(rows: int, most: int) -> list[slice]:
 
 
 def fit(
-    rows: Rows, data: Batch, parts: int, bf16: bool, block: int, together: int, share: float
+    rows: Rows,
+    data: Batch,
+    parts: int,
+    bf16: bool,
+    block: int,
+    together: int,
+    share: float,
+    drawn: bool = False,
 ) -> Fit:
     """Waves for all rows, by one step's data of some of them (s, batch, tokens).
 
@@ -62,7 +69,7 @@ def fit(
     if together:
         return _told(len(rows), together, "as told")
     some, device = len(data.inputs), data.inputs.device
-    each = max(1.0, dry_step(rows.part(slice(some)), data, parts, bf16) / some)
+    each = max(1.0, dry_step(rows.part(slice(some)), data, parts, bf16, drawn) / some)
     copies = 2 * sum(table.nbytes for table in rows.tables())  # of a block's start, and a capture's
     tables = copies + TABLES * block * len(rows) * 3 * data.inputs[0].nbytes
     room = free_memory(device) * USABLE[device.type] * share - tables
@@ -79,14 +86,21 @@ def _told(rows: int, most: int, why: str) -> Fit:
     return Fit(waves, f"{seeds} in {len(waves)} waves of {largest} at most ({why})")
 
 
-def dry_step(rows: Rows, data: Batch, parts: int, bf16: bool) -> float:
-    """Bytes that a forward and backward pass takes; nothing is changed."""
+def dry_step(rows: Rows, data: Batch, parts: int, bf16: bool, drawn: bool = False) -> float:
+    """Bytes that a forward and backward pass takes; nothing is changed.
+
+    `drawn`: each seed has positions of its own, and so a bias of its own.
+    """
     device = data.inputs.device
     rows.stack.set_controls({p: [1.0] for p in PATHWAYS}, {p: [1.0] for p in PATHWAYS})
 
+    keys = torch.zeros(len(rows), dtype=torch.long, device=device)
+    tokens = torch.arange(data.inputs.shape[-1], device=device)
+    positions = tokens.repeat(len(rows), 1) if drawn else None
+
     def losses() -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            logits = rows.stack.run(data.inputs)
+            logits = rows.stack.run(data.inputs, positions=positions, keys=keys)
         return part_losses(logits, data.targets, data.part, parts, IGNORE)[0].sum()
 
     if device.type == "cuda":

@@ -12,6 +12,10 @@ from torch import Tensor
 
 from outlast.methods.base import PATHWAYS, Control, Event, Losses, Method, MethodState, Setup
 from outlast.mixers.base import Pathway
+from outlast.mixers.chance import draw_positions
+from outlast.models import Model
+from outlast.streams import stream_seed
+from outlast.tasks import Task
 from outlast.train.settings import Settings
 
 
@@ -20,6 +24,8 @@ class Plan:
     """Tables over (steps of the block, seeds, pathways or parts), and one length range a seed.
 
     `alive` (steps, seeds) is 0 where a seed is left as it is: it is parked, or its run has ended.
+    `keys` (steps, seeds) are what all chance in the model hangs on. `positions` (steps, seeds,
+    tokens) is where the tokens stand; it is empty where they are counted.
     """
 
     gates: Tensor
@@ -28,6 +34,8 @@ class Plan:
     active: Tensor
     weights: Tensor
     alive: Tensor
+    keys: Tensor
+    positions: Tensor
     lengths: list[tuple[int, int]]
 
     def without(self, rows: Sequence[int]) -> Plan:
@@ -47,12 +55,20 @@ class Plan:
         if len(plans) == 1:
             return plans[0]
         steps = max(len(p.alive) for p in plans)
+        tokens = max(p.positions.shape[2] for p in plans)
+        plans = [p.counted(tokens) for p in plans]
 
         def table(name: str) -> Tensor:
             return torch.cat([pad_steps(getattr(p, name), steps) for p in plans], 1)
 
         lengths = [pair for p in plans for pair in p.lengths]
         return cls._settled(cls(**{n: table(n) for n in TABLES}, lengths=lengths))
+
+    def counted(self, tokens: int) -> Plan:
+        """The same with positions for so many tokens, if there were none."""
+        if self.positions.shape[2] or not tokens:
+            return self
+        return replace(self, positions=torch.arange(tokens).expand(*self.alive.shape, -1))
 
     def column(self, table: Tensor, pathway: Pathway) -> list[float]:
         """Every value that a pathway takes in this block."""
@@ -75,7 +91,7 @@ class Plan:
 
 
 #: the tables of a plan, by name
-TABLES = ("gates", "leaks", "rates", "active", "weights", "alive")
+TABLES = ("gates", "leaks", "rates", "active", "weights", "alive", "keys", "positions")
 
 
 def pad_steps(table: Tensor, steps: int, value: float = 0) -> Tensor:
@@ -84,6 +100,12 @@ def pad_steps(table: Tensor, steps: int, value: float = 0) -> Tensor:
     return (
         F.pad(table, (0, 0) * (table.dim() - 1) + (0, missing), value=value) if missing else table
     )
+
+
+def setup(settings: Settings, task: Task, model: Model) -> Setup:
+    """What the methods of a run may know of it."""
+    tokens = task.tokens(task.lengths[1])
+    return Setup(settings.steps, task.parts, task.lengths, tokens, model.ceiling)
 
 
 class Conductor:
@@ -103,7 +125,7 @@ class Conductor:
         return control
 
     def plan(self, begin: int, end: int) -> Plan:
-        """The tables for steps `begin` to `end`; lengths are those of the first step."""
+        """The tables for steps `begin` to `end`; lengths and spans are those of the first step."""
         rows = range(len(self.seeds))
         controls = [[self.control(step, row) for row in rows] for step in range(begin, end)]
 
@@ -112,6 +134,9 @@ class Conductor:
 
         rates = table(lambda c: [c.rate[p] for p in PATHWAYS])
         base = torch.tensor([self.settings.rate(step) for step in range(begin, end)])
+        keys = torch.tensor(
+            [[stream_seed("chance", s, step) for s in self.seeds] for step in range(begin, end)]
+        )
         return Plan(
             gates=table(lambda c: [c.gate[p] for p in PATHWAYS]),
             leaks=table(lambda c: [c.leak[p] for p in PATHWAYS]),
@@ -119,8 +144,18 @@ class Conductor:
             active=table(lambda c: [float(c.learns(p)) for p in PATHWAYS]),
             weights=table(lambda c: [c.weights[p] for p in self.setup.parts]),
             alive=torch.ones(end - begin, len(self.seeds)),
+            keys=keys,
+            positions=self._positions(keys, [c.span for c in controls[0]]),
             lengths=[c.lengths for c in controls[0]],
         )
+
+    def _positions(self, keys: Tensor, spans: Sequence[int]) -> Tensor:
+        """Positions for the longest sequence there can be: they do not hang on the data."""
+        tokens = self.setup.tokens
+        if not any(spans):
+            return keys.new_zeros(*keys.shape, 0)
+        rows = [draw_positions(keys[:, row], tokens, span) for row, span in enumerate(spans)]
+        return torch.stack(rows, 1)
 
     def observe(self, step: int, row: int, losses: Losses) -> list[tuple[Method, Event]]:
         """Show every method the losses of a seed; returns what happened."""

@@ -22,7 +22,7 @@ from outlast import __version__
 from outlast.errors import OutlastError, RunFolderError, TrainingError, bad_value
 from outlast.evaluate.accuracy import chance_levels
 from outlast.evaluate.ladder import out_of_reach, rungs
-from outlast.methods.base import Setup
+from outlast.methods.base import Control
 from outlast.models import Model, build_model
 from outlast.models.build import canonical_layout
 from outlast.registry import methods, tasks
@@ -31,6 +31,7 @@ from outlast.tasks import Task
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.fleet import Fleet
 from outlast.train.loop import Progress, Trainer, ended_early
+from outlast.train.plan import setup
 from outlast.train.settings import RunSpec
 from outlast.train.stopping import NEVER, read_stop
 
@@ -69,8 +70,12 @@ def describe(run: RunSpec) -> dict[str, Any]:
     """What `run.json` holds: the record and what a reader wants to know beside it."""
     task = tasks.build(run.task)
     model = build_model(run.model, task.vocabulary, task.classes, seed=0)
+    known = setup(run.settings, task, model)
     for spec in run.methods:  # one that does not go with the task is an error now
-        methods.build(spec).begin(Setup(run.settings.steps, task.parts, task.lengths))
+        method, control = methods.build(spec), Control.plain(known)
+        method.control(0, method.begin(known), control)
+        if control.span and not model.placed:
+            log.warning("%s: nothing in this model asks where a token stands", method.spec.name)
     _check_stop(run, task, model)
     return {
         "format": FORMAT,
@@ -193,6 +198,7 @@ def load(folder: str | Path, seed: int | None = None) -> Model:
         sublayer.set_gate(control.gate[sublayer.pathway])
         sublayer.set_leak(1.0)
         sublayer.lends_bias = False  # from here on it may be hooked on to
+    model.span = control.span
     return model.eval()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,14 +82,15 @@ class Stack:
     def named(self, table: Tensor) -> dict[str, Tensor]:
         """Views of a table under the parameters' names, each (S, *shape)."""
         detached = table.detach()
-        return {n: detached[:, c].unflatten(1, self.shapes[n]) for n, c in self.slices.items()}
+        seeds = len(table)
+        return {n: detached[:, c].view(seeds, *self.shapes[n]) for n, c in self.slices.items()}
 
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient of a loss as a table; weights that took no part have 0."""
         found = torch.autograd.grad(
             loss, [self.leaves[n] for n in self.names], materialize_grads=True
         )
-        columns = [g.flatten(1) for g in found]
+        columns = [g.reshape(len(self.seeds), -1) for g in found]
         spare = self.width - sum(c.shape[1] for c in columns)
         return torch.cat([*columns, columns[0].new_zeros(len(self.seeds), spare)], 1)
 
@@ -106,28 +108,48 @@ class Stack:
         weights: dict[str, Tensor] | None = None,
         gates: Tensor | None = None,
         leaks: Tensor | None = None,
+        positions: Tensor | None = None,
+        keys: Tensor | None = None,
     ) -> Tensor:
         """Logits (S, batch, tokens, outputs) of inputs (S or 1, batch, tokens).
 
         `gates` and `leaks` are (S, pathways); they matter only where `set_controls` found seeds
-        that differ or a value between 0 and 1.
+        that differ or a value between 0 and 1. `positions` (S or 1, tokens or more) is where the
+        tokens stand, if they are not counted, and `keys` (S) what dropout hangs on, if there is
+        to be any.
         """
         weights = self.leaves if weights is None else weights
         ones = self.table.new_ones(len(self.seeds), len(PATHWAYS))
         gates, leaks = ones if gates is None else gates, ones if leaks is None else leaks
         names = {n: m.pathway for n, m in self.model.named_modules() if hasattr(m, "gating")}
 
-        def one(own: dict[str, Tensor], tokens: Tensor, gate: Tensor, leak: Tensor) -> Tensor:
+        def one(
+            own: dict[str, Tensor],
+            tokens: Tensor,
+            gate: Tensor,
+            leak: Tensor,
+            places: Tensor | None,
+            key: Tensor | None,
+        ) -> Tensor:
             buffers = {}
             for name, pathway in names.items():
                 column = PATHWAYS.index(pathway)
                 buffers[f"{name}.gate"] = gate[column]
                 buffers[f"{name}.leak"] = leak[column]
-            logits, _ = functional_call(self.model, (own, buffers), (tokens,))
+            told = {"positions": places, "key": key}
+            logits, _ = functional_call(self.model, (own, buffers), (tokens,), told)
             return logits
 
-        shared = inputs.shape[0] == 1
-        found: Tensor = vmap(one, in_dims=(0, None if shared else 0, 0, 0))(
-            weights, inputs[0] if shared else inputs, gates, leaks
-        )
+        places = None if positions is None else positions[:, : inputs.shape[-1]]
+        each: list[tuple[Any, int | None]] = [_shared(inputs), (gates, 0), (leaks, 0)]
+        each += [_shared(places), (keys, None if keys is None else 0)]
+        values, axes = zip(*each, strict=True)
+        found: Tensor = vmap(one, in_dims=(0, *axes))(weights, *values)
         return found
+
+
+def _shared(table: Tensor | None) -> tuple[Tensor | None, int | None]:
+    """A table of all seeds and the axis of the seeds in it; one row is for all of them."""
+    if table is None or table.shape[0] > 1:
+        return table, None if table is None else 0
+    return table[0], None

@@ -34,6 +34,8 @@ class Block:
     active: Tensor
     weights: Tensor
     alive: Tensor
+    keys: Tensor
+    positions: Tensor
 
     @classmethod
     def of(cls, data: Batch, plan: Plan) -> Block:
@@ -75,7 +77,8 @@ class Stepper:
         metrics = torch.zeros(steps, seeds, 2, len(self.parts), device=self.device)
         if self.device.type == "cuda":
             modes = tuple((s.gating, s.leaking) for s in self.stack.model.sublayers())
-            return self._replay((tuple(block.inputs.shape), modes, len(used)), block, metrics)
+            shape = (tuple(block.inputs.shape), block.positions.shape[-1])
+            return self._replay((shape, modes, len(used)), block, metrics)
         self.cursor.zero_()
         for _ in range(steps):
             self._step(block, metrics)
@@ -84,7 +87,13 @@ class Stepper:
     def _step(self, block: Block, metrics: Tensor) -> None:
         now = block.at(self.cursor)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            logits = self.stack.run(now.inputs, gates=now.gates, leaks=now.leaks)
+            logits = self.stack.run(
+                now.inputs,
+                gates=now.gates,
+                leaks=now.leaks,
+                positions=now.positions if now.positions.shape[-1] else None,
+                keys=now.keys,
+            )
         losses, accuracies = part_losses(logits, now.targets, now.part, len(self.parts), IGNORE)
         gradient = self.stack.gradient((losses * now.weights).sum())
         self.optimiser.update(gradient, now.rates, now.active)

@@ -9,6 +9,7 @@ extra memory is that of one block: about `BUDGET` numbers a table, whatever the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.func import functional_call
 from outlast.kernels.attention import attend
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.mixers.attention.weights.base import Weights
+from outlast.mixers.chance import drop
 
 #: how many scores (of one seed) may be held at once
 BUDGET = 2**24
@@ -26,11 +28,14 @@ Blocked = tuple[Tensor, Tensor | None]
 
 
 class Look(nn.Module):
-    """One block: q (b, h, tq, d) over k, v (b, h, tk, d), the last query on the last key."""
+    """One block: q (b, h, tq, d) over k, v (b, h, tk, d), the last query on the last key.
 
-    def __init__(self, scheme: Scheme, weights: Weights) -> None:
+    `positions` (tk,) is where the keys stand. With a `key` a share of the logits is dropped.
+    """
+
+    def __init__(self, scheme: Scheme, weights: Weights, dropout: float = 0.0) -> None:
         super().__init__()
-        self.scheme, self.weights = scheme, weights
+        self.scheme, self.weights, self.dropout = scheme, weights, dropout
 
     def forward(
         self,
@@ -40,12 +45,15 @@ class Look(nn.Module):
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        key: Tensor | None = None,
     ) -> Blocked:
         """What the queries get (b, h, tq, dv), and the weights' carry after them."""
-        allowed = positions[:, None] >= torch.arange(k.shape[-2], device=k.device)
-        weighed = self.scheme.weigh(q, k, marks, positions, allowed)
+        queries, first = positions[-q.shape[-2] :], k.shape[-2] - q.shape[-2]
+        change = partial(drop, share=self.dropout, key=key, first=first)
+        allowed = queries[:, None] >= positions
+        weighed = self.scheme.weigh(q, k, marks, queries, allowed, positions, change)
         if weighed is None:
-            scores = self.scheme.scores(q, k, marks, positions)
+            scores = change(self.scheme.scores(q, k, marks, queries, positions))
             masked = scores.masked_fill(~allowed, float("-inf"))
             weighed, carry = self.weights.normalise(masked, carry)
         return weighed @ v, carry
@@ -66,9 +74,10 @@ class Fused(nn.Module):
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        key: None = None,
     ) -> Blocked:
-        """As `Look.forward`."""
-        return attend(q, k, v, self.scheme.bias(positions, k.shape[-2])), carry
+        """As `Look.forward`; nothing is dropped."""
+        return attend(q, k, v, self.scheme.bias(positions[-q.shape[-2] :], positions)), carry
 
 
 def in_blocks(
@@ -80,48 +89,47 @@ def in_blocks(
     marks: Tensor | None,
     carry: Tensor | None,
     scores_a_row: int,
+    key: Tensor | None = None,
 ) -> Blocked:
-    """All queries, as many at a time as the budget allows."""
+    """All queries, as many at a time as the budget allows; `positions` are those of the keys."""
     queries, keys = q.shape[-2], k.shape[-2]
     rows = max(1, BUDGET // scores_a_row)
     if queries <= rows:
-        return look(positions, carry, marks, q, k, v)  # type: ignore[no-any-return]
+        return look(positions, carry, marks, q, k, v, key)  # type: ignore[no-any-return]
     parts = []
     for start in range(0, queries, rows):
         end = min(start + rows, queries)
         seen = keys - queries + end
         y, carry = _again_in_backward(
             look,
-            positions[start:end],
+            positions[:seen],
             carry,
             None if marks is None else marks[..., :seen, :],
             q[..., start:end, :],
             k[..., :seen, :],
             v[..., :seen, :],
+            key,
         )
         parts.append(y)
     return torch.cat(parts, -2), carry
 
 
-def _again_in_backward(
-    look: nn.Module, positions: Tensor, carry: Tensor | None, marks: Tensor | None, *qkv: Tensor
-) -> Blocked:
+def _again_in_backward(look: nn.Module, *given: Tensor | None) -> Blocked:
     """`look`, keeping its inputs alone; weights travel as inputs, so that seeds may be stacked."""
     if not torch.is_grad_enabled():
-        return look(positions, carry, marks, *qkv)  # type: ignore[no-any-return]
+        return look(*given)  # type: ignore[no-any-return]
     own = dict(look.named_parameters())
-    optional = [t for t in (carry, marks) if t is not None]
+    inputs = [t for t in given if t is not None]
 
     def run(*tensors: Tensor) -> Any:
-        left = list(tensors)
-        parameters = {name: left.pop(0) for name in own}
-        before = left.pop(0) if carry is not None else None
-        noted = left.pop(0) if marks is not None else None
-        with torch.autocast(left[0].device.type, enabled=False):
-            y, after = functional_call(look, parameters, (positions, before, noted, *left))
+        parameters = dict(zip(own, tensors, strict=False))
+        left = iter(tensors[len(own) :])
+        filled = [None if t is None else next(left) for t in given]
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            y, after = functional_call(look, parameters, tuple(filled))
         return y if after is None else (y, after)
 
-    found = _Recomputed.apply(run, *own.values(), *optional, *qkv)  # type: ignore[no-untyped-call]
+    found = _Recomputed.apply(run, *own.values(), *inputs)  # type: ignore[no-untyped-call]
     return found if isinstance(found, tuple) else (found, None)
 
 
@@ -144,6 +152,14 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        found: Any = torch.func.vjp(ctx.run, *ctx.saved_tensors)
+        saved = ctx.saved_tensors
+        floating = [t for t in saved if t.is_floating_point()]
+
+        def run(*tensors: Tensor) -> Any:  # positions and keys have no gradient
+            left = iter(tensors)
+            return ctx.run(*(next(left) if t.is_floating_point() else t for t in saved))
+
+        found: Any = torch.func.vjp(run, *floating)
         output, pull = found
-        return None, *pull(grads if isinstance(output, tuple) else grads[0])
+        pulled = iter(pull(grads if isinstance(output, tuple) else grads[0]))
+        return None, *(next(pulled) if t.is_floating_point() else None for t in saved)

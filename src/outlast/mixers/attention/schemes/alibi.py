@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outlast.mixers.attention.schemes.base import Scheme
+from outlast.mixers.attention.schemes.base import Scheme, distances
 from outlast.registry import schemes
 
 
@@ -21,8 +21,7 @@ class Alibi(Scheme):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads)
 
-    def bias(self, positions: Tensor, keys: int) -> Tensor:
+    def bias(self, positions: Tensor, keys: Tensor | int) -> Tensor:
         head = torch.arange(1, self.heads + 1, device=positions.device)
         slope = 2.0 ** (-8 * head / self.heads)
-        distance = positions[:, None] - torch.arange(keys, device=positions.device)
-        return (-slope[:, None, None] * distance).unsqueeze(0)
+        return (-slope[:, None, None] * distances(positions, keys)).unsqueeze(0)

@@ -8,18 +8,29 @@ through the blocked path of `blocks.py`. What it needs to know of each token bey
 notes down as `marks`, which are kept in the cache beside keys and values.
 
 Shapes: x (batch, tokens, width); q (batch, heads, queries, head width); k the same with keys;
-marks (batch, heads, keys, any number); the last query is the last key. `positions` (queries,)
-counts from the start of the sequence, cached tokens included.
+marks (batch, heads, keys, any number); the last query is the last key. `positions` (queries,) is
+where the queries stand and `keys` (keys,) where the keys do: both count from the start of the
+sequence, cached tokens included, unless the positions were drawn (`random_positions`): then they
+still increase from token to token, but not by 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from outlast.specs import Spec
+
+#: what is done to logits before weights are made of them
+Change = Callable[[Tensor], Tensor]
+
+
+def unchanged(logits: Tensor) -> Tensor:
+    """Nothing is."""
+    return logits
 
 
 class Scheme(nn.Module):
@@ -33,6 +44,8 @@ class Scheme(nn.Module):
     ceiling: int | None = None
     #: how many numbers are held for each score and head at the worst, for the size of blocks
     heavy: ClassVar[int] = 1
+    #: whether it asks where a token stands; else positions that are drawn change nothing
+    placed: bool = True
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -61,29 +74,49 @@ class Scheme(nn.Module):
         """What is to be remembered of each token, (batch, heads, tokens, any number)."""
         return None
 
-    def bias(self, positions: Tensor, keys: int) -> Tensor | None:
-        """What is added to the scores of these queries over the first `keys` keys.
+    def bias(self, positions: Tensor, keys: Tensor | int) -> Tensor | None:
+        """What is added to the scores of these queries over these keys (or the first so many).
 
         (1, heads, queries, keys).
         """
         return None
 
-    def scores(self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor) -> Tensor:
+    def scores(
+        self,
+        q: Tensor,
+        k: Tensor,
+        marks: Tensor | None,
+        positions: Tensor,
+        keys: Tensor | None = None,
+    ) -> Tensor:
         """The scores (batch, heads, queries, keys); those of later keys do not matter."""
         scores = products(q, k)
-        bias = self.bias(positions, k.shape[-2])
+        bias = self.bias(positions, k.shape[-2] if keys is None else keys)
         return scores if bias is None else scores + bias
 
     def weigh(
-        self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor, allowed: Tensor
+        self,
+        q: Tensor,
+        k: Tensor,
+        marks: Tensor | None,
+        positions: Tensor,
+        allowed: Tensor,
+        keys: Tensor | None = None,
+        change: Change = unchanged,
     ) -> Tensor | None:
-        """The weights themselves, for a scheme that makes its own; 0 where not `allowed`."""
+        """The weights themselves, for a scheme that makes its own; 0 where not `allowed`.
+
+        `change` is to be applied to the logits they are made of.
+        """
         return None
 
     def fused(
         self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, positions: Tensor
     ) -> Tensor | None:
-        """What the queries get, from a kernel made for this scheme; None: there is none."""
+        """What the queries get, from a kernel made for this scheme; None: there is none.
+
+        Asked for where the scheme makes its own weights, or they are a softmax.
+        """
         return None
 
     @property
@@ -102,6 +135,8 @@ def products(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.mT / q.shape[-1] ** 0.5
 
 
-def distances(positions: Tensor, keys: int) -> Tensor:
+def distances(positions: Tensor, keys: Tensor | int) -> Tensor:
     """How far each key lies back from each query, (queries, keys); below 0 for later keys."""
-    return positions[:, None] - torch.arange(keys, device=positions.device)
+    if isinstance(keys, int):
+        keys = torch.arange(keys, device=positions.device)
+    return positions[:, None] - keys

@@ -30,6 +30,7 @@ class Cope(Scheme):
     """Contextual position encoding: each query counts the keys that matter to it."""
 
     heavy: ClassVar[int] = 4
+    placed = False
 
     def __init__(self, width: int, heads: int, positions: int = 64) -> None:
         super().__init__(width, heads)
@@ -38,9 +39,16 @@ class Cope(Scheme):
         self.last = positions - 1
         self.table = nn.Parameter(torch.zeros(width // heads, positions))
 
-    def scores(self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor) -> Tensor:
+    def scores(
+        self,
+        q: Tensor,
+        k: Tensor,
+        marks: Tensor | None,
+        positions: Tensor,
+        keys: Tensor | None = None,
+    ) -> Tensor:
         scores = products(q, k)
-        later = distances(positions, k.shape[-2]) < 0
+        later = distances(positions, k.shape[-2] if keys is None else keys) < 0
         gates = scores.sigmoid().masked_fill(later, 0)
         back = gates.flip(-1).cumsum(-1).flip(-1).clamp_max(self.last)
         below = back.detach().floor()

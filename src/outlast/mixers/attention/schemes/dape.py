@@ -44,10 +44,18 @@ class Dape(Scheme):
         self.first = Linear(3 * 2 * heads, _HIDDEN)
         self.second = Linear(3 * _HIDDEN, heads)
 
-    def scores(self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor) -> Tensor:
-        later = distances(positions, k.shape[-2]) < 0
+    def scores(
+        self,
+        q: Tensor,
+        k: Tensor,
+        marks: Tensor | None,
+        positions: Tensor,
+        keys: Tensor | None = None,
+    ) -> Tensor:
+        there = k.shape[-2] if keys is None else keys
+        later = distances(positions, there) < 0
         a = products(q, k).masked_fill(later, 0)
-        bias = self.inner.bias(positions, k.shape[-2])
+        bias = self.inner.bias(positions, there)
         assert bias is not None  # for the type checker: the constructor saw to it
         b = bias.to(a.dtype).masked_fill(later, 0).expand_as(a)
         hidden = F.leaky_relu(_convolve(torch.cat([a, b], 1), self.first)).masked_fill(later, 0)

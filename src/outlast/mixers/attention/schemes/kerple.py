@@ -32,7 +32,7 @@ class Kerple(Scheme):
         self.height = nn.Parameter(torch.rand(heads) * 2)  # vectors: not decayed
         self.shape = nn.Parameter(torch.rand(heads))
 
-    def bias(self, positions: Tensor, keys: int) -> Tensor:
+    def bias(self, positions: Tensor, keys: Tensor | int) -> Tensor:
         height = _held(self.height, float("inf"))[:, None, None]
         shape = _held(self.shape, float("inf") if self.kernel == "log" else 2.0)[:, None, None]
         distance = distances(positions, keys).clamp_min(0).to(shape.dtype)

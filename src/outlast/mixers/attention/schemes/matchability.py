@@ -22,6 +22,8 @@ from outlast.registry import schemes
 class Matchability(Scheme):
     """Scores and values weighed by a learned relevance."""
 
+    placed = False
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads)
         self.alpha = nn.Parameter(torch.ones(heads))

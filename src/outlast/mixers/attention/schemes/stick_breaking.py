@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from outlast.mixers.attention.schemes.base import Scheme, distances, products
+from outlast.mixers.attention.schemes.base import Change, Scheme, distances, products, unchanged
 from outlast.registry import schemes
 
 
@@ -28,16 +28,25 @@ class StickBreaking(Scheme):
     """Stick-breaking attention: nearest first, instead of a softmax."""
 
     heavy: ClassVar[int] = 2
+    placed = False
 
     def __init__(self, width: int, heads: int, current: bool = False) -> None:
         super().__init__(width, heads)
         self.current = current
 
     def weigh(
-        self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor, allowed: Tensor
+        self,
+        q: Tensor,
+        k: Tensor,
+        marks: Tensor | None,
+        positions: Tensor,
+        allowed: Tensor,
+        keys: Tensor | None = None,
+        change: Change = unchanged,
     ) -> Tensor:
-        scores = products(q, k)
-        seen = distances(positions, k.shape[-2]) >= (0 if self.current else 1)
+        scores = change(products(q, k))
+        back = distances(positions, k.shape[-2] if keys is None else keys)
+        seen = back >= (0 if self.current else 1)
         left = F.logsigmoid(-scores).masked_fill(~seen, 0)
         # of the keys after this one: the sum from here to the end, less this one
         after = left.flip(-1).cumsum(-1).flip(-1) - left

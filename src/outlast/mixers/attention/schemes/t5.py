@@ -42,6 +42,6 @@ class T5(Scheme):
         self.buckets, self.distance = buckets, distance
         self.table = nn.Parameter(torch.randn(heads, buckets) * 0.02)
 
-    def bias(self, positions: Tensor, keys: int) -> Tensor:
+    def bias(self, positions: Tensor, keys: Tensor | int) -> Tensor:
         which = bucket(distances(positions, keys), self.buckets, self.distance)
         return self.table[:, which].unsqueeze(0)

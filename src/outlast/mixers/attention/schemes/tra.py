@@ -23,11 +23,12 @@ Ablations of the published form (the first four), and variants of ours:
     tra(sharpen=true)                       s_ij (1 + a log N_i), N_i the number kept, a learned for
                                             each head and 0.43 at the start (as in `scalable`)
 
-It makes weights of its own and takes no others. Not here: the authors' dropout of 0.01 on the
-logits [deviation]: models have no source of chance that is a seed's own and can be resumed.
+It makes weights of its own and takes no others. With `attention(tra, dropout=0.01)`, as in the
+authors' notebook, a share of the logits s_ij + δ_i c_ij of the kept keys is 0 and the rest over
+1 - share in each step of training; which keys are kept does not change.
 
-Path: the published form and `gate=none` through `kernels.tra`; the others a
-block of queries at a time.
+Path: the published form and `gate=none` through `kernels.tra`; the others, and all with dropout
+in training, a block of queries at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from torch import Tensor, nn
 from outlast.errors import bad_value
 from outlast.kernels.heads import normed_heads, rms
 from outlast.kernels.tra import threshold_relative_attention
-from outlast.mixers.attention.schemes.base import Scheme, distances, products
+from outlast.mixers.attention.schemes.base import Change, Scheme, distances, products, unchanged
 from outlast.mixers.attention.schemes.forget import log_gates
 from outlast.mixers.base import Linear
 from outlast.registry import schemes
@@ -70,6 +71,7 @@ class Tra(Scheme):
         self.fixed = None if threshold == "learned" else threshold
         self.learned = threshold == "learned"
         self.side, self.distance, self.norm = gate, distance, norm
+        self.placed = distance == "plain"
         if gate is not None:
             self.gate = Linear(width, heads)
         if self.learned:
@@ -99,7 +101,14 @@ class Tra(Scheme):
         )
 
     def weigh(
-        self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor, allowed: Tensor
+        self,
+        q: Tensor,
+        k: Tensor,
+        marks: Tensor | None,
+        positions: Tensor,
+        allowed: Tensor,
+        keys: Tensor | None = None,
+        change: Change = unchanged,
     ) -> Tensor:
         scores = products(q, k)
         kept = self._kept(scores, allowed)
@@ -113,8 +122,8 @@ class Tra(Scheme):
         if marks is not None:
             delta = marks[..., 0].to(scores.dtype)
             own = delta[..., None, :] if self.side == "key" else delta[..., -q.shape[-2] :, None]
-            logits = logits + own * self._distance(kept.to(scores.dtype), positions)
-        return softmax_over(logits, kept)
+            logits = logits + own * self._distance(kept.to(scores.dtype), positions, keys)
+        return softmax_over(change(logits), kept)
 
     def _theta(self, scores: Tensor) -> Tensor:
         return self.threshold.to(scores.dtype)[:, None, None]
@@ -124,9 +133,9 @@ class Tra(Scheme):
             return (scores.detach() > self._theta(scores).detach()) & allowed
         return allowed.expand_as(scores) if self.fixed is None else (scores > self.fixed) & allowed
 
-    def _distance(self, kept: Tensor, positions: Tensor) -> Tensor:
+    def _distance(self, kept: Tensor, positions: Tensor, keys: Tensor | None) -> Tensor:
         if self.distance == "plain":
-            return distances(positions, kept.shape[-1]) + 1
+            return distances(positions, kept.shape[-1] if keys is None else keys) + 1
         so_far = kept.cumsum(-1)  # whole numbers, so exact
         return so_far[..., -1:] - so_far + kept
 

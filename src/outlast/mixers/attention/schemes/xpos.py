@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from outlast.errors import bad_value
-from outlast.mixers.attention.schemes.base import products
+from outlast.mixers.attention.schemes.base import distances, products
 from outlast.mixers.attention.schemes.rope import Rope
 from outlast.registry import schemes
 
@@ -33,11 +33,17 @@ class XPos(Rope):
             raise bad_value("scale", scale, "a number > 0")
         self.scale = scale
 
-    def scores(self, q: Tensor, k: Tensor, marks: Tensor | None, positions: Tensor) -> Tensor:
+    def scores(
+        self,
+        q: Tensor,
+        k: Tensor,
+        marks: Tensor | None,
+        positions: Tensor,
+        keys: Tensor | None = None,
+    ) -> Tensor:
         d = q.shape[-1]
         zeta = (torch.arange(0, d, 2, device=q.device, dtype=q.dtype) / d + _GAMMA) / (1 + _GAMMA)
         zeta = torch.cat([zeta, zeta])
         back = (positions[-1] - positions)[:, None] / self.scale
-        keys = torch.arange(k.shape[-2], device=k.device)
-        ahead = (positions[-1] - keys)[:, None] / self.scale
+        ahead = distances(positions[-1:], k.shape[-2] if keys is None else keys).mT / self.scale
         return products(q * zeta**-back, k * zeta**ahead)

@@ -35,6 +35,13 @@ class Weights(nn.Module):
         """Weights of scores (batch, heads, queries, keys), which are -inf for later keys."""
         return scores.softmax(-1), carry
 
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
+        """What the queries get of plain scores, from a kernel made for these; None: there is none.
+
+        Plain are those that the scheme adds nothing to.
+        """
+        return None
+
     def gather(self, y: Tensor, x: Tensor) -> Tensor:
         """Change what came of the values, (batch, heads, tokens, head width)."""
         return y

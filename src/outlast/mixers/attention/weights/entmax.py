@@ -5,7 +5,8 @@ w_j = [(α-1) s_j - τ]_+^(1/(α-1)), with τ such that they add up to 1 (Peters
 1909.00015).
 
 Path: a block of queries at a time, through `kernels.entmax`: by sorting for α = 1.5, by bisection
-otherwise, with the gradient in closed form.
+otherwise, with the gradient in closed form. For α = 1.5 without a bias, where it can, AdaSplash
+(`kernels/libraries.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from outlast.errors import bad_value
+from outlast.kernels import libraries
 from outlast.kernels.entmax import entmax, entmax15
 from outlast.mixers.attention.weights.base import Weights
 from outlast.registry import weightings
@@ -37,6 +39,10 @@ class Entmax(Weights):
         self.fixed = None if alpha == "learned" else float(alpha)
         if self.fixed is None:
             self.alpha = nn.Parameter(torch.zeros(heads))  # a vector: not decayed
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
+        attend = libraries.entmax15(q, k, v) if self.fixed == 1.5 else None
+        return None if attend is None else attend(q, k, v)
 
     def normalise(self, scores: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if self.fixed == 1.5:

@@ -1,0 +1,134 @@
+"""Kernels of other libraries, where they are installed (``pip install outlast[fast]``).
+
+=============  ==========================================  ====================================
+forgetting     FoX of flash-linear-attention (`fla-core`)  softmax(q k^T / √d + sums of log f)
+entmax         AdaSplash (`adasplash`)                     1.5-entmax(q k^T / √d)
+=============  ==========================================  ====================================
+
+Each function here gives what computes that, or None. They are taken on a GPU, for whole causal
+sequences in 16 bit (in float32 their products are not exact to float32). Both libraries choose
+their block sizes by timing them, so that two runs may differ in their last bits; since a run that
+is resumed must not, they are taken under `torch.no_grad` alone, unless the environment variable
+``OUTLAST_LIBRARIES`` is ``on``; ``off`` is never. Under vmap seeds are more batch.
+
+Written against fla-core 0.6.0 and adasplash 0.2.2.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outlast.errors import bad_value
+from outlast.kernels.folding import folded
+
+SWITCH = "OUTLAST_LIBRARIES"
+#: the module of each, and what is installed to have it
+PACKAGES = {"fla": "fla-core", "adasplash": "adasplash"}
+#: head widths AdaSplash takes, and the fewest tokens; more must be a power of 2
+WIDTHS, FEWEST = (16, 32, 64, 128, 256), 64
+
+_library = torch.library.Library("outlast", "FRAGMENT")
+
+
+def forgetting(q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor] | None:
+    """Of q, k, v (batch, heads, tokens, width) and log gates (batch, heads, tokens)."""
+    if obstacle("fla", q, k, v) or q.shape[-1] > 256:
+        return None
+    return forgetting_attend
+
+
+def entmax15(q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor] | None:
+    """Of q, k, v (batch, heads, tokens, width)."""
+    tokens, width = q.shape[-2:]
+    fits = width in WIDTHS and tokens >= FEWEST and tokens.bit_count() == 1
+    return None if obstacle("adasplash", q, k, v) or not fits else entmax_attend
+
+
+def obstacle(package: str, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why a library is not taken for these, in words; None if it is."""
+    asked = os.environ.get(SWITCH, "auto")
+    if asked not in ("auto", "on", "off"):
+        raise bad_value(SWITCH, asked, "auto | on | off")
+    if not installed(package):
+        return f"{PACKAGES[package]} is not installed"
+    if asked == "off":
+        return f"{SWITCH}=off"
+    if asked == "auto" and torch.is_grad_enabled():
+        return f"there may be a gradient and not {SWITCH}=on"
+    if not q.is_cuda or q.dtype.itemsize != 2:
+        return "it is for 16 bit on a GPU"
+    if not q.shape == k.shape == v.shape or len({q.dtype, k.dtype, v.dtype}) > 1:
+        return "it is for whole sequences, of one type"
+    return None
+
+
+@cache
+def installed(package: str) -> bool:
+    """Whether a library is there."""
+    return find_spec(package) is not None
+
+
+def forgetting_attend(q: Tensor, k: Tensor, v: Tensor, log_gates: Tensor) -> Tensor:
+    """FoX by flash-linear-attention, whatever speaks against it."""
+    found: Tensor = torch.ops.outlast.forgetting(q, k, v, log_gates)
+    return found
+
+
+def entmax_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """1.5-entmax attention by AdaSplash, whatever speaks against it."""
+    found: Tensor = torch.ops.outlast.entmax_attend(q, k, v)
+    return found
+
+
+def _forgetting(q: Tensor, k: Tensor, v: Tensor, log_gates: Tensor) -> Tensor:
+    from fla.ops.forgetting_attn import parallel_forgetting_attn
+
+    given = [t.transpose(1, 2) for t in (q, k, v, log_gates.float())]  # tokens before heads
+    out: Tensor = parallel_forgetting_attn(*given)
+    return out.transpose(1, 2)
+
+
+def _entmax_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    from adasplash import adasplash
+
+    out: Tensor = adasplash(q.contiguous(), k.contiguous(), v.contiguous(), alpha=1.5)
+    return out
+
+
+def _register(name: str, run: Callable[..., Tensor], *inputs: str) -> None:
+    """Make an op of a library's function, with rules for gradients and vmap.
+
+    A foreign `autograd.Function` cannot be differentiated below vmap, so the op's own backward
+    pass, which is above it, runs the function once more.
+    """
+    _library.define(f"{name}({', '.join(f'Tensor {i}' for i in inputs)}) -> Tensor")
+
+    def forward(*args: Tensor) -> Tensor:
+        return run(*args).contiguous()
+
+    def save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, ...]:
+        if torch.is_grad_enabled():
+            raise NotImplementedError(f"{name} has first derivatives only; {SWITCH}=off has more")
+        leaves = [t.detach().requires_grad_() for t in ctx.saved_tensors]
+        with torch.enable_grad():
+            return torch.autograd.grad(run(*leaves), leaves, d_out)
+
+    op = f"outlast::{name}"
+    _library.impl(name, forward, "CompositeExplicitAutograd")
+    torch.library.register_autograd(op, backward, setup_context=save, lib=_library)
+    torch.library.register_vmap(op, folded(getattr(torch.ops.outlast, name)), lib=_library)
+    torch.library.register_fake(op, lambda q, *_: torch.empty_like(q).contiguous(), lib=_library)
+
+
+_register("forgetting", _forgetting, "q", "k", "v", "log_gates")
+_register("entmax_attend", _entmax_attend, "q", "k", "v")

@@ -1,0 +1,43 @@
+"""`random_positions(range)`: positions drawn from a range longer than any sequence (2305.16843).
+
+Ruoss et al. (2023): a sequence of n tokens gets n of the positions 0 to range - 1, every subset as
+likely as any other, in increasing order; so a model has met every position and distance that a
+longer sequence will have. Over any scheme that asks where a token stands: absolute, rotary and
+bias alike. Those that do not (`nope`, `cope`, `forget`, `stick_breaking`, `matchability`, `tra` but
+for its plain distance) take no notice, nor do weights, which count the keys.
+
+From the authors' code: the range of 2048, one draw for a whole batch and for all layers, a new one
+at each step, and draws in tests as well. There `relative` draws distances, here positions are
+drawn and distances follow; and there a batch has one length, here a shorter row has the first of
+its batch's positions [both ours]. In a test all sequences of one length have the same draw (ours),
+a function of their length alone; where a test is longer than the range, positions are counted.
+"""
+
+from __future__ import annotations
+
+from outlast.errors import bad_value
+from outlast.methods.base import Control, Method, MethodState, Setup
+from outlast.registry import methods
+
+
+@methods.register("random_positions")
+class RandomPositions(Method):
+    """Positions drawn from a longer range, for any scheme that has positions."""
+
+    paper = "arXiv 2305.16843"
+
+    def __init__(self, range_: int = 2048) -> None:
+        if range_ < 1:
+            raise bad_value("range", range_, "a number of positions >= 1")
+        self.range = range_
+
+    def begin(self, setup: Setup) -> MethodState:
+        if self.range < setup.tokens:
+            raise bad_value("range", self.range, f"at least the {setup.tokens} tokens trained on")
+        if setup.ceiling is not None and self.range > setup.ceiling:
+            accepted = f"at most {setup.ceiling}, the positions the model has: raise its ceiling"
+            raise bad_value("range", self.range, accepted)
+        return {}
+
+    def control(self, step: int, state: MethodState, control: Control) -> None:
+        control.span = self.range

@@ -1,0 +1,207 @@
+"""Kernels of other libraries: taken where they can be, in their layout, equal to ours.
+
+On a CPU stand-ins take their place, written after their documented layout; what is installed is
+compared as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch.func import vmap
+
+from outlast.errors import SpecError
+from outlast.kernels import libraries
+from outlast.kernels.entmax import entmax, entmax15
+from outlast.mixers.attention import Attention
+from outlast.registry import mixers
+
+WIDTH, ROWS, TOKENS = 32, 2, 64
+CASES = {
+    "forget": "attention(forget, heads=2)",
+    "entmax": "attention(heads=2, weights=entmax)",
+    "asentmax": "attention(rope, heads=2, weights=asentmax)",
+}
+every = pytest.mark.parametrize("spec", CASES.values(), ids=CASES.keys())
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def fox(q, k, v, g, scale=None, window_size=None, cu_seqlens=None):
+    """As `parallel_forgetting_attn` is documented: (batch, tokens, heads, width), log gates g."""
+    assert g.dtype == torch.float32
+    kept = g.cumsum(1).to(q.dtype).permute(0, 2, 1)
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) * q.shape[-1] ** -0.5
+    scores = scores + kept[..., :, None] - kept[..., None, :]
+    later = torch.ones(scores.shape[-2:]).triu(1).bool()
+    return torch.einsum("bhij,bjhd->bihd", scores.masked_fill(later, -torch.inf).softmax(-1), v)
+
+
+class Sparse(torch.autograd.Function):
+    """1.5-entmax as libraries write such things: it knows of no vmap."""
+
+    @staticmethod
+    def forward(ctx, scores):
+        with torch.enable_grad():
+            ctx.scores = scores.detach().requires_grad_()
+            ctx.weights = entmax15(ctx.scores)
+        return ctx.weights.detach()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.autograd.grad(ctx.weights, ctx.scores, grad)
+
+
+def splash(q, k, v, alpha=1.5, is_causal=True, varlen=None, niter=None):
+    """As `adasplash` is documented: (batch, heads, tokens, width)."""
+    assert alpha == 1.5
+    assert is_causal
+    assert all(t.is_contiguous() for t in (q, k, v))
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    later = torch.ones(scores.shape[-2:]).triu(1).bool()
+    return Sparse.apply(scores.masked_fill(later, -torch.inf)) @ v
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[str]:
+    """Stand-ins where the libraries would be; the list says which were asked."""
+    asked: list[str] = []
+
+    def put(module: str, name: str, function) -> None:
+        def noted(*args, **kwargs):
+            asked.append(name)
+            return function(*args, **kwargs)
+
+        made = ModuleType(module)
+        setattr(made, name, noted)
+        monkeypatch.setitem(sys.modules, module, made)
+
+    for parent in ("fla", "fla.ops"):
+        monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+    put("fla.ops.forgetting_attn", "parallel_forgetting_attn", fox)
+    put("adasplash", "adasplash", splash)
+    monkeypatch.setattr(libraries, "obstacle", lambda *_: None)
+    return asked
+
+
+def make(spec: str, seed: int = 0) -> Attention:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return mixers.build(spec, width=WIDTH).double()
+
+
+def draw(tokens: int = TOKENS, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(ROWS, tokens, WIDTH, dtype=torch.float64, generator=generator)
+
+
+@every
+def test_in_place_of_the_blocks_it_is_the_same_with_gradients(spec, calls, monkeypatch):
+    layer, x = make(spec), draw().requires_grad_()
+    inputs, above = [x, *layer.parameters()], draw(seed=1)
+    fast = layer(x)[0]
+    assert len(calls) == 1
+    found = torch.autograd.grad((fast * above).sum(), inputs)
+    calls.clear()  # the backward pass ran it once more
+    monkeypatch.setattr(libraries, "obstacle", lambda *_: "no")
+    slow = layer(x)[0]
+    assert not calls
+    wanted = torch.autograd.grad((slow * above).sum(), inputs)
+    # the gates go over in float32
+    for got, want in zip([fast, *found], [slow, *wanted], strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@every
+def test_seeds_are_one_call(spec, calls):
+    layer, x = make(spec), torch.stack([draw(seed=s) for s in range(3)])
+    together = vmap(lambda x: layer(x)[0])(x)
+    assert len(calls) == 1
+    assert torch.autograd.grad(together.sum(), layer.out.weight)[0].isfinite().all()
+    for seed in range(3):
+        torch.testing.assert_close(together[seed], layer(x[seed])[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "attention(forget, heads=2, weights=sink)",
+        "attention(forget, heads=2, weights=entmax)",
+        "attention(alibi, heads=2, weights=entmax)",
+        "attention(heads=2, weights=entmax(alpha=1.7))",
+        "attention(heads=2, weights=entmax(alpha=learned))",
+        "attention(tra, heads=2)",
+    ],
+)
+def test_what_it_does_not_compute_is_left_to_the_blocks(spec, calls):
+    make(spec)(draw())
+    assert calls == []
+
+
+def test_adasplash_takes_powers_of_two(calls):
+    layer = make(CASES["entmax"])
+    for tokens in (32, 63, 65, 100):
+        layer(draw(tokens))
+    assert calls == []
+    layer(draw(128))
+    assert calls == ["adasplash"]
+
+
+def test_why_it_is_not_taken(monkeypatch):
+    q = torch.zeros(1, 1, 64, 16, dtype=torch.bfloat16)
+    monkeypatch.setattr(libraries, "installed", lambda _: False)
+    assert "fla-core is not installed" in str(libraries.obstacle("fla", q, q, q))
+    monkeypatch.setattr(libraries, "installed", lambda _: True)
+    assert "gradient" in str(libraries.obstacle("fla", q, q, q))
+    with torch.no_grad():
+        assert "on a GPU" in str(libraries.obstacle("fla", q, q, q))
+    monkeypatch.setenv(libraries.SWITCH, "on")
+    assert "on a GPU" in str(libraries.obstacle("fla", q, q, q))
+    monkeypatch.setenv(libraries.SWITCH, "off")
+    assert "=off" in str(libraries.obstacle("fla", q, q, q))
+    monkeypatch.setenv(libraries.SWITCH, "yes")
+    with pytest.raises(SpecError, match="OUTLAST_LIBRARIES=yes: expected auto"):
+        libraries.obstacle("fla", q, q, q)
+
+
+def test_our_scheme_is_flas_plain_version():
+    naive = pytest.importorskip("fla.ops.forgetting_attn").naive_forgetting_attn
+    q, k, v = (draw(seed=s).unflatten(-1, (2, 16)) for s in range(3))
+    gates = torch.nn.functional.logsigmoid(draw(seed=3)[..., :2])
+    torch.testing.assert_close(
+        fox(q, k, v, gates.float()), naive(q, k, v, gates).double(), rtol=1e-3, atol=1e-4
+    )
+
+
+def test_our_entmax_is_the_packages():
+    package = pytest.importorskip("entmax")
+    scores = 3 * draw()
+    torch.testing.assert_close(entmax15(scores), package.entmax15(scores, -1))
+    ours = entmax(scores, scores.new_full((), 1.3))
+    torch.testing.assert_close(ours, package.entmax_bisect(scores, 1.3, -1), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("tokens", [64, 256, 1024])
+@every
+def test_on_a_gpu_the_library_is_the_reference_with_gradients(spec, tokens, monkeypatch):
+    pytest.importorskip("fla.ops.forgetting_attn" if "forget" in spec else "adasplash")
+    layer, x = make(spec).float().cuda(), draw(tokens).float().cuda().requires_grad_()
+    inputs, above = [x, *layer.parameters()], draw(tokens, seed=1).float().cuda()
+    results = {}
+    for switch in ("on", "off"):
+        monkeypatch.setenv(libraries.SWITCH, switch)
+        with torch.autocast("cuda", torch.bfloat16):
+            y = layer(x)[0]
+        results[switch] = [y, *torch.autograd.grad((y * above).sum(), inputs)]
+    exact = make(spec).cuda()
+    given = x.detach().double().requires_grad_()
+    truth = exact(given)[0]
+    truths = [truth, *torch.autograd.grad((truth * above).sum(), [given, *exact.parameters()])]
+    for fast, slow, wanted in zip(results["on"], results["off"], truths, strict=True):
+        scale = wanted.norm()
+        error = (fast.double() - wanted).norm() / scale
+        assert error < 3 * (slow.double() - wanted).norm() / scale + 1e-2
