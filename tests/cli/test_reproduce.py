@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from rich.console import Console
 
+import outlast.cli.common as common
 from outlast.cli import MISTAKE, STOPPED, main
 from outlast.registry import studies
 from outlast.runs import RESULTS, read_run
@@ -81,6 +84,10 @@ def test_a_study_from_nothing_to_the_page(
     folder = tmp_path / "runs" / "mini-demo"
     text = capsys.readouterr().out
     assert "trained jointly: done" in text
+    for label in ("trained jointly", "delayed attention"):
+        assert (
+            len(re.findall(rf"^{label}: 2 seeds at once \(about .* GiB", text, re.MULTILINE)) == 1
+        )
     page = folder / "report" / "index.html"
     assert page.resolve().as_uri() in text
     html = page.read_text()
@@ -131,3 +138,24 @@ def test_the_report_of_a_study_can_be_made_again(
     assert main(["report", str(folder)]) == 0
     assert page.read_bytes() == first
     assert page.resolve().as_uri() in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("terminal", [True, False])
+def test_how_many_at_once_is_a_line_that_stays(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
+) -> None:
+    """On a terminal too, where a bar's own words last until the next block."""
+    start_processes_at_once(monkeypatch)
+    shown = io.StringIO()
+    monkeypatch.setattr(
+        common,
+        "console",
+        Console(file=shown, force_terminal=terminal, width=200, color_system=None),
+    )
+    command = ["reproduce", "mini", "--arms", "joint", "--out", str(tmp_path / "study")]
+    assert main([*command, "--device", "cpu"]) == 0
+    lines = [line for line in shown.getvalue().splitlines() if "seeds at once" in line]
+    assert [line.split(": ")[1][:15] for line in lines] == ["2 seeds at once"]

@@ -102,6 +102,12 @@ def test_where_memory_is_short_it_is_waves(
     assert main(["resume", str(out), "--device", "cpu"]) == 0
     assert "5 seeds in 2 waves of 3 at most" in capsys.readouterr().out
 
+    command = ["train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--seeds", "0-4"]
+    command += ["--steps", "50", "--batch", "4", "--out", str(tmp_path / "train")]
+    assert main([*command, "--device", "cpu"]) == 0
+    lines = [x for x in capsys.readouterr().out.splitlines() if " at most (" in x]
+    assert lines == ["5 seeds in 2 waves of 3 at most (about 1.3 GiB a seed, 4 GiB to use)"]
+
 
 def test_memory_that_turns_out_short_halves_the_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the middle of a block: what the first waves did is taken back and done again."""
@@ -145,6 +151,81 @@ def test_waves_stopped_and_gone_on_are_bit_for_bit(tmp_path: Path) -> None:
     assert not fleet.train(stop=lambda: fleet.trainers[0].step >= 20)
     assert go_on(tmp_path / "parts", CPU)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+# ---- on a GPU ----------------------------------------------------------------------------------
+
+
+class Card:
+    """What torch tells of a card's memory, of which 10 bytes are in use and as many idle."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.used, self.peak, self.works = 10, 10, 0
+        for name, value in (
+            ("synchronize", lambda _: None),
+            ("memory_allocated", lambda _: self.used),
+            ("memory_reserved", lambda _: self.used + 10),
+            ("max_memory_allocated", lambda _: self.peak),
+            ("reset_peak_memory_stats", lambda _: setattr(self, "peak", self.used)),
+            ("mem_get_info", lambda _: (70, 100)),
+        ):
+            monkeypatch.setattr(torch.cuda, name, value)
+
+    def work(self) -> None:
+        """Takes 30 bytes for a while; the first time 5 that stay, such as a library's, and more."""
+        self.works += 1
+        self.used += 5 * (self.works == 1)
+        self.peak = max(self.peak, self.used + (500 if self.works == 1 else 30))
+
+
+def test_a_step_on_a_gpu_takes_what_the_allocator_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a step, and not of what is made but once before the first."""
+    card = Card(monkeypatch)
+    assert memory._peak(card.work, torch.device("cuda")) == 30
+    assert card.works == 2
+
+
+def test_memory_that_torch_holds_idle_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    Card(monkeypatch)
+    assert free_memory(torch.device("cuda")) == 80
+
+
+def test_what_was_measured_decides_the_waves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dry step has some of the seeds, at the longest length; the share of others is theirs."""
+    run = InMemory(tiny(seeds=tuple(range(12)), probe=0))
+    seen: list[tuple[int, ...]] = []
+
+    def measured(rows: Any, data: Any, *_: Any) -> float:
+        seen.append((len(rows), *data.inputs.shape))
+        return 8 * 1.0 * memory.GIB
+
+    monkeypatch.setattr(memory, "dry_step", measured)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 13.0 * memory.GIB)
+    assert (
+        run.fleet.fit() == "12 seeds in 2 waves of 6 at most (about 1 GiB a seed, 6.5 GiB to use)"
+    )
+    assert seen == [(8, 8, 8, run.trainer.task.tokens(4))]
+    words = run.fleet.fit(share=0.5)
+    assert words == "12 seeds in 4 waves of 3 at most (about 1 GiB a seed, 3.25 GiB to use)"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_dry_step_on_a_gpu_measures_bytes() -> None:
+    from outlast.train.fleet import Fleet
+    from outlast.train.session import canonical
+
+    used = {}
+    for seeds in (2, 8):
+        run = canonical(tiny(seeds=tuple(range(seeds)), batch=64))
+        fleet = Fleet([(run, Path("nowhere"))], torch.device("cuda"))
+        words = fleet.fit()
+        assert words.startswith(f"{seeds} seeds at once (about ")
+        data = fleet.trainers[0]._data(0, 1, fleet.trainers[0].conductor.plan(0, 1))
+        step = type(data)(data.inputs[0], data.targets[0], data.part[0])
+        used[seeds] = memory.dry_step(fleet.rows, step, 3, False)
+    assert used[2] > 10_000
+    assert 2 * used[2] < used[8] < 8 * used[2]
 
 
 def test_free_memory_is_a_sensible_number() -> None:

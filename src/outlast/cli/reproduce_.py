@@ -53,7 +53,7 @@ def main(
     from outlast.report import report
     from outlast.runs import write_json
     from outlast.specs import Spec
-    from outlast.studies.runner import run_study, unfinished_arms
+    from outlast.studies.runner import News, run_study, unfinished_arms
     from outlast.train.session import pick_device
 
     spec = Spec(study, (), (("scale", scale),))
@@ -76,6 +76,14 @@ def main(
     unfinished_arms(chosen, folder, overwrite)  # what is in the way is an error now
     write_json(folder / "study.json", made.to_json(command, there))
     with progress(console) as show:
+
+        def watch(news: News) -> None:
+            if news.words:  # a line of its own: a bar would show it for a moment only
+                words = f"{names[news.arm]}: {news.words}"
+                console.print(words, markup=False, soft_wrap=True)
+            else:
+                show(names[news.arm], news.progress or news.error or news.state)
+
         unfinished = run_study(
             made,
             chosen,
@@ -83,9 +91,7 @@ def main(
             str(where),
             count,
             overwrite,
-            lambda news: show(
-                names[news.arm], news.progress or news.error or news.words or news.state
-            ),
+            watch,
             together,
         )
     page = report([folder], folder / "report")

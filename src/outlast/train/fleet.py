@@ -130,8 +130,10 @@ class Fleet:
                 for trainer in going:
                     trainer.save()
                 return False
-            for trainer in self.block():
-                if trainer.failure is not None:
+            at = [t.step for t in going]
+            self.block()
+            for trainer, before in zip(going, at, strict=True):
+                if trainer.failure is not None or trainer.step == before:
                     continue
                 spent, done = time.monotonic() - started, trainer.step - first
                 left = trainer.settings.steps - trainer.step if trainer.going else 0
@@ -141,8 +143,8 @@ class Fleet:
                     trainer.save()
         return True
 
-    def block(self) -> list[Trainer]:
-        """One block of steps of the runs that are still going, and furthest behind; those runs."""
+    def block(self) -> None:
+        """One block of steps of the runs that are still going; those ahead wait for the others."""
         clock = min(t.step for t in self.trainers if t.going)
         due = [t.going and t.step == clock for t in self.trainers]
         self.choose(clock)
@@ -159,7 +161,6 @@ class Fleet:
         self._probe(lines)
         for index, found in lines.items():
             self.trainers[index].write(found)
-        return [self.trainers[index] for index in lines]
 
     def _steps(self, data: Batch, plan: Plan, before: Sequence[Tensor]) -> Tensor:
         """The steps of a block, wave by wave; in smaller waves if memory turns out to be short."""
