@@ -206,6 +206,13 @@ def short(bench: Bench) -> None:
         bench.compare("short", f"n {length}, width 64, fwd+bwd", sides, errors, note)
 
 
+def growth(bench: Bench) -> None:
+    """Twice the length: at most four times the time, and a little."""
+    made = {n: Inputs.draw(bench, (BATCH, HEADS, n, 64)) for n in (16384, 32768)}
+    sides = {f"n {n}": data.side(fused, True) for n, data in made.items()}
+    bench.compare("growth", "width 64, fwd+bwd", sides)
+
+
 def memory(bench: Bench) -> None:
     """Peak memory beyond the inputs, forward and backward."""
     for length, heads in ((8192, 4), (16384, HEADS), (32768, HEADS)):
@@ -249,7 +256,7 @@ def decode(bench: Bench) -> None:
 def cpu(bench: Bench) -> None:
     """Blocks of plain torch against the reference, on the CPU."""
     small = Bench(torch.device("cpu"), max(bench.left(), 1e-3), bench.repeats, bench.say)
-    for length in (1024, 4096) if bench.repeats > 2 else (256,):
+    for length in (4096, 8192) if bench.repeats > 2 else (256,):
         data = Inputs.draw(small, (1, 2, length, 64))
         sides = {name: data.side(f, True) for name, f in (("eager", eager), ("tra", fused))}
         _memory(small, f"cpu, n {length}, width 64", sides)
@@ -294,6 +301,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "early": early,
     "short": short,
     "decode": decode,
+    "growth": growth,
     "memory": memory,
     "peers": against_libraries,
     "eager": against_eager,
