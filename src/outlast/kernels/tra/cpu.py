@@ -25,6 +25,8 @@ LEAF = 32
 #: scores that are worked on at a time: a few megabytes, so that they stay near the processor
 AT_ONCE = 1 << 18
 FEWEST_QUERIES, MOST_QUERIES = 16, 128
+#: a logit, relative to the row's log-sum-exp or peak, below which a weight is as good as 0
+LEAST = -80.0
 
 
 class Rows(NamedTuple):
@@ -69,7 +71,7 @@ def _blocks(rows: int, queries: int, keys: int, offset: int) -> Iterator[tuple[s
 def _score(
     rows: Rows, some: slice, queries: slice, seen: int, how: Setting, triangle: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, which are dropped, and each one's distance over the kept keys, counted from 0."""
+    """Scores, 1 for the kept ones, and each one's distance over the kept keys, counted from 0."""
     scores = rows.q[some, queries] @ rows.k[some, :seen].mT
     scores *= how.scale
     kept = scores > how.threshold
@@ -85,7 +87,16 @@ def _score(
     totals = distance[..., 0]
     to_the_right = totals.flip(-1).cumsum(-1).flip(-1) - totals
     distance += (to_the_right - 1).unsqueeze(-1)
-    return scores, ~kept, distance.flatten(-2)[..., :seen]
+    return scores, ones[..., :seen], distance.flatten(-2)[..., :seen]
+
+
+def _exp(logits: Tensor, kept: Tensor) -> Tensor:
+    """Weights in place of logits; 0 where `kept` is.
+
+    On many CPUs exp takes up to a hundred times as long where its result is 0 or next to it. So
+    what would be that small is raised to e**-80, of which not even thousands would be seen.
+    """
+    return logits.clamp_(LEAST, -LEAST).exp_().mul_(kept)
 
 
 def _triangle(like: Tensor) -> Tensor:
@@ -111,12 +122,12 @@ def forward(
         if seen == 0:
             out[some, queries], lse[some, queries] = 0.0, float("-inf")
             continue
-        logits, dropped, distance = _score(rows, some, queries, seen, how, triangle)
+        logits, ones, distance = _score(rows, some, queries, seen, how, triangle)
         kept[some, queries] = (distance[..., 0] + 1).to(torch.int32)
-        logits.addcmul_(distance, rows.gate[some, queries]).masked_fill_(dropped, float("-inf"))
-        peak = logits.amax(-1, keepdim=True)
+        logits.addcmul_(distance, rows.gate[some, queries])
+        peak = torch.where(ones > 0, logits, float("-inf")).amax(-1, keepdim=True)
         peak.masked_fill_(peak == float("-inf"), 0.0)
-        weights = logits.sub_(peak).exp_()
+        weights = _exp(logits.sub_(peak), ones)
         total = weights.sum(-1, keepdim=True)
         lse[some, queries] = (total.log() + peak).squeeze(-1)
         product = weights @ rows.v[some, :seen]
@@ -155,9 +166,9 @@ def backward(
     for some, queries, seen in _blocks(len(rows.q), q.shape[-2], k.shape[-2], how.offset):
         if seen == 0:
             continue
-        logits, dropped, distance = _score(rows, some, queries, seen, how, triangle)
+        logits, ones, distance = _score(rows, some, queries, seen, how, triangle)
         logits.addcmul_(distance, rows.gate[some, queries]).sub_(sums[some, queries])
-        weights = logits.masked_fill_(dropped, float("-inf")).exp_()
+        weights = _exp(logits, ones)
         below = above[some, queries]
         dv[some, :seen] += weights.mT @ below
         d_logits = below @ rows.v[some, :seen].mT

@@ -142,8 +142,9 @@ class Tra(Scheme):
 
 def softmax_over(logits: Tensor, kept: Tensor) -> Tensor:
     """The softmax over the kept keys; 0 everywhere in a row that keeps none."""
-    masked = logits.masked_fill(~kept, float("-inf"))
-    most = masked.detach().amax(-1, keepdim=True)
-    parts = (masked - most.masked_fill(most.isneginf(), 0)).exp()
+    most = logits.detach().masked_fill(~kept, float("-inf")).amax(-1, keepdim=True)
+    # exp is slow on many CPUs where its result is 0 or next to it: e**-80 is as good
+    shifted = (logits - most).masked_fill(~kept, 0).clamp(min=-80)
+    parts = shifted.exp() * kept
     total = parts.sum(-1, keepdim=True)
     return parts / total.masked_fill(total == 0, 1)
