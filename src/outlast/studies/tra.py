@@ -3,9 +3,8 @@
 After threshold relative attention, arXiv 2503.23174. A Transformer learns to remember one bit
 (`flipflop`) without a fault in distribution, and errs where the writes are rarer (*sparse*), where
 they are denser, or on longer rows. Each arm has another scheme of attention, all else equal: `tra`,
-its ablations, and what it is compared with. Beside it `copy` and `recall`, trained on up to 25
-signs or pairs and tested at up to 10 x; these two are ours. The metric is strict: every answer of a
-sequence right.
+its ablations, and what it is compared with. Beside it `copy` and `recall`, which are ours. The
+metric is strict: every answer of a sequence right.
 
 - ``demo``: usual pre-norm blocks, 2 layers of width 64, rows of 32 tokens; minutes on a laptop.
 - ``paper``: the authors' model and recipe, rows of 512 tokens. Ours [deviation]: no dropout (theirs

@@ -4,6 +4,9 @@ The generic path of every scheme and of all weights without a fused kernel: scor
 then values, in at least float32. Where one block holds all queries this is plain autograd. Where
 there are several, only a block's inputs are kept and the backward pass computes it again, so the
 extra memory is that of one block: about `BUDGET` numbers a table, whatever the length.
+
+A bias of positions alone goes through torch's fused attention with a block of its table rather than
+FlexAttention, which cannot run under the vmap over seeds and compiles itself for every shape.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Threshold Relative Attention fused on the GPU: FlashAttention's loops and one count a row.
 
 No score leaves the chip. Between the passes only the output and one number a row are kept; the
-backward pass notes the counts at the edges of its tiles for a few heads at a time, so that memory
-stays linear in the length however long the sequence; short sequences need no notes, see `short`.
-Everything is deterministic.
+backward pass notes the counts at the edges of its tiles, n**2 / 16 bytes a head, for as many heads
+at a time as fit in `NOTES`, and nothing of it outlives the pass; short sequences need no notes, see
+`short`. Everything is deterministic.
 
 q, k, v and the gradient of the output are read by descriptors and may have any strides that are
 multiples of 16 bytes with the width innermost, as a projection split into heads has; others are
