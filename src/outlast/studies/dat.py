@@ -64,7 +64,7 @@ def _demo() -> Study:
 
     def arm(name: str, label: str, model: str, *methods: str, steps: int = 2200) -> Arm:
         own = replace(settings, steps=steps)
-        return Arm(name, RunSpec(DEMO_TASK, model, methods, tuple(range(4)), own, label))
+        return Arm(name, RunSpec(DEMO_TASK, model, methods, tuple(range(5)), own, label))
 
     arms = [
         arm("joint", "hybrid, trained jointly", DEMO_HYBRID),
