@@ -154,6 +154,14 @@ def test_a_grid_is_every_combination() -> None:
     assert spread(run, [], Path("out")) == [(run, Path("out"))]
 
 
+def test_a_comma_in_brackets_is_the_values_own() -> None:
+    axes = ["stop=never,success(accuracy=0.9, at=3), success(0.8,1)", "lr=0.1,0.2"]
+    found = spread(tiny(), axes, Path("out"))
+    stops = ["never", "success(accuracy=0.9, at=3)", "success(0.8, 1)"]
+    assert [r.settings.stop for r, _ in found[::2]] == stops
+    assert found[2][1] == Path("out") / "stop=success(accuracy=0.9, at=3),lr=0.1"
+
+
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
@@ -165,6 +173,7 @@ def test_a_grid_is_every_combination() -> None:
         (["lr=0.1", "lr=0.2"], "grid=lr=0.1 lr=0.2: expected each setting once"),
         (["lr=fast,0.1"], "settings: lr=fast: expected a number"),
         (["lr=0,0.1"], "lr=0.*: expected a number > 0"),
+        (["stop=success(0.9,never"], r"cannot read the value 'success\(0.9,never'"),
     ],
 )
 def test_a_grid_that_cannot_be_read(axes: list[str], message: str) -> None:
