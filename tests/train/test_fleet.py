@@ -210,3 +210,17 @@ def test_a_grid_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "holds a run already" in capsys.readouterr().err
     folders = [str(out / "lr=0.001"), str(out / "lr=0.002")]
     assert main(["resume", *folders, "--device", "cpu"]) == 0
+
+
+def test_runs_of_one_name_and_other_seeds_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, seeds in (("x", (0, 1)), ("y", (4,))):
+        begin(spec(seeds=seeds, steps=10), Path(name) / "run", CPU)
+    assert main(["resume", "x/run", "y/run", "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    assert "seeds 0, 1 (x/run); 4 (y/run), 2 runs together" in text
+    for name in ("x/run", "y/run"):
+        assert f"\n{name}: step 10/10" in text
+        assert f"\n{name}\n" in text
