@@ -6,9 +6,12 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+
+if TYPE_CHECKING:
+    from outlast.studies import Arm
 
 
 def main(
@@ -103,7 +106,7 @@ def main(
     return STOPPED if unfinished else 0
 
 
-def _show_arms(chosen: list) -> None:  # type: ignore[type-arg]
+def _show_arms(chosen: list[Arm]) -> None:
     from rich.table import Table
 
     from outlast.api import model
