@@ -208,6 +208,10 @@ def test_a_grid_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
         assert f"lr={rate}" in text
     assert main([*command, "--grid", "lr=0.001,0.002"]) == MISTAKE
     assert "holds a run already" in capsys.readouterr().err
+    # what is in the way of one run is told before any other is begun
+    assert main([*command, "--grid", "lr=0.003,0.001"]) == MISTAKE
+    assert "lr=0.001 holds a run already" in capsys.readouterr().err
+    assert not (out / "lr=0.003").exists()
     folders = [str(out / "lr=0.001"), str(out / "lr=0.002")]
     assert main(["resume", *folders, "--device", "cpu"]) == 0
 
