@@ -145,6 +145,10 @@ def test_what_study_json_holds(name: str, scale: str) -> None:
     assert len(written["claims"]) == len(study.claims)
 
 
+def test_the_paper_scale_of_dat_has_ten_seeds() -> None:
+    assert {a.run.seeds for a in make("dat", "paper").arms} == {tuple(range(10))}
+
+
 # ---- choosing arms -----------------------------------------------------------------------------
 
 

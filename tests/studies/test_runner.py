@@ -15,9 +15,9 @@ import pytest
 import outlast.studies.runner as runner
 import outlast.train.loop as loop
 from outlast.errors import RunFolderError
-from outlast.runs import CHECKPOINT, RESULTS, read_metrics, read_run
+from outlast.runs import CHECKPOINT, RESULTS, RUN, read_metrics, read_run, write_json
 from outlast.studies import Arm, Claim, Study
-from outlast.studies.runner import Job, News, Pack, packs, run_study
+from outlast.studies.runner import Job, News, Pack, needed, packs, run_study
 from outlast.train.session import begin, go_on
 from outlast.train.settings import RunSpec
 from tiny_runs import (
@@ -181,12 +181,21 @@ def test_asked_to_stop_every_arm_saves_and_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [quick(seeds=(5,)), quick(steps=30), quick("ema(0.9)"), quick(model="gru @ 8")]
+    ("other", "named"),
+    [
+        (quick(seeds=(5,)), r"\(seeds=5, not 0, 1\)"),
+        (quick(steps=30), r"\(steps=30, not 20\)"),
+        (quick("ema(0.9)"), r"\(methods=ema\(.*0.9\), not none; label=ema\(0.9\), not plain\)"),
+        (quick(model="gru @ 8"), r"\(model=gru.* @ 8.*, not lstm.* @ 16.*\)"),
+        (quick(seeds=(0, 1, 2), lr=0.1), r"\(seeds=0, 1, 2, not 0, 1; lr=0.1, not 0.002\)"),
+    ],
 )
-def test_a_folder_with_another_run_is_not_touched(tmp_path: Path, other: RunSpec) -> None:
+def test_a_folder_with_another_run_is_not_touched(
+    tmp_path: Path, other: RunSpec, named: str
+) -> None:
     begin(other, tmp_path / "plain", CPU)
     before = files(tmp_path)
-    with pytest.raises(RunFolderError, match="holds a run with other seeds or settings"):
+    with pytest.raises(RunFolderError, match=f"holds a run with other seeds or settings {named}"):
         run([ARMS[0]], tmp_path, Watcher())
     assert files(tmp_path) == before
 
@@ -269,6 +278,62 @@ def test_arms_together_that_were_stopped_go_on_bit_for_bit(tmp_path: Path) -> No
         signal.signal(signal.SIGTERM, before)
     assert stopped == sorted(a.name for a in arms), "they had ended before they were asked"
     assert all(watch.states(a.name)[-1] == "stopped" for a in arms)
+    assert run(arms, tmp_path / "parts", Watcher(), together=True) == []
+    for arm in arms:
+        assert_same_run(tmp_path / "whole" / arm.name, tmp_path / "parts" / arm.name)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_arms_added_to_finished_ones_do_not_pay_for_them(tmp_path: Path) -> None:
+    first, added, third = MANY[0], MANY[2], MANY[4]
+    longer = replace(added.run.settings, steps=60)
+    added = replace(added, run=replace(added.run, settings=longer))
+
+    def at_once(watch: Watcher) -> list[str]:
+        return [n.words.split(" (")[0] for n in watch.news if n.words]
+
+    watch = Watcher()
+    assert run([first], tmp_path, watch, together=True) == []
+    assert at_once(watch) == ["2 seeds at once"]
+    watch, before = Watcher(), files(tmp_path / first.name)
+    assert run([first, added, third], tmp_path, watch, together=True) == []
+    assert set(at_once(watch)) == {"3 seeds at once"}
+    assert files(tmp_path / first.name) == before
+    assert read_run(tmp_path / added.name)["pack"] == [added.name, third.name]
+
+    def pack(*todo: str) -> list[str]:
+        return [a.name for a in needed([first, added, third], tmp_path, todo)]
+
+    # it goes on beside those it was begun with, also once they are at their end
+    assert pack(added.name) == [added.name, third.name]
+    assert pack(first.name) == [first.name]
+    record = read_run(tmp_path / added.name)
+    del record["pack"]  # as before it was noted
+    write_json(tmp_path / added.name / RUN, record)
+    assert pack(added.name) == [first.name, added.name, third.name]
+    (tmp_path / added.name / RUN).unlink()
+    assert pack(added.name) == [added.name]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_arm_begun_beside_one_that_ended_sooner_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    longer = replace(MANY[2].run.settings, steps=200)
+    arms = [MANY[0], replace(MANY[2], run=replace(MANY[2].run, settings=longer))]
+    assert run(arms, tmp_path / "whole", Watcher(), together=True) == []
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+
+        def ask(news: News) -> None:
+            if news.arm == arms[1].name and news.progress and news.progress.step == 30:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        run(arms, tmp_path / "parts", Watcher(ask), together=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    saved = [json.loads(checkpoint(tmp_path / "parts" / a.name)[1])["step"] for a in arms]
+    assert saved[0] == 20
+    assert 20 < saved[1] < 200, "it had ended before it was asked"
+    assert run(arms[:1], tmp_path / "parts", Watcher(), together=True) == []  # it is tested
     assert run(arms, tmp_path / "parts", Watcher(), together=True) == []
     for arm in arms:
         assert_same_run(tmp_path / "whole" / arm.name, tmp_path / "parts" / arm.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,17 @@ def test_short_of_memory_with_rows_left_out(monkeypatch: pytest.MonkeyPatch) -> 
         return real(self, *args)
 
     monkeypatch.setattr(Stepper, "run", run_out)
+    held: list[tuple[int, BaseException | None]] = []
+    build = Fleet._build
+
+    def look(self: Fleet, waves: Any) -> None:
+        held.append((len(self.waves), sys.exception()))
+        build(self, waves)
+
+    monkeypatch.setattr(Fleet, "_build", look)
     short.steps(70)
+    assert len(held) > 1
+    assert set(held) == {(0, None)}, "new waves are built while the old ones hold their memory"
     assert successes(short.lines[0]) == successes(whole.lines[0])
     for seed in SEEDS:
         assert short.events(seed) == whole.events(seed)

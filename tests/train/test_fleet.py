@@ -115,7 +115,7 @@ def test_a_run_without_a_seed_left_does_not_stop_the_others(tmp_path: Path) -> N
     ended, failures = go_on_together(folders, CPU)
     assert ended
     assert [type(f) for f in failures] == [type(None), TrainingError, type(None)]
-    assert f"kept in {folders[1]}" in str(failures[1])
+    assert f"; nothing was saved yet in {folders[1]}. Try" in str(failures[1])
     assert "it is 1e+38" in str(failures[1])
     for index in (0, 2):
         assert json.loads(checkpoint(folders[index])[1])["step"] == 30
@@ -154,6 +154,14 @@ def test_a_grid_is_every_combination() -> None:
     assert spread(run, [], Path("out")) == [(run, Path("out"))]
 
 
+def test_a_comma_in_brackets_is_the_values_own() -> None:
+    axes = ["stop=never,success(accuracy=0.9, at=3), success(0.8,1)", "lr=0.1,0.2"]
+    found = spread(tiny(), axes, Path("out"))
+    stops = ["never", "success(accuracy=0.9, at=3)", "success(0.8, 1)"]
+    assert [r.settings.stop for r, _ in found[::2]] == stops
+    assert found[2][1] == Path("out") / "stop=success(accuracy=0.9, at=3),lr=0.1"
+
+
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
@@ -165,6 +173,7 @@ def test_a_grid_is_every_combination() -> None:
         (["lr=0.1", "lr=0.2"], "grid=lr=0.1 lr=0.2: expected each setting once"),
         (["lr=fast,0.1"], "settings: lr=fast: expected a number"),
         (["lr=0,0.1"], "lr=0.*: expected a number > 0"),
+        (["stop=success(0.9,never"], r"cannot read the value 'success\(0.9,never'"),
     ],
 )
 def test_a_grid_that_cannot_be_read(axes: list[str], message: str) -> None:
@@ -199,5 +208,23 @@ def test_a_grid_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
         assert f"lr={rate}" in text
     assert main([*command, "--grid", "lr=0.001,0.002"]) == MISTAKE
     assert "holds a run already" in capsys.readouterr().err
+    # what is in the way of one run is told before any other is begun
+    assert main([*command, "--grid", "lr=0.003,0.001"]) == MISTAKE
+    assert "lr=0.001 holds a run already" in capsys.readouterr().err
+    assert not (out / "lr=0.003").exists()
     folders = [str(out / "lr=0.001"), str(out / "lr=0.002")]
     assert main(["resume", *folders, "--device", "cpu"]) == 0
+
+
+def test_runs_of_one_name_and_other_seeds_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, seeds in (("x", (0, 1)), ("y", (4,))):
+        begin(spec(seeds=seeds, steps=10), Path(name) / "run", CPU)
+    assert main(["resume", "x/run", "y/run", "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    assert "seeds 0, 1 (x/run); 4 (y/run), 2 runs together" in text
+    for name in ("x/run", "y/run"):
+        assert f"\n{name}: step 10/10" in text
+        assert f"\n{name}\n" in text

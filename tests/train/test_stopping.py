@@ -75,6 +75,8 @@ def test_it_is_off_by_default_and_in_older_records() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("", "stop=: expected never or success; cannot read"),
+        ("0.9", "stop=0.9: expected never or success; cannot read"),
         ("sucess", r"stop=sucess: expected never or success; did you mean 'success'"),
         ("never(1)", r"stop=never\(1\): expected never or success"),
         ("success(level=1)", r"stop=success\(level=1\): expected success\(accuracy, at, probes\)"),

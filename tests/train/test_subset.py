@@ -138,14 +138,21 @@ def test_a_folder_in_use_is_not_taken(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = str(stopped(tmp_path / "whole", spec()))
     some = tmp_path / "some"
-    for bad in (
-        ["--seeds", "0"],
-        ["--out", str(some)],
-        [whole, "--seeds", "0", "--out", str(some)],
+    other = str(stopped(tmp_path / "other", spec()))
+    for bad, fault in (
+        (["--seeds", "0"], "out=none: expected a new folder for --seeds 0"),
+        (["--out", str(some)], f"seeds=none: expected those that are to go on in --out {some}"),
+        ([whole, "--seeds", "0", "--out", str(some)], f"folder={whole} {whole}: expected diff"),
+        ([other, "--seeds", "0", "--out", str(some)], f"folder={whole} {other}: expected one run"),
+        ([other, "--seeds", "0"], f"folder={whole} {other}: expected one run"),
     ):
         assert main(["resume", whole, *bad]) == MISTAKE
-        assert capsys.readouterr().err.startswith(("error: out=", "error: folder="))
+        assert capsys.readouterr().err.startswith(f"error: {fault}")
     assert not some.exists()
+    assert main(["resume", whole, "--seeds", "0", "--out", other]) == MISTAKE
+    text = capsys.readouterr().err
+    assert f"go on with 'outlast resume {other}' or choose another --out" in text
+    assert "--overwrite" not in text
     assert main(["resume", whole, "--seeds", "0,5", "--out", str(some), "--device", "cpu"]) == 0
     assert "seeds 0, 5" in capsys.readouterr().out
     assert {r["seed"] for r in json.loads((some / RESULTS).read_text())["rows"]} == {0, 5}

@@ -42,6 +42,8 @@ def main(
     from outlast.train.session import pick_device
 
     module = bench_module(name)
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise bad_value("out", out, "a file in a folder that is there")
     where = pick_device(device)
     bench = Bench(where, budget, repeats, logging.getLogger("outlast").info, run)
     chosen = sections or module.default(where)

@@ -41,8 +41,12 @@ def main(
         raise bad_value("folder", " ".join(map(str, folders)), "different run folders")
     if seeds is None and out is None:
         return train_and_test(folders, where)
-    if seeds is None or out is None or len(folders) > 1:
-        given = f"{'none' if out is None else out}"
-        raise bad_value("out", given, "a new folder for the --seeds of one run")
+    if beside:
+        given = " ".join(map(str, folders))
+        raise bad_value("folder", given, "one run folder, where --seeds and --out are given")
+    if seeds is None:
+        raise bad_value("seeds", "none", f"those that are to go on in --out {out}, such as 0,3")
+    if out is None:
+        raise bad_value("out", "none", f"a new folder for --seeds {seeds}")
     take_seeds(folder, read_seeds(seeds), out)
     return train_and_test([out], where)

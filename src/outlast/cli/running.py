@@ -19,11 +19,10 @@ from outlast.train.session import go_on_together
 
 def train_and_test(folders: Sequence[Path], device: torch.device) -> int:
     """Go on with runs, together if there are several, until each is trained and tested."""
-    record = read_run(folders[0])
-    several = f" each, {len(folders)} runs together" if len(folders) > 1 else ""
+    record, names = read_run(folders[0]), _names(folders)
     console.print(
         f"{record['model']}  ({record['parameters']:,} parameters)\non {record['task']}, "
-        f"seeds {', '.join(map(str, record['seeds']))}{several}, {device}",
+        f"{_seeds(names)}, {device}",
         markup=False,
         soft_wrap=True,
     )
@@ -31,7 +30,7 @@ def train_and_test(folders: Sequence[Path], device: torch.device) -> int:
         ended, failures = go_on_together(
             folders,
             device,
-            lambda folder, report: show(folder.name, report),
+            lambda folder, report: show(names[folder], report),
             lambda words: console.print(words, markup=False, soft_wrap=True),
         )
     if not ended:
@@ -41,12 +40,31 @@ def train_and_test(folders: Sequence[Path], device: torch.device) -> int:
     for folder, failure in zip(folders, failures, strict=True):
         if failure is None:
             if len(folders) > 1:
-                console.print(f"\n{folder.name}", markup=False)
+                console.print(f"\n{names[folder]}", markup=False, soft_wrap=True)
             show_results(folder, evaluate_run(folder, device=device))
     failed = [failure for failure in failures if failure is not None]
     if failed:
         raise TrainingError("\n".join(map(str, failed)))
     return 0
+
+
+def _names(folders: Sequence[Path]) -> dict[Path, str]:
+    """What each run is called: its folder's name, or the whole path where two share one."""
+    names = {folder: folder.resolve().name for folder in folders}
+    alike = len(set(names.values())) < len(names)
+    return {folder: str(folder) for folder in folders} if alike else names
+
+
+def _seeds(names: dict[Path, str]) -> str:
+    """``seeds 0, 1 each, 2 runs together``, or each run's own where they differ."""
+    own = [", ".join(map(str, read_run(folder)["seeds"])) for folder in names]
+    if len(own) == 1:
+        return f"seeds {own[0]}"
+    said = f"{own[0]} each"
+    if len(set(own)) > 1:
+        pairs = zip(own, names.values(), strict=True)
+        said = "; ".join(f"{seeds} ({name})" for seeds, name in pairs)
+    return f"seeds {said}, {len(own)} runs together"
 
 
 def show_results(folder: Path, rows: list[dict[str, object]], out: Path | None = None) -> None:

@@ -42,12 +42,11 @@ def main(
     from outlast.cli.common import read_seeds
     from outlast.cli.running import train_and_test
     from outlast.train.grid import spread
-    from outlast.train.session import begin, pick_device
+    from outlast.train.session import begin_all, pick_device
     from outlast.train.settings import RunSpec
 
     where = pick_device(device)
     run = RunSpec(task, model, method, read_seeds(seeds), settings, label or out.name)
     runs = spread(run, grid, out)
-    for each, folder in runs:
-        begin(each, folder, where, overwrite)
+    begin_all(runs, where, overwrite)
     return train_and_test([folder for _, folder in runs], where)

@@ -150,7 +150,7 @@ HEADLINE = ("joint", "dat", "full", "control")
 
 def _paper() -> Study:
     settings = Settings(steps=7500, batch=128, lr=2e-3)
-    seeds = tuple(range(5))
+    seeds = tuple(range(10))
     arms = []
     for (design, blocks), line in DESIGNS.items():
         kind = "parallel, scalable softmax" if design == "scalable" else design

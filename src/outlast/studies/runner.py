@@ -1,8 +1,9 @@
 """Running the arms of a study side by side in processes, each in its own run folder.
 
 Arms of one model, task and batch may share a process, where they are trained as one (on a GPU they
-are, as that fills it best). Which arms go together is decided by those chosen, not by those still
-unfinished: so an arm goes on beside the same others, bit for bit as if it had not been stopped.
+are, as that fills it best). An arm's record names those it was begun with. It goes on beside the
+same ones, finished or not, and so bit for bit as if it had not been stopped; arms that were at
+their end before it began are left out.
 
 An arm that is finished is left alone, one that was interrupted goes on where it stopped; so a
 study is resumed by giving the same command again.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -25,7 +26,7 @@ from outlast.studies.base import Arm, Study
 from outlast.train.loop import Progress
 from outlast.train.rows import alike
 from outlast.train.session import (
-    begin,
+    begin_all,
     canonical,
     finished,
     go_on_together,
@@ -37,13 +38,17 @@ from outlast.train.settings import RunSpec
 
 @dataclass(frozen=True)
 class News:
-    """What an arm's process tells: its progress, that it is done, or what went wrong."""
+    """What an arm's process tells: its progress, that it is done, or what went wrong.
+
+    `words` are about all the arms in `pack`, each of which is told them.
+    """
 
     arm: str
     state: str
     progress: Progress | None = None
     error: str = ""
     words: str = ""
+    pack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ def run_study(
         if arm.name not in unfinished:
             watch(News(arm.name, "done"))
     waiting = [
-        Pack(pack, out, todo)
+        Pack(needed(pack, out, todo), out, todo)
         for pack in packs(arms, together)
         if (todo := frozenset(a.name for a in pack) & unfinished)
     ]
@@ -143,6 +148,17 @@ def packs(arms: Sequence[Arm], together: bool) -> list[tuple[Arm, ...]]:
     return [tuple(pack) for pack in found.values()]
 
 
+def needed(pack: Sequence[Arm], out: Path, todo: Collection[str]) -> tuple[Arm, ...]:
+    """The arms of a pack with work to do, and those that one of them was begun with."""
+    kept = set(todo)
+    for arm in pack:
+        if arm.name in todo and (out / arm.name / RUN).exists():
+            begun = read_run(out / arm.name).get("pack")
+            # a record that does not say is an older one: all were stepped then
+            kept |= {a.name for a in pack if not isinstance(begun, list) or a.name in begun}
+    return tuple(a for a in pack if a.name in kept)
+
+
 def unfinished_arms(arms: list[Arm], out: Path, overwrite: bool) -> list[Arm]:
     """The arms there is work to do for; a folder that holds another run is an error."""
     return [a for a in arms if not _done(a, out / a.name, overwrite)]
@@ -153,12 +169,24 @@ def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
     if overwrite or not (folder / RUN).exists():
         return False
     # the record is spelt out anew: an argument may have come since, with a default
-    if canonical(RunSpec.read(read_run(folder))) != canonical(arm.run):
+    there, here = (_flat(canonical(r)) for r in (RunSpec.read(read_run(folder)), arm.run))
+    if there != here:
+        other = [f"{n}={there[n]}, not {here[n]}" for n in here if there[n] != here[n]]
         raise RunFolderError(
-            f"{folder} holds a run with other seeds or settings: "
+            f"{folder} holds a run with other seeds or settings ({'; '.join(other)}): "
             f"choose another --out, or start anew with --overwrite"
         )
     return finished(folder) and (folder / RESULTS).exists()
+
+
+def _flat(run: RunSpec) -> dict[str, str]:
+    """Everything that decides a run, each as a person would write it."""
+    values = run.to_json()
+    values |= values.pop("settings")
+    return {
+        name: ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
+        for name, value in values.items()
+    }
 
 
 def _listen(running: dict[str, _Worker], asked: bool) -> list[News]:
@@ -202,7 +230,8 @@ def _work(pack: Pack, job: Job, mouth: Connection) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on as SIGTERM
     torch.set_num_threads(job.threads)
-    open_ends = {a.name for a in pack.arms if a.name in pack.todo}
+    working = tuple(a.name for a in pack.arms if a.name in pack.todo)
+    open_ends = set(working)
 
     def tell(
         arm: str, state: str, progress: Progress | None = None, error: str = "", words: str = ""
@@ -212,7 +241,7 @@ def _work(pack: Pack, job: Job, mouth: Connection) -> None:
         if state in ("done", "failed", "stopped"):
             open_ends.discard(arm)
         try:
-            mouth.send(News(arm, state, progress, error, words))
+            mouth.send(News(arm, state, progress, error, words, working))
         except OSError:  # nobody listens any more: save and leave
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -222,9 +251,12 @@ def _work(pack: Pack, job: Job, mouth: Connection) -> None:
 
     try:
         device = pick_device(job.device)
-        for arm, folder in zip(pack.arms, pack.folders, strict=True):
-            if job.overwrite or not (folder / RUN).exists():
-                begin(arm.run, folder, device, overwrite=job.overwrite)
+        new = [
+            (arm.run, folder)
+            for arm, folder in zip(pack.arms, pack.folders, strict=True)
+            if job.overwrite or not (folder / RUN).exists()
+        ]
+        begin_all(new, device, job.overwrite, pack=[arm.name for arm in pack.arms])
         ended, failures = go_on_together(
             pack.folders,
             device,

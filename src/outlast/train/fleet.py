@@ -176,9 +176,11 @@ class Fleet:
                 largest = max(at.stop - at.start for at, _ in self.waves)
                 if largest == 1:
                     raise
-                self.rows.put_back(before)
-                self.set_waves(even(len(self.chosen), largest // 2))
-                log.info("memory is short: seeds in %d waves from here on", len(self.waves))
+            # only now: the error holds on to what the step had made, the old waves to their graphs
+            self.waves = []
+            self.rows.put_back(before)
+            self.set_waves(even(len(self.chosen), largest // 2))
+            log.info("memory is short: seeds in %d waves from here on", len(self.waves))
 
     def _run(self, stepper: Stepper, wave: slice, data: Batch, plan: Plan) -> Tensor:
         if len(self.waves) == 1 and not self.compact:

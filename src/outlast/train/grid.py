@@ -3,6 +3,7 @@
 ::
 
     lr=0.001,0.002  weight_decay=0,0.1     four runs: OUT/lr=0.001,weight_decay=0 and so on
+    stop=never,success(probes=4, at=3)     two runs: a comma in brackets is a value's own
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _value(text: str) -> Any:
 
 def _axis(text: str) -> tuple[str, list[str]]:
     name, _, rest = text.partition("=")
-    values = [value.strip() for value in rest.split(",")]
+    values = [value.strip() for value in _split(rest)]
     if not rest or not all(values) or len(set(values)) < len(values):
         raise bad_value("grid", text, "a setting and different values, such as lr=0.001,0.002")
     known = [f.name for f in fields(Settings) if f.name not in (*SHARED, "together")]
@@ -54,3 +55,15 @@ def _axis(text: str) -> tuple[str, list[str]]:
         accepted = f"a setting that may differ among runs trained together{suggest(name, known)}"
         raise bad_value("grid", text, accepted)
     return name.strip(), values
+
+
+def _split(text: str) -> list[str]:
+    """The pieces between commas that stand outside brackets."""
+    pieces, depth = [""], 0
+    for sign in text:
+        depth += (sign in "([") - (sign in ")]")
+        if sign == "," and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += sign
+    return pieces

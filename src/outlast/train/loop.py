@@ -241,9 +241,11 @@ class Trainer:
         now = [s for s, since in zip(self.run.seeds, self.parked, strict=True) if since == begin]
         earlier = len(self.run.seeds) - len(now)
         others = f" (the other {earlier} were parked before)" if earlier else ""
+        there = (self.folder / CHECKPOINT).exists()
+        saved = "the last good checkpoint is kept" if there else "nothing was saved yet"
         return TrainingError(
             f"seed{'s' * (len(now) > 1)} {', '.join(map(str, now))}: {NOT_FINITE} between steps "
-            f"{begin} and {self.step}{others}; the last good checkpoint is kept in {self.folder}. "
+            f"{begin} and {self.step}{others}; {saved} in {self.folder}. "
             f"Try a smaller lr (it is {self.settings.lr:g}) or a longer warmup."
         )
 

@@ -109,23 +109,42 @@ def _check_stop(run: RunSpec, task: Task, model: Model) -> None:
 
 def begin(run: RunSpec, folder: Path, device: torch.device, overwrite: bool = False) -> None:
     """Make the folder of a new run; one that holds a run already is left alone unless told."""
-    run = canonical(run)
-    record = describe(run) | {"device": _device_name(device)}
-    with locked(folder):
-        if not overwrite:
+    begin_all([(run, folder)], device, overwrite)
+
+
+def begin_all(
+    runs: Sequence[tuple[RunSpec, Path]],
+    device: torch.device,
+    overwrite: bool = False,
+    **more: object,
+) -> None:
+    """Make the folders of new runs, or of none: what is wrong with one is an error before that.
+
+    Their records hold `more` beside what every run's does.
+    """
+    more |= {"device": _device_name(device)}
+    records = [(folder, describe(canonical(run)) | more) for run, folder in runs]
+    if not overwrite:
+        for folder, _ in records:
             claim(folder)
-        # the record is replaced last: a kill in between leaves a run that can go on
-        for name in (CHECKPOINT, METRICS, RESULTS):
-            (folder / name).unlink(missing_ok=True)
-        write_json(folder / RUN, record)
+    with contextlib.ExitStack() as held:
+        for folder, _ in records:
+            held.enter_context(locked(folder))
+            if not overwrite:
+                claim(folder)  # another process may have been faster
+        for folder, record in records:
+            # the record is replaced last: a kill in between leaves a run that can go on
+            for name in (CHECKPOINT, METRICS, RESULTS):
+                (folder / name).unlink(missing_ok=True)
+            write_json(folder / RUN, record)
 
 
-def claim(folder: Path) -> None:
-    """A folder that holds a run, or what is left of one, is an error."""
+def claim(folder: Path, anew: str = ", start anew with --overwrite,") -> None:
+    """A folder that holds a run, or what is left of one, is an error; `anew` is a way out of it."""
     if any((folder / name).exists() for name in (RUN, METRICS, CHECKPOINT, RESULTS)):
         raise RunFolderError(
-            f"{folder} holds a run already: go on with 'outlast resume {folder}', "
-            f"start anew with --overwrite, or choose another --out"
+            f"{folder} holds a run already: go on with 'outlast resume {folder}'{anew} "
+            f"or choose another --out"
         )
 
 

@@ -59,7 +59,10 @@ class Success:
 
 def read_stop(text: str) -> Success | None:
     """What stands behind ``stop=``; None is never."""
-    spec = parse(text)
+    try:
+        spec = parse(text)
+    except SpecError as error:
+        raise SpecError(f"stop={text}: expected never or success; {error}") from None
     if spec == Spec(NEVER):
         return None
     if spec.name != "success":

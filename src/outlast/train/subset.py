@@ -45,7 +45,7 @@ def take_seeds(folder: Path, seeds: Sequence[int], out: Path) -> None:
     if saved is not None and all(saved[1]["parked"][row] is not None for row in rows):
         raise bad_value("seeds", shown, "at least one that is not parked")
     with locked(out):
-        claim(out)
+        claim(out, anew="")  # nothing here overwrites
         if saved is not None:
             tensors, state = saved
             lines = [
