@@ -35,7 +35,7 @@ class Cache(NamedTuple):
 
     `keys` and `values` (batch, heads, tokens, head width); `marks` (batch, heads, tokens, any
     number) what the scheme noted of each; `carry` (batch, heads, tokens) what the weights keep;
-    `places` (tokens,) where they stand, if not one after the other.
+    `places` (tokens,) where they stand, if not one after the other and the scheme asks for it.
     """
 
     keys: Tensor
@@ -123,7 +123,7 @@ class Attention(Mixer):
     def _places(self, counted: Tensor, state: Cache | None) -> Tensor:
         """Where all tokens so far stand, (keys,): one after the other if nothing else is told."""
         given, kept = self.told.positions, None if state is None else state.places
-        if given is None and kept is None:
+        if not self.placed or (given is None and kept is None):
             return counted
         if given is None:
             raise OutlastError(
