@@ -172,6 +172,20 @@ def test_parts_merge_to_the_whole_in_any_order(gate, threshold):
     for found in (join(join(one, two), three), join(one, join(two, three))):
         for a, b in zip(found, whole, strict=True):
             torch.testing.assert_close(a, b)
+    leaves = [t.requires_grad_() for t in inputs]
+    wanted = slopes(tra(*leaves, return_parts=True, **told), leaves)
+    one, two, three = parts_of(leaves, (0, 13, 29, 40), **told)
+    join = functools.partial(merge, gate=leaves[3])
+    for found in (join(join(one, two), three), join(one, join(two, three))):
+        for a, b in zip(slopes(found, leaves), wanted, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def slopes(parts, leaves):
+    """Gradients of all that a part has to be differentiated, empty rows left as they are."""
+    ramp = torch.arange(parts.out.numel(), dtype=torch.float64).sin().view(parts.out.shape)
+    total = (parts.out * ramp).sum() + (parts.lse.exp() * ramp[..., 0]).sum()
+    return torch.autograd.grad(total, leaves, retain_graph=True)
 
 
 def test_an_empty_part_changes_nothing():
