@@ -222,6 +222,7 @@ MISTAKES = [
     (change(3, lambda g: g[..., :3]), {}, r"gate=2x2x3: expected a shape of 2x2x4"),
     (change(1, lambda k: k.double()), {}, r"k=torch.float64: expected the type of q"),
     (change(0, lambda q: q.long()), {}, r"q=torch.int64: expected a floating point type"),
+    (change(1, lambda k: k.long()), {}, r"k=torch.int64: expected a floating point type"),
     (GOOD, {"scale": 0.0}, r"scale=0.0: expected a number > 0"),
     (GOOD, {"threshold": math.nan}, r"threshold=nan: expected a number"),
     (GOOD, {"tolerance": 1.0, "normalised": True}, r"tolerance=1.0: expected a number from 0"),
@@ -229,6 +230,9 @@ MISTAKES = [
     (GOOD, {"padding": "middle"}, r"padding=middle: expected right \| left"),
     (GOOD, {"lengths": torch.tensor([1, 2, 3])}, r"lengths=.*: expected 2 whole numbers"),
     (GOOD, {"lengths": torch.tensor([1.0, 2.0])}, r"lengths=.*: expected 2 whole numbers"),
+    (GOOD, {"lengths": [3, 3]}, r"lengths=\[3, 3\]: expected a tensor of 2 whole numbers"),
+    (GOOD, {"offset": 1.5}, r"offset=1.5: expected a whole number"),
+    (GOOD, {"offset": True}, r"offset=True: expected a whole number"),
     (GOOD, {"backend": "cuda"}, r"backend=cuda: expected triton \| cpu \| reference"),
 ]
 
@@ -237,6 +241,17 @@ MISTAKES = [
 def test_mistakes_are_explained(inputs, told, message):
     with pytest.raises(SpecError, match=message):
         tra(*inputs(), **told)
+
+
+def test_under_autocast_types_may_differ_since_it_makes_them_one():
+    q, k, v, gate = Case(4, 6).inputs(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed, same = tra(q, k, v.bfloat16(), gate), tra(q, k, v, gate)
+        assert torch.equal(mixed, same)
+        with pytest.raises(SpecError, match=r"k=torch.float64: expected the type of q"):
+            tra(q, k.double(), v, gate)  # autocast leaves it alone
+        with pytest.raises(SpecError, match=r"v=torch.int64: expected a floating point type"):
+            tra(q, k, v.long(), gate)
 
 
 def test_what_the_fused_kernel_cannot_take_is_said():

@@ -124,6 +124,7 @@ def threshold_relative_attention(
         k: (batch, key heads, keys, width); the key heads divide the heads (grouped queries).
         v: As `k`.
         gate: (batch, heads, queries), at most 0: what one kept key of distance adds to a logit.
+            That it is at most 0 is not checked; above it the result is not to be relied on.
         threshold: A key is kept if its scaled score is above this.
         scale: Of the scores, above 0; one over the root of the width by default.
         lengths: (batch,) whole numbers: how many of a row's keys are real; None: all of them.
