@@ -34,6 +34,12 @@ def test_so_they_are_in_single_precision_and_below(case):
         agree(case.run(inputs, "cpu"), case.truth(inputs), tolerance)
 
 
+def test_the_case_of_one_kept_key_has_one():
+    case = CASES["one kept"]
+    kept = tra(*case.inputs(torch.float32), return_parts=True).kept
+    assert (kept == 1).all()
+
+
 def test_many_blocks_of_queries_are_as_one(monkeypatch):
     case = Case(300, 300, heads=3)
     inputs = case.inputs(torch.float32)
