@@ -3,7 +3,8 @@
 Linear maps for q, k, v without bias, the output map with one. Where position enters is the
 scheme's business, how scores become weights that of the weights: `attention(rope)`,
 `attention(alibi, weights=entmax)`, ... They combine freely, save that a scheme which makes
-weights of its own (`tra`, `stick_breaking`) takes no others.
+weights of its own (`tra`, `stick_breaking`) takes no others, and one without queries
+(`position_only`) none that scale them (`scalable`, `temperature`, `asentmax`).
 
 A softmax without bias, or with one that depends on positions alone, is torch's fused attention;
 everything else, and every bias too large to hold, goes a block of queries at a time.
@@ -74,6 +75,13 @@ class Attention(Mixer):
                 "weights",
                 self.weights.spec,
                 f"none beside {self.scheme.spec.name}, which makes weights of its own",
+            )
+        if self.weights.sharpens and not self.scheme.queried:
+            raise bad_value(
+                "weights",
+                self.weights.spec,
+                f"none that scales queries beside {self.scheme.spec.name}, which makes no use of "
+                "them",
             )
 
     def forward(self, x: Tensor, state: Cache | None = None) -> tuple[Tensor, Cache]:
