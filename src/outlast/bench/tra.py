@@ -309,6 +309,8 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "trained": with_trained_gates,
     "cpu": cpu,
 }
+#: those that need no CUDA device
+ON_CPU = ("cpu", "trained")
 
 
 def default(device: torch.device) -> tuple[str, ...]:
