@@ -65,6 +65,15 @@ def test_every_bench_has_sections_with_a_word_on_each(name):
         bench_module("tar")
 
 
+def test_sections_that_need_a_gpu_are_refused_without_one_and_others_are_not(capsys):
+    with pytest.raises(SpecError, match=r"sections=forward: expected cpu \| trained where there"):
+        main("tra", ("forward",), device="cpu")
+    with pytest.raises(SpecError, match=r"sections=one: expected cpu where there"):
+        main("lstm", ("one",), device="cpu")
+    main("tra", ("trained",), device="cpu", repeats=1)
+    assert "--run" in capsys.readouterr().out
+
+
 def test_what_was_measured_before_a_failure_is_kept(tmp_path, monkeypatch):
     def cpu(bench):
         bench.add(Row("cpu", "what", "ours", 1.0))

@@ -89,6 +89,7 @@ def test_the_gates_of_a_trained_model_are_taken_and_timed(folder):
         for name in ("forward", "fwd+bwd")
     ]
     assert all(row.ms and row.error < 1e-3 and "gates" in row.note for row in early)
+    assert all("density 0." in row.note for row in early)
 
 
 def test_without_a_run_it_says_how_to_give_one(tmp_path):

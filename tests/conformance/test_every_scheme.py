@@ -1,5 +1,7 @@
 """What every scheme and all weights of attention must hold to, in their options and together."""
 
+import re
+
 import pytest
 import torch
 from subjects import plain_specs, specs_of
@@ -197,11 +199,32 @@ def test_every_scheme_works_in_the_authors_block_and_in_ours(scheme, line):
 
 
 @pytest.mark.parametrize("scheme", plain_specs(schemes))
+def test_a_scheme_says_truly_whether_queries_play_a_part(scheme):
+    layer, x = make(f"attention({scheme}, heads=2)"), draw(rows=2)
+    before = layer(x)[0]
+    with torch.no_grad():
+        layer.qkv.weight[:WIDTH] *= -0.5
+    assert layer.scheme.queried != torch.allclose(layer(x)[0], before)
+
+
+@pytest.mark.parametrize("weights", ["scalable", "temperature(length=3)", "asentmax"])
+def test_weights_that_scale_queries_need_some(weights):
+    says = f"weights={weights}: expected none that scales queries beside position_only"
+    with pytest.raises(SpecError, match=re.escape(says)):
+        mixers.build(f"attention(position_only, heads=2, weights={weights})", width=WIDTH)
+
+
+@pytest.mark.parametrize("scheme", plain_specs(schemes))
 def test_every_scheme_goes_with_all_weights_or_says_why_not(scheme):
     for weights in plain_specs(weightings):
         spec = f"attention({scheme}, heads=2, weights={weights})"
         if schemes.build(scheme, width=WIDTH, heads=2).weighs and weights != "softmax":
             with pytest.raises(SpecError, match=f"{scheme}, which makes weights of its own"):
+                mixers.build(spec, width=WIDTH)
+            continue
+        queried = schemes.build(scheme, width=WIDTH, heads=2).queried
+        if weightings.build(weights, width=WIDTH, heads=2).sharpens and not queried:
+            with pytest.raises(SpecError, match=f"scales queries beside {scheme}, which makes"):
                 mixers.build(spec, width=WIDTH)
             continue
         layer, x = make(spec), draw(rows=2)

@@ -166,6 +166,35 @@ def test_why_it_is_not_taken(monkeypatch):
         libraries.obstacle("fla", q, q, q)
 
 
+def test_who_asks_for_a_library_is_told_once_why_it_is_not_taken(monkeypatch, caplog):
+    q = torch.zeros(1, 1, 64, 16, dtype=torch.bfloat16)
+    libraries._say.cache_clear()
+    monkeypatch.setattr(libraries, "installed", lambda _: False)
+    for switch in ("auto", "off"):
+        monkeypatch.setenv(libraries.SWITCH, switch)
+        assert libraries.forgetting(q, q, q) is None
+    assert not caplog.records
+    monkeypatch.setenv(libraries.SWITCH, "on")
+    for _ in range(2):
+        assert libraries.forgetting(q, q, q) is None
+        assert libraries.entmax15(q, q, q) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f"OUTLAST_LIBRARIES=on, but {name} is not taken: {name} is not installed "
+        "(pip install outlast[fast])"
+        for name in ("fla-core", "adasplash")
+    ]
+    caplog.clear()
+    monkeypatch.setattr(libraries, "obstacle", lambda *_: None)
+    wide = q.expand(1, 1, 64, 16).repeat(1, 1, 1, 20)
+    assert libraries.forgetting(wide, wide, wide) is None
+    assert libraries.entmax15(wide, wide, wide) is None
+    assert libraries.entmax15(q[:, :, :63], q, q) is None
+    said = caplog.text
+    for why in ("a head is wider than 256", "none of 16, 32", "no power of 2 from 64 on"):
+        assert why in said
+    assert libraries.entmax15(q, q, q) is libraries.entmax_attend
+
+
 def test_our_scheme_is_flas_plain_version():
     naive = pytest.importorskip("fla.ops.forgetting_attn").naive_forgetting_attn
     q, k, v = (draw(seed=s).unflatten(-1, (2, 16)) for s in range(3))

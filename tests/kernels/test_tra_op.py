@@ -34,6 +34,12 @@ def test_so_they_are_in_single_precision_and_below(case):
         agree(case.run(inputs, "cpu"), case.truth(inputs), tolerance)
 
 
+def test_the_case_of_one_kept_key_has_one():
+    case = CASES["one kept"]
+    kept = tra(*case.inputs(torch.float32), return_parts=True).kept
+    assert (kept == 1).all()
+
+
 def test_many_blocks_of_queries_are_as_one(monkeypatch):
     case = Case(300, 300, heads=3)
     inputs = case.inputs(torch.float32)
@@ -55,8 +61,8 @@ def test_two_runs_are_equal_to_the_bit():
 
 
 def test_by_default_the_cpu_gets_blocks():
-    q, k, *_ = Case().inputs(torch.float32)
-    assert back_end(q, k) is cpu
+    q, *_ = Case().inputs(torch.float32)
+    assert back_end(q) is cpu
 
 
 def test_numerical_gradients():
@@ -172,6 +178,20 @@ def test_parts_merge_to_the_whole_in_any_order(gate, threshold):
     for found in (join(join(one, two), three), join(one, join(two, three))):
         for a, b in zip(found, whole, strict=True):
             torch.testing.assert_close(a, b)
+    leaves = [t.requires_grad_() for t in inputs]
+    wanted = slopes(tra(*leaves, return_parts=True, **told), leaves)
+    one, two, three = parts_of(leaves, (0, 13, 29, 40), **told)
+    join = functools.partial(merge, gate=leaves[3])
+    for found in (join(join(one, two), three), join(one, join(two, three))):
+        for a, b in zip(slopes(found, leaves), wanted, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def slopes(parts, leaves):
+    """Gradients of all that a part has to be differentiated, empty rows left as they are."""
+    ramp = torch.arange(parts.out.numel(), dtype=torch.float64).sin().view(parts.out.shape)
+    total = (parts.out * ramp).sum() + (parts.lse.exp() * ramp[..., 0]).sum()
+    return torch.autograd.grad(total, leaves, retain_graph=True)
 
 
 def test_an_empty_part_changes_nothing():
@@ -208,6 +228,7 @@ MISTAKES = [
     (change(3, lambda g: g[..., :3]), {}, r"gate=2x2x3: expected a shape of 2x2x4"),
     (change(1, lambda k: k.double()), {}, r"k=torch.float64: expected the type of q"),
     (change(0, lambda q: q.long()), {}, r"q=torch.int64: expected a floating point type"),
+    (change(1, lambda k: k.long()), {}, r"k=torch.int64: expected a floating point type"),
     (GOOD, {"scale": 0.0}, r"scale=0.0: expected a number > 0"),
     (GOOD, {"threshold": math.nan}, r"threshold=nan: expected a number"),
     (GOOD, {"tolerance": 1.0, "normalised": True}, r"tolerance=1.0: expected a number from 0"),
@@ -215,6 +236,9 @@ MISTAKES = [
     (GOOD, {"padding": "middle"}, r"padding=middle: expected right \| left"),
     (GOOD, {"lengths": torch.tensor([1, 2, 3])}, r"lengths=.*: expected 2 whole numbers"),
     (GOOD, {"lengths": torch.tensor([1.0, 2.0])}, r"lengths=.*: expected 2 whole numbers"),
+    (GOOD, {"lengths": [3, 3]}, r"lengths=\[3, 3\]: expected a tensor of 2 whole numbers"),
+    (GOOD, {"offset": 1.5}, r"offset=1.5: expected a whole number"),
+    (GOOD, {"offset": True}, r"offset=True: expected a whole number"),
     (GOOD, {"backend": "cuda"}, r"backend=cuda: expected triton \| cpu \| reference"),
 ]
 
@@ -223,6 +247,17 @@ MISTAKES = [
 def test_mistakes_are_explained(inputs, told, message):
     with pytest.raises(SpecError, match=message):
         tra(*inputs(), **told)
+
+
+def test_under_autocast_types_may_differ_since_it_makes_them_one():
+    q, k, v, gate = Case(4, 6).inputs(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed, same = tra(q, k, v.bfloat16(), gate), tra(q, k, v, gate)
+        assert torch.equal(mixed, same)
+        with pytest.raises(SpecError, match=r"k=torch.float64: expected the type of q"):
+            tra(q, k.double(), v, gate)  # autocast leaves it alone
+        with pytest.raises(SpecError, match=r"v=torch.int64: expected a floating point type"):
+            tra(q, k, v.long(), gate)
 
 
 def test_what_the_fused_kernel_cannot_take_is_said():

@@ -31,6 +31,7 @@ class Case:
     key_heads: int = 1
     gate: float | None = None
     signs: bool = False  # entries of +-1: a root mean square of 1
+    one: bool = False  # every query keeps exactly one key, some other each
     told: dict[str, Any] = field(default_factory=dict)
 
     def inputs(self, dtype: torch.dtype, device: str = "cpu", seed: int = 0) -> list[Tensor]:
@@ -43,6 +44,12 @@ class Case:
 
         q = grid(self.batch, self.heads, self.queries, self.width)
         k = grid(self.batch, self.key_heads, self.keys, self.width)
+        if (
+            self.one
+        ):  # a query has one entry, for a key that it sees and that alone is above 0 there
+            places = torch.arange(self.queries) * 5 % torch.arange(1, self.queries + 1)
+            q = torch.eye(self.width)[places % self.width].expand_as(q)
+            k = 2 * torch.eye(self.keys, self.width).expand_as(k) - 1
         v = torch.randn(k.shape, generator=chance)
         gate = torch.nn.functional.logsigmoid(torch.randn(q.shape[:3], generator=chance) * 2 + 1)
         if self.gate is not None:
@@ -108,6 +115,7 @@ CASES = {
     "tile": Case(32, 32),
     "tile + 1": Case(65, 65),
     "no key kept": Case(told={"threshold": 1e6}),
+    "one kept": Case(one=True),
     "few kept": Case(40, 40, told={"threshold": 2.6}),
     "few kept, looked for": Case(70, 70, told={"threshold": 2.6, "sparse": True}),
     "all kept": Case(told={"threshold": -math.inf}),

@@ -314,6 +314,7 @@ def test_rope_scalings(spec, same):
         ("rope(scaling=yarn, factor=2)", "original=none: expected the training length in tokens"),
         ("rope(scaling=ntk, factor=0.5)", "factor=0.5: expected a number >= 1"),
         ("dape(rope)", "scheme=rope: expected one with a bias: alibi | "),
+        ("dape(position_only)", "one with a bias: alibi | fire | kerple | t5, and nothing else"),
         ("t5(distance=16)", "distance=16: expected a whole number > buckets/2, 16"),
         ("tra(gate=keys)", "gate=keys: expected query | key or none"),
         ("tra(threshold=high)", "threshold=high: expected"),

@@ -61,8 +61,9 @@ def close(one: torch.Tensor, two: torch.Tensor) -> None:
 @every
 def test_a_scheme_says_truly_whether_it_asks_where_a_token_stands(scheme, blocked):
     layer, x = make(scheme), draw()
+    said, layer.placed = layer.placed, True  # else it is not told
     changed = not torch.allclose(run(layer, x, DRAWN[0])[0], layer(x)[0])
-    assert layer.placed == changed == (scheme not in UNPLACED)
+    assert said == changed == (scheme not in UNPLACED)
 
 
 @every
@@ -129,6 +130,36 @@ def test_going_on_without_positions_is_an_error():
     close(
         run(layer, x, 7 + torch.arange(7), state=counted)[0], layer(torch.cat([x, x], 1))[0][:, 7:]
     )
+
+
+@pytest.mark.parametrize("scheme", ["nope", "tra"])
+def test_a_scheme_without_positions_goes_on_without_them(scheme, blocked):
+    layer, x = make(scheme), draw()
+    first, state = run(layer, x[:, :3], DRAWN[0, :3])
+    assert state.places is None
+    close(torch.cat([first, layer(x[:, 3:], state)[0]], 1), layer(x)[0])
+    _, counted = layer(x[:, :3])  # whatever it is told later
+    close(run(layer, x[:, 3:], DRAWN[1, :4], state=counted)[0], layer(x)[0][:, 3:])
+
+
+@pytest.mark.parametrize("scheme", ["rope", "learned(ceiling=64)", "alibi", "nope"])
+@pytest.mark.parametrize("sizes", [[1] * TOKENS, [3, 4]], ids=str)
+def test_a_model_with_a_span_goes_on_as_the_whole(scheme, sizes):
+    model = build_model(f"2 x (lstm > attention({scheme}, heads=2)) @ 8", 5, 5, seed=0).double()
+    model.span = 64
+    tokens = torch.arange(TOKENS)[None] % 5
+    places = model.positions(TOKENS)
+    if scheme == "nope":
+        assert places is None
+    pieces = [None] * len(sizes) if places is None else places.split(sizes)
+    state, parts = None, []
+    for chunk, own in zip(tokens.split(sizes, 1), pieces, strict=True):
+        y, state = model(chunk, state, positions=own)
+        parts.append(y)
+    close(torch.cat(parts, 1), model(tokens)[0])
+    if places is not None:
+        with pytest.raises(OutlastError, match=r"give positions= to go on.*model\.positions"):
+            model(tokens, state)
 
 
 def test_a_model_takes_a_position_for_each_token():

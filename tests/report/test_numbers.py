@@ -158,6 +158,18 @@ def test_chance_is_drawn_for_the_version_trained_on_alone(tmp_path: Path) -> Non
     }
 
 
+def test_chance_is_drawn_over_the_trained_lengths_alone(tmp_path: Path) -> None:
+    """Longer sequences may ask for more answers, and then a guess is right less often."""
+    figure = accuracy_figure(
+        [digest(read([write_run(tmp_path / "run")])[0].arms[0])], ["joint"], WIDE
+    )
+    assert figure is not None
+    (ax,) = figure.axes
+    (line,) = [line for line in ax.lines if list(line.get_ydata()) == [0.03125] * 2]
+    assert list(line.get_xdata()) == [ax.get_xlim()[0], 1.0]
+    assert any("chance at 1×: 3" in text.get_text() for text in ax.texts)
+
+
 def test_markdown_is_escaped() -> None:
     table = Table(("arm",), ((Cell("a | b <script> *x* $y$"),),))
     assert table.markdown.splitlines()[2] == r"| a \| b &lt;script&gt; \*x\* \$y\$ |"

@@ -1,6 +1,7 @@
 """Threshold Relative Attention against what else there is: time, memory, and the error beside it.
 
-Inputs are random with a QK-norm and threshold 0, so half of the keys are kept. Gates are
+Inputs are random with a QK-norm and threshold 0, so about half of the keys are kept; the share
+that is (density) stands in the rows, as it was counted, with the spread of the gates. These are
 ``log sigmoid(2 z + 2)`` of a normal z unless a row says otherwise: nothing is cut short.
 Peers: torch's attention by FlashAttention and by cuDNN (plain causal attention, which is less
 work), the reference as it stands, and the reference compiled.
@@ -8,18 +9,23 @@ work), the reference as it stands, and the reference compiled.
 The error is the norm of the difference from the float64 reference over its norm, for the last
 queries of the first head, whose rows need nothing of the others; the largest of output and, with
 a backward pass, gradients.
+
+On a GPU the sections `short` and `decode` time the replay of a CUDA graph, on all sides: what they
+measure takes the GPU less time than the host needs to ask for it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from outlast.bench.graphs import captured
 from outlast.bench.timing import Bench, Row, Side
 from outlast.bench.warm import side_by_side
 from outlast.kernels.tra import reference, threshold_relative_attention
@@ -31,6 +37,13 @@ CHECKED = 128
 EARLY = 2.0**-24
 PEERS = {"sdpa flash": "FLASH_ATTENTION", "sdpa cudnn": "CUDNN_ATTENTION"}
 WIDTHS, LENGTHS = (64, 128), (2048, 8192, 32768)
+#: length and batch of short sequences; keys in a cache
+SHORT, CACHES = ((64, 512), (128, 512), (256, 256), (512, 128)), (16384, 65536)
+#: heads whose kept keys are counted
+COUNTED = 4
+#: what may go wrong on one side without ending the others
+FAILURES = (RuntimeError, ImportError, NotImplementedError)
+GRAPHED = "replay of a CUDA graph"
 
 
 @dataclass
@@ -74,6 +87,25 @@ class Inputs:
         """What has a gradient."""
         return [self.q, self.k, self.v, self.gate]
 
+    @torch.no_grad()
+    def density(self) -> float:
+        """The share of the keys it sees that a query keeps, counted over a few heads."""
+        q, k, v, gate = (t[:1, :COUNTED] for t in self.leaves)
+        found = threshold_relative_attention(q, k, v, gate, normalised=True, return_parts=True)
+        queries, keys = q.shape[2], k.shape[2]
+        seen = q.shape[1] * sum(range(keys - queries + 1, keys + 1))
+        return found.kept.sum().item() / seen
+
+    def words(self) -> str:
+        """The spread of the gates, and the share of keys that is kept."""
+        gates = self.gate.detach().exp().flatten()[:: max(1, self.gate.numel() // 2**20)]
+        shares = torch.tensor([0.05, 0.5, 0.95], device=gates.device)
+        low, middle, high = gates.quantile(shares).tolist()
+        spread = f"gates {low:.3g} {middle:.3g} {high:.3g} (5, 50, 95 %)"
+        if low == high:
+            spread = f"all gates {middle:.3g}"
+        return f"{spread}, density {self.density():.2f}"
+
     def side(self, attend: Callable[..., Tensor], backward: bool, gated: bool = True) -> Side:
         """A run of some attention, with its backward pass or without."""
         leaves = self.leaves if gated else self.leaves[:3]
@@ -101,6 +133,14 @@ class Inputs:
             for one, two in zip(found, truth, strict=True):
                 pairs.append((one[:1, :1, -two.shape[2] :], two))
         return max(((a.double() - b).norm() / b.norm()).item() for a, b in pairs)
+
+    def errors(self, backward: bool, **attends: Callable[..., Tensor]) -> dict[str, float]:
+        """That of each that can run; why another cannot is said when it is timed."""
+        found = {}
+        for name, attend in attends.items():
+            with suppress(*FAILURES):
+                found[name] = self.error(attend, backward)
+        return found
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
@@ -140,6 +180,30 @@ def peers(data: Inputs, backward: bool) -> dict[str, Side]:
     return {name: data.side(sdpa(name), backward, gated=False) for name in PEERS}
 
 
+def _replayed(bench: Bench, sides: dict[str, Side]) -> dict[str, Side]:
+    """On a GPU each side as the replay of a CUDA graph; one that cannot be fails when timed."""
+    if bench.device.type != "cuda":
+        return sides
+    found = {}
+    for name, side in sides.items():
+        try:
+            found[name] = captured(side)
+        except FAILURES as error:
+            found[name] = _failing(str(error))
+    return found
+
+
+def _failing(why: str) -> Side:
+    def side() -> None:
+        raise RuntimeError(why)
+
+    return side
+
+
+def _graphed(bench: Bench, note: str) -> str:
+    return f"{note}, {GRAPHED}" if bench.device.type == "cuda" else note
+
+
 def _sizes(bench: Bench, section: str, backward: bool) -> None:
     for length in LENGTHS:
         for width in WIDTHS:
@@ -150,7 +214,8 @@ def _sizes(bench: Bench, section: str, backward: bool) -> None:
             sides = peers(data, backward)
             sides |= {name: data.side(attend, backward) for name, attend in ours.items()}
             errors = {name: data.error(attend, backward) for name, attend in ours.items()}
-            bench.compare(section, f"n {length}, width {width}", sides, errors, "density 0.5")
+            what = f"n {length}, width {width}, {'fwd+bwd' if backward else 'forward'}"
+            bench.compare(section, what, sides, errors, data.words())
 
 
 def forward(bench: Bench) -> None:
@@ -160,22 +225,24 @@ def forward(bench: Bench) -> None:
 
 def backward(bench: Bench) -> None:
     """Forward and backward pass by width and length."""
-    _sizes(bench, "fwd+bwd", True)
+    _sizes(bench, "backward", True)
 
 
-def against_eager(bench: Bench) -> None:
+def against_eager(bench: Bench, length: int = 8192) -> None:
     """The reference as it stands, with backward pass, at a length that it can hold."""
-    data = Inputs.draw(bench, (BATCH, HEADS, 8192, 64))
+    data = Inputs.draw(bench, (BATCH, HEADS, length, 64))
     sides = {name: data.side(f, True) for name, f in (("tra", fused), ("eager", eager))}
-    bench.compare("eager", "n 8192, width 64, fwd+bwd", sides)
+    errors = data.errors(True, tra=fused, eager=eager)
+    bench.compare("eager", f"n {length}, width 64, fwd+bwd", sides, errors, data.words())
 
 
-def against_compiled(bench: Bench) -> None:
+def against_compiled(bench: Bench, length: int = 8192) -> None:
     """The reference through torch.compile, which takes a while itself."""
-    data = Inputs.draw(bench, (BATCH, HEADS, 8192, 64))
+    data = Inputs.draw(bench, (BATCH, HEADS, length, 64))
     built = torch.compile(eager)
     sides = {name: data.side(f, True) for name, f in (("tra", fused), ("compiled", built))}
-    bench.compare("compiled", "n 8192, width 64, fwd+bwd", sides)
+    errors = data.errors(True, tra=fused, compiled=built)
+    bench.compare("compiled", f"n {length}, width 64, fwd+bwd", sides, errors, data.words())
 
 
 def early(bench: Bench) -> None:
@@ -184,7 +251,7 @@ def early(bench: Bench) -> None:
         if bench.left() <= 0:
             return
         data = Inputs.draw(bench, (BATCH, HEADS, 32768, 64), gate)
-        note = "gates differ" if gate is None else f"all gates {gate}"
+        note = data.words()
         for name, learns in (("forward", False), ("fwd+bwd", True)):
             plain = sdpa("sdpa flash")
             sides = {"sdpa flash": data.side(plain, learns, gated=False)}
@@ -193,24 +260,27 @@ def early(bench: Bench) -> None:
             bench.compare("early", f"n 32768, width 64, {name}", sides, errors, note)
 
 
-def short(bench: Bench) -> None:
+def short(bench: Bench, sizes: Sequence[tuple[int, int]] = SHORT) -> None:
     """Short sequences, thousands of heads: what training on short sequences is."""
-    for length, batch in ((64, 512), (128, 512), (256, 256), (512, 128)):
+    for length, batch in sizes:
         if bench.left() <= 0:
             return
         data = Inputs.draw(bench, (batch, 8, length, 64))
         sides = peers(data, True)
         sides |= {name: data.side(f, True) for name, f in (("tra", fused), ("eager", eager))}
-        errors = {"tra": data.error(fused, True)}
-        note = f"{batch * 8} heads in all"
-        bench.compare("short", f"n {length}, width 64, fwd+bwd", sides, errors, note)
+        errors = data.errors(True, tra=fused, eager=eager)
+        note = _graphed(bench, f"{batch * 8} heads in all, {data.words()}")
+        what = f"n {length}, width 64, fwd+bwd"
+        bench.compare("short", what, _replayed(bench, sides), errors, note)
 
 
-def growth(bench: Bench) -> None:
+def growth(bench: Bench, lengths: Sequence[int] = (16384, 32768)) -> None:
     """Twice the length: at most four times the time, and a little."""
-    made = {n: Inputs.draw(bench, (BATCH, HEADS, n, 64)) for n in (16384, 32768)}
+    made = {n: Inputs.draw(bench, (BATCH, HEADS, n, 64)) for n in lengths}
     sides = {f"n {n}": data.side(fused, True) for n, data in made.items()}
-    bench.compare("growth", "width 64, fwd+bwd", sides)
+    errors = {f"n {n}": data.error(fused, True) for n, data in made.items()}
+    note = made[lengths[-1]].words()
+    bench.compare("growth", "width 64, fwd+bwd", sides, errors, note)
 
 
 def memory(bench: Bench) -> None:
@@ -234,9 +304,9 @@ def _memory(bench: Bench, what: str, sides: dict[str, Side]) -> None:
         bench.add(row)
 
 
-def decode(bench: Bench) -> None:
+def decode(bench: Bench, lengths: Sequence[int] = CACHES) -> None:
     """One token against a cache, and the time to read the cache once at copy speed."""
-    for length in (16384, 65536):
+    for length in lengths:
         for width in WIDTHS:
             if bench.left() <= 0:
                 return
@@ -250,7 +320,8 @@ def decode(bench: Bench) -> None:
 
             sides = {"read once": read_once, "tra": data.side(fused, False)}
             errors = {"tra": data.error(fused, False)}
-            bench.compare("decode", f"{length} keys, width {width}", sides, errors)
+            what, note = f"{length} keys, width {width}", _graphed(bench, data.words())
+            bench.compare("decode", what, _replayed(bench, sides), errors, note)
 
 
 def cpu(bench: Bench) -> None:
@@ -261,7 +332,7 @@ def cpu(bench: Bench) -> None:
         sides = {name: data.side(f, True) for name, f in (("eager", eager), ("tra", fused))}
         _memory(small, f"cpu, n {length}, width 64", sides)
         errors = {name: data.error(f, True) for name, f in (("eager", eager), ("tra", fused))}
-        small.compare("cpu", f"n {length}, width 64, fwd+bwd", sides, errors, "density 0.5")
+        small.compare("cpu", f"n {length}, width 64, fwd+bwd", sides, errors, data.words())
     bench.rows += small.rows
 
 
@@ -309,6 +380,8 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "trained": with_trained_gates,
     "cpu": cpu,
 }
+#: those that need no CUDA device
+ON_CPU = ("cpu", "trained")
 
 
 def default(device: torch.device) -> tuple[str, ...]:

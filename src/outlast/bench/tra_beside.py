@@ -67,7 +67,7 @@ def beside(bench: Bench, length: int = 8192, width: int = 64) -> None:
         if not learns:
             errors |= _errors(data, sides)
         what = f"n {length}, width {width}, {name}"
-        bench.compare("peers", what, sides, errors, "gates differ; density 0.5 for tra")
+        bench.compare("peers", what, sides, errors, f"for tra: {data.words()}")
 
 
 def trained(bench: Bench) -> None:
@@ -85,7 +85,7 @@ def trained(bench: Bench) -> None:
         if bench.left() <= 0:
             return
         data = inputs(bench, taken)
-        heads, note = data.q.shape[0] * data.q.shape[1], _words(data.gate)
+        heads, note = data.q.shape[0] * data.q.shape[1], data.words()
         for name, learns in PASSES:
             sides = {"sdpa flash": data.side(sdpa("sdpa flash"), learns, gated=False)}
             sides["tra"] = data.side(fused, learns)
@@ -205,11 +205,3 @@ def _tried(side: Side) -> Side:
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
     return run
-
-
-def _words(gate: Tensor) -> str:
-    """The spread of the gates."""
-    low, middle, high = gate.detach().exp().flatten()[:: max(1, gate.numel() // 2**20)].quantile(
-        torch.tensor([0.05, 0.5, 0.95], device=gate.device)
-    ).tolist()  # fmt: skip
-    return f"gates {low:.3g} {middle:.3g} {high:.3g} (5, 50, 95 %)"

@@ -47,11 +47,13 @@ def main(
     where = pick_device(device)
     bench = Bench(where, budget, repeats, logging.getLogger("outlast").info, run)
     chosen = sections or module.default(where)
+    able = getattr(module, "ON_CPU", module.default(where))
     for section in chosen:
         if section not in module.SECTIONS:
             raise bad_value("sections", section, " | ".join(module.SECTIONS))
-        if where.type != "cuda" and section not in module.default(where):
-            raise bad_value("sections", section, "cpu where there is no CUDA device")
+        if where.type != "cuda" and section not in able:
+            accepted = f"{' | '.join(able)} where there is no CUDA device"
+            raise bad_value("sections", section, accepted)
     card = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
     facts = {"bench": name, "device": card, "torch": torch.__version__, "repeats": repeats}
     if where.type == "cuda":

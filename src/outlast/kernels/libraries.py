@@ -9,13 +9,15 @@ Each function here gives what computes that, or None. They are taken on a GPU, f
 sequences in 16 bit (in float32 their products are not exact to float32). Both libraries choose
 their block sizes by timing them, so that two runs may differ in their last bits; since a run that
 is resumed must not, they are taken under `torch.no_grad` alone, unless the environment variable
-``OUTLAST_LIBRARIES`` is ``on``; ``off`` is never. Under vmap seeds are more batch.
+``OUTLAST_LIBRARIES`` is ``on``; ``off`` is never. Under ``on`` the log says, once, why one is not
+taken where it might have been. Under vmap seeds are more batch.
 
 Written against fla-core 0.6.0 and adasplash 0.2.2.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from functools import cache
@@ -28,9 +30,13 @@ from torch import Tensor
 from outlast.errors import bad_value
 from outlast.kernels.folding import folded
 
+log = logging.getLogger(__name__)
+
 SWITCH = "OUTLAST_LIBRARIES"
 #: the module of each, and what is installed to have it
 PACKAGES = {"fla": "fla-core", "adasplash": "adasplash"}
+#: the widest head FoX takes
+WIDEST = 256
 #: head widths AdaSplash takes, and the fewest tokens; more must be a power of 2
 WIDTHS, FEWEST = (16, 32, 64, 128, 256), 64
 
@@ -39,16 +45,34 @@ _library = torch.library.Library("outlast", "FRAGMENT")
 
 def forgetting(q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor] | None:
     """Of q, k, v (batch, heads, tokens, width) and log gates (batch, heads, tokens)."""
-    if obstacle("fla", q, k, v) or q.shape[-1] > 256:
-        return None
-    return forgetting_attend
+    why = obstacle("fla", q, k, v)
+    if why is None and q.shape[-1] > WIDEST:
+        why = f"a head is wider than {WIDEST}"
+    return forgetting_attend if _taken("fla", why) else None
 
 
 def entmax15(q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor] | None:
     """Of q, k, v (batch, heads, tokens, width)."""
     tokens, width = q.shape[-2:]
-    fits = width in WIDTHS and tokens >= FEWEST and tokens.bit_count() == 1
-    return None if obstacle("adasplash", q, k, v) or not fits else entmax_attend
+    why = obstacle("adasplash", q, k, v)
+    if why is None and width not in WIDTHS:
+        why = f"the width of a head is none of {', '.join(map(str, WIDTHS))}"
+    if why is None and (tokens < FEWEST or tokens.bit_count() > 1):
+        why = f"the number of tokens is no power of 2 from {FEWEST} on"
+    return entmax_attend if _taken("adasplash", why) else None
+
+
+def _taken(package: str, why: str | None) -> bool:
+    """Whether nothing speaks against a library; who asked for it is told what does."""
+    if why is not None and os.environ.get(SWITCH) == "on":
+        _say(package, why)
+    return why is None
+
+
+@cache
+def _say(package: str, why: str) -> None:
+    """Once for each reason."""
+    log.warning("%s=on, but %s is not taken: %s", SWITCH, PACKAGES[package], why)
 
 
 def obstacle(package: str, q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -57,7 +81,7 @@ def obstacle(package: str, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     if asked not in ("auto", "on", "off"):
         raise bad_value(SWITCH, asked, "auto | on | off")
     if not installed(package):
-        return f"{PACKAGES[package]} is not installed"
+        return f"{PACKAGES[package]} is not installed (pip install outlast[fast])"
     if asked == "off":
         return f"{SWITCH}=off"
     if asked == "auto" and torch.is_grad_enabled():

@@ -10,7 +10,8 @@ From the authors' code: the range of 2048, one draw for a whole batch and for al
 at each step, and draws in tests as well. There `relative` draws distances, here positions are
 drawn and distances follow; and there a batch has one length, here a shorter row has the first of
 its batch's positions [both ours]. In a test all sequences of one length have the same draw (ours),
-a function of their length alone; where a test is longer than the range, positions are counted.
+a function of their length alone; where a test is longer than the range, positions are counted. So
+whoever goes on in chunks or token by token gives each its part of `model.positions(all tokens)`.
 """
 
 from __future__ import annotations

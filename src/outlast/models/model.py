@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from outlast.errors import bad_value
+from outlast.errors import OutlastError, bad_value
 from outlast.kernels.choosing import can_fuse
 from outlast.mixers.base import Linear, Mixer, Norm, Pathway, RMSNorm, State
 from outlast.mixers.chance import EMBEDDING, Told, drop, fixed_positions, fold
@@ -211,8 +211,9 @@ class Branches(nn.Module):
 class Model(nn.Module):
     """Tokens (batch, tokens) to logits (batch, tokens, outputs), whole or in chunks.
 
-    A model trained with `random_positions` has a `span`, the range they were drawn from; where it
-    has one and no positions are given, whole sequences get those of `fixed_positions`.
+    A model trained with `random_positions` has a `span`, the range they were drawn from. Where it
+    has one, a call without a state is taken for a whole sequence and gets the `positions` of its
+    length. Chunks need theirs from the first one on, since the draw hangs on the length of it all.
     """
 
     def __init__(self, layout: Layout, body: Chain, vocabulary: int, outputs: int) -> None:
@@ -247,9 +248,14 @@ class Model(nn.Module):
         """
         before = iter(state) if state is not None else iter([None] * len(self.sublayers()))
         after: list[State] = []
-        if positions is None and self.span and state is None:
-            positions = fixed_positions(tokens.shape[1], self.span, tokens.device)
-        elif positions is not None and positions.shape != tokens.shape[1:]:
+        if positions is None:
+            positions = self.positions(tokens.shape[1])
+            if positions is not None and state is not None:
+                raise OutlastError(
+                    "this model was trained with random_positions: give positions= to go on, and "
+                    "with the first chunk too: the chunk's part of model.positions(all tokens)"
+                )
+        elif positions.shape != tokens.shape[1:]:
             raise bad_value(
                 "positions", list(positions.shape), f"one for each of {tokens.shape[1]} tokens"
             )
@@ -259,6 +265,15 @@ class Model(nn.Module):
                 embedded = drop(embedded, self.layout.dropout, fold(key, EMBEDDING))
             stream = self.body(Stream(embedded), before, after)
         return self.head(stream.normed(self.norm)), tuple(after)
+
+    def positions(self, tokens: int) -> Tensor | None:
+        """Where the tokens of a test with this many stand, (tokens,); None: one after the other.
+
+        To write on without a known end, take the most tokens there may be.
+        """
+        if not (self.span and self.placed):
+            return None
+        return fixed_positions(tokens, self.span, self.embedding.weight.device)
 
     @contextmanager
     def _telling(self, positions: Tensor | None, key: Tensor | None) -> Iterator[None]:

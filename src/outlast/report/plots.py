@@ -73,8 +73,9 @@ def _draw(
 ) -> None:
     _length_axis(ax, ladder_of, small=len(page.axes) > 1 or page.form.columns == 1)
     accuracy_axis(ax)
-    for chance in _chances(group, variant, part):
-        ax.axhline(chance, color=INK, linewidth=1, linestyle=(0, (1, 2)), zorder=1.5)
+    trained = (ax.get_xlim()[0], 1.0)
+    for chance in _chances(group, variant, part):  # a longer sequence may ask for more answers
+        ax.plot(trained, [chance] * 2, color=INK, linewidth=1, linestyle=(0, (1, 2)), zorder=1.5)
     for arm in group.arms:
         ladder = arm.digest.ladder(variant)
         if ladder:
@@ -189,7 +190,7 @@ def _notes(ax: Axes, group: Group, variant: str | None, part: str) -> None:
     )
     for chance in _chances(group, variant, part)[:1]:
         ax.annotate(
-            f"chance {'< 0.1' if 0 < chance < 0.001 else percent(chance)} %",
+            f"chance at {times(1)}: {'< 0.1' if 0 < chance < 0.001 else percent(chance)} %",
             (0, chance),
             (3, 3),
             xycoords=ax.get_yaxis_transform(),
@@ -201,7 +202,10 @@ def _notes(ax: Axes, group: Group, variant: str | None, part: str) -> None:
 
 
 def _chances(group: Group, variant: str | None, part: str) -> list[float]:
-    """What guessing gives; known for the version trained on alone: others ask more, or less."""
+    """What guessing gives at the longest length trained on.
+
+    Known for the version trained on alone: others ask more, or less.
+    """
     if variant is not None:
         return []
     runs = [arm.digest.run for arm in group.arms]

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from outlast.report.digest import Digest
 from outlast.report.style import INK, MARKERS, PALETTE, RULE, SHADE, drawing
-from outlast.report.words import short
+from outlast.report.words import short, times
 
 MOST = len(PALETTE)  # arms in one panel
 LEFT, RIGHT, TITLE, FOOT, LINE = 0.52, 0.12, 0.34, 0.44, 0.19
@@ -223,7 +223,7 @@ def _legend_under(ax: Axes, group: Group, tall: float) -> None:
 
 def chance_key() -> Key:
     """The key's entry for the chance line."""
-    return Line2D([], [], color=INK, linewidth=1, linestyle=(0, (1, 2))), "chance"
+    return Line2D([], [], color=INK, linewidth=1, linestyle=(0, (1, 2))), f"chance at {times(1)}"
 
 
 def range_key() -> Key:

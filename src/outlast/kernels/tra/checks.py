@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from outlast.errors import bad_value
+from outlast.kernels.choosing import product_type
 from outlast.kernels.tra.setting import Setting
 
 
@@ -27,11 +28,12 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> None:
         raise bad_value("v", _shape(v), f"the shape of k, {_shape(k)}")
     if gate.shape != q.shape[:3]:
         raise bad_value("gate", _shape(gate), f"a shape of {batch}x{heads}x{queries}")
-    for name, tensor in (("q", q), ("gate", gate)):
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("gate", gate)):
         if not tensor.is_floating_point():
             raise bad_value(name, tensor.dtype, "a floating point type")
     for name, tensor in (("k", k), ("v", v)):
-        if tensor.dtype != q.dtype:
+        # types that differ may still be made one, by autocast
+        if tensor.dtype != q.dtype and product_type(tensor) != product_type(q):
             raise bad_value(name, tensor.dtype, f"the type of q, {q.dtype}")
 
 
@@ -58,7 +60,10 @@ def check(
         raise bad_value("tolerance", tolerance, "a number from 0 to below 1, or None")
     if tolerance and not normalised:
         raise bad_value("tolerance", tolerance, "None unless normalised=True bounds the scores")
-    offset = k.shape[2] - q.shape[2] if offset is None else offset
+    if offset is None:
+        offset = k.shape[2] - q.shape[2]
+    elif isinstance(offset, bool) or not isinstance(offset, int | torch.SymInt):
+        raise bad_value("offset", offset, "a whole number")
     bound = scale * width if normalised else 0.0
     return Setting(threshold, scale, offset, bound, tolerance or 0.0)
 
@@ -72,6 +77,8 @@ def real_keys(
     if lengths is None:
         return None, None
     batch, keys = k.shape[0], k.shape[2]
+    if not isinstance(lengths, Tensor):
+        raise bad_value("lengths", lengths, f"a tensor of {batch} whole numbers")
     if lengths.shape != (batch,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
         found = f"{lengths.dtype} of shape {_shape(lengths)}"
         raise bad_value("lengths", found, f"{batch} whole numbers, one for each row of the batch")

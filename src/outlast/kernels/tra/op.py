@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outlast.errors import bad_value
 from outlast.kernels.choosing import has_triton
-from outlast.kernels.folding import fold, unfold
+from outlast.kernels.folding import folded
 from outlast.kernels.tra.checks import check, real_keys
 from outlast.kernels.tra.parts import Parts
 from outlast.kernels.tra.setting import Setting
@@ -39,7 +39,7 @@ _library.define(
 _FIRST = 5  # the backward op's own arguments before the forward op's
 
 
-def back_end(q: Tensor, k: Tensor, name: str = "") -> ModuleType:
+def back_end(q: Tensor, name: str = "") -> ModuleType:
     """The module to run: the fused kernel where it can, else blocks of plain torch."""
     if name not in ("", *BACKENDS):
         raise bad_value("backend", name, " | ".join(BACKENDS))
@@ -48,7 +48,7 @@ def back_end(q: Tensor, k: Tensor, name: str = "") -> ModuleType:
     if has_triton() and (q.is_cuda or name):
         from outlast.kernels.tra import triton as fused
 
-        obstacle = fused.obstacle(q, k)
+        obstacle = fused.obstacle(q)
         if obstacle is None:
             return fused
         if name:
@@ -124,6 +124,7 @@ def threshold_relative_attention(
         k: (batch, key heads, keys, width); the key heads divide the heads (grouped queries).
         v: As `k`.
         gate: (batch, heads, queries), at most 0: what one kept key of distance adds to a logit.
+            That it is at most 0 is not checked; above it the result is not to be relied on.
         threshold: A key is kept if its scaled score is above this.
         scale: Of the scores, above 0; one over the root of the width by default.
         lengths: (batch,) whole numbers: how many of a row's keys are real; None: all of them.
@@ -140,7 +141,10 @@ def threshold_relative_attention(
         backend: triton | cpu | reference; by default the fastest that can.
         return_parts: Also return the log-sum-exp and the number of kept keys, as `Parts`.
 
-    Every back end gives the same bits for the same input, backward pass included.
+    Two runs of one back end give the same bits for the same input, backward pass included; those of
+    two back ends agree up to rounding. Gradients come by `backward` and `torch.autograd.grad`, once
+    (no second derivatives), also of what `torch.func.vmap` computed; `torch.func.grad`, `vjp` and
+    their kin do not go through the op, but do through `kernels.tra.reference.attend`.
     """
     how = check(q, k, v, gate, threshold, scale, offset, normalised, tolerance)
     start, stop = real_keys(lengths, padding, k)
@@ -152,15 +156,15 @@ def threshold_relative_attention(
 
 
 def _tra(*args: Any) -> tuple[Tensor, ...]:
-    q, k, how = args[0], args[1], Setting(*args[_NUMBERS])
-    out, *rest = back_end(q, k, args[-1]).forward(*args[:_TENSORS], how)
+    how = Setting(*args[_NUMBERS])
+    out, *rest = back_end(args[0], args[-1]).forward(*args[:_TENSORS], how)
     # whichever it was, the heads of a token lie side by side, where the next product wants them
     return out.transpose(1, 2).contiguous().transpose(1, 2), *rest
 
 
 def _tra_backward(*args: Any) -> tuple[Tensor, ...]:
     (d_out, d_lse, out, lse, reach), given = args[:_FIRST], args[_FIRST:]
-    found: tuple[Tensor, ...] = back_end(given[0], given[1], given[-1]).backward(
+    found: tuple[Tensor, ...] = back_end(given[0], given[-1]).backward(
         d_out, d_lse, *given[:_TENSORS], out, lse, reach, Setting(*given[_NUMBERS])
     )
     return found
@@ -207,19 +211,6 @@ def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-def _batched(op: Any) -> Any:
-    def rule(info: Any, axes: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        size = info.batch_size
-        folded = (
-            fold(a, axis, size) if isinstance(a, Tensor) else a
-            for a, axis in zip(args, axes, strict=True)
-        )
-        out = op(*folded)
-        return tuple(unfold(o, size) for o in out), (0,) * len(out)
-
-    return rule
-
-
 def _autocast(device: str) -> Any:
     key = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device.upper()}"))
 
@@ -241,5 +232,5 @@ torch.library.register_autograd("outlast::tra", _differentiate, setup_context=_s
 torch.library.register_autograd("outlast::tra_backward", _refuse, lib=_library)
 for _name in ("tra", "tra_backward"):
     torch.library.register_vmap(
-        f"outlast::{_name}", _batched(getattr(torch.ops.outlast, _name)), lib=_library
+        f"outlast::{_name}", folded(getattr(torch.ops.outlast, _name)), lib=_library
     )

@@ -34,9 +34,11 @@ def merge(left: Parts, right: Parts, gate: Tensor) -> Parts:
     """
     decay = torch.where(right.kept > 0, gate.to(left.lse.dtype) * right.kept, 0.0)
     moved = left.lse + decay
-    lse = torch.logaddexp(moved, right.lse)
-    empty = lse == float("-inf")
-    pivot = lse.masked_fill(empty, 0.0)
+    nothing = float("-inf")
+    empty = (moved == nothing) & (right.lse == nothing)
+    # where neither range keeps a key the gradient of logaddexp is NaN: it does not see those rows
+    pivot = torch.logaddexp(*(part.masked_fill(empty, 0.0) for part in (moved, right.lse)))
+    lse = pivot.masked_fill(empty, nothing)
     shares = [(part - pivot).exp().unsqueeze(-1) for part in (moved, right.lse)]
     out = shares[0] * left.out.to(lse.dtype) + shares[1] * right.out.to(lse.dtype)
     return Parts(out.to(left.out.dtype), lse, left.kept + right.kept)

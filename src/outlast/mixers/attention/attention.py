@@ -3,7 +3,8 @@
 Linear maps for q, k, v without bias, the output map with one. Where position enters is the
 scheme's business, how scores become weights that of the weights: `attention(rope)`,
 `attention(alibi, weights=entmax)`, ... They combine freely, save that a scheme which makes
-weights of its own (`tra`, `stick_breaking`) takes no others.
+weights of its own (`tra`, `stick_breaking`) takes no others, and one without queries
+(`position_only`) none that scale them (`scalable`, `temperature`, `asentmax`).
 
 A softmax without bias, or with one that depends on positions alone, is torch's fused attention;
 everything else, and every bias too large to hold, goes a block of queries at a time.
@@ -35,7 +36,7 @@ class Cache(NamedTuple):
 
     `keys` and `values` (batch, heads, tokens, head width); `marks` (batch, heads, tokens, any
     number) what the scheme noted of each; `carry` (batch, heads, tokens) what the weights keep;
-    `places` (tokens,) where they stand, if not one after the other.
+    `places` (tokens,) where they stand, if not one after the other and the scheme asks for it.
     """
 
     keys: Tensor
@@ -74,6 +75,13 @@ class Attention(Mixer):
                 "weights",
                 self.weights.spec,
                 f"none beside {self.scheme.spec.name}, which makes weights of its own",
+            )
+        if self.weights.sharpens and not self.scheme.queried:
+            raise bad_value(
+                "weights",
+                self.weights.spec,
+                f"none that scales queries beside {self.scheme.spec.name}, which makes no use of "
+                "them",
             )
 
     def forward(self, x: Tensor, state: Cache | None = None) -> tuple[Tensor, Cache]:
@@ -123,7 +131,7 @@ class Attention(Mixer):
     def _places(self, counted: Tensor, state: Cache | None) -> Tensor:
         """Where all tokens so far stand, (keys,): one after the other if nothing else is told."""
         given, kept = self.told.positions, None if state is None else state.places
-        if given is None and kept is None:
+        if not self.placed or (given is None and kept is None):
             return counted
         if given is None:
             raise OutlastError(

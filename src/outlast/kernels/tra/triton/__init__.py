@@ -40,7 +40,7 @@ FEWEST_TO_SPLIT = 1024
 WIDTHS = (16, 256)
 
 
-def obstacle(q: Tensor, k: Tensor) -> str | None:
+def obstacle(q: Tensor) -> str | None:
     """Why the kernel cannot take this, or None."""
     width = q.shape[-1]
     if not (q.is_cuda or interpreted()):

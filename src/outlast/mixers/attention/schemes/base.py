@@ -46,6 +46,8 @@ class Scheme(nn.Module):
     heavy: ClassVar[int] = 1
     #: whether it asks where a token stands; else positions that are drawn change nothing
     placed: bool = True
+    #: whether scores depend on the queries; else nothing that changes queries has a meaning
+    queried: ClassVar[bool] = True
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -27,6 +27,8 @@ from outlast.registry import schemes
 from outlast.specs import Spec
 
 _HIDDEN = 32
+#: where a scheme may do something
+_PLACES = ("embed", "rotate", "unpacked", "values", "marks", "bias", "scores", "weigh")
 
 
 @schemes.register("dape")
@@ -38,9 +40,11 @@ class Dape(Scheme):
     def __init__(self, width: int, heads: int, scheme: Spec = Spec("kerple")) -> None:
         super().__init__(width, heads)
         self.inner: Scheme = schemes.build(scheme, width=width, heads=heads)
-        if type(self.inner).bias is Scheme.bias:
-            biased = [n for n in schemes.names() if _has_bias(n)]
-            raise bad_value("scheme", scheme, f"one with a bias: {' | '.join(biased)}")
+        if not _is_bias(type(self.inner)):
+            biased = [n for n in schemes.names() if _is_bias(schemes.entry(n).factory)]
+            raise bad_value(
+                "scheme", scheme, f"one with a bias: {' | '.join(biased)}, and nothing else"
+            )
         self.first = Linear(3 * 2 * heads, _HIDDEN)
         self.second = Linear(3 * _HIDDEN, heads)
 
@@ -74,6 +78,9 @@ def _convolve(x: Tensor, linear: Linear) -> Tensor:
     return (weight @ taps + bias[:, None]).unflatten(-1, x.shape[-2:])
 
 
-def _has_bias(name: str) -> bool:
-    factory = schemes.entry(name).factory
-    return isinstance(factory, type) and getattr(factory, "bias", Scheme.bias) is not Scheme.bias
+def _is_bias(kind: object) -> bool:
+    """Whether a scheme is a bias and nothing else: all else that it did would be lost here."""
+    if not (isinstance(kind, type) and issubclass(kind, Scheme)):
+        return False
+    changed = {name for name in _PLACES if getattr(kind, name) is not getattr(Scheme, name)}
+    return changed == {"bias"}

@@ -47,6 +47,11 @@ class Weights(nn.Module):
         return y
 
     @property
+    def sharpens(self) -> bool:
+        """Whether it changes the queries."""
+        return type(self).sharpen is not Weights.sharpen
+
+    @property
     def fused(self) -> bool:
         """Whether it is a softmax, of queries that may have been sharpened."""
         return type(self).normalise is Weights.normalise
