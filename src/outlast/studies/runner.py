@@ -1,8 +1,9 @@
 """Running the arms of a study side by side in processes, each in its own run folder.
 
 Arms of one model, task and batch may share a process, where they are trained as one (on a GPU they
-are, as that fills it best). Which arms go together is decided by those chosen, not by those still
-unfinished: so an arm goes on beside the same others, bit for bit as if it had not been stopped.
+are, as that fills it best). An arm's record names those it was begun with. It goes on beside the
+same ones, finished or not, and so bit for bit as if it had not been stopped; arms that were at
+their end before it began are left out.
 
 An arm that is finished is left alone, one that was interrupted goes on where it stopped; so a
 study is resumed by giving the same command again.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -25,7 +26,7 @@ from outlast.studies.base import Arm, Study
 from outlast.train.loop import Progress
 from outlast.train.rows import alike
 from outlast.train.session import (
-    begin,
+    begin_all,
     canonical,
     finished,
     go_on_together,
@@ -102,7 +103,7 @@ def run_study(
         if arm.name not in unfinished:
             watch(News(arm.name, "done"))
     waiting = [
-        Pack(pack, out, todo)
+        Pack(needed(pack, out, todo), out, todo)
         for pack in packs(arms, together)
         if (todo := frozenset(a.name for a in pack) & unfinished)
     ]
@@ -141,6 +142,17 @@ def packs(arms: Sequence[Arm], together: bool) -> list[tuple[Arm, ...]]:
     for arm in arms:
         found.setdefault(alike(canonical(arm.run)), []).append(arm)
     return [tuple(pack) for pack in found.values()]
+
+
+def needed(pack: Sequence[Arm], out: Path, todo: Collection[str]) -> tuple[Arm, ...]:
+    """The arms of a pack with work to do, and those that one of them was begun with."""
+    kept = set(todo)
+    for arm in pack:
+        if arm.name in todo and (out / arm.name / RUN).exists():
+            begun = read_run(out / arm.name).get("pack")
+            # a record that does not say is an older one: all were stepped then
+            kept |= {a.name for a in pack if not isinstance(begun, list) or a.name in begun}
+    return tuple(a for a in pack if a.name in kept)
 
 
 def unfinished_arms(arms: list[Arm], out: Path, overwrite: bool) -> list[Arm]:
@@ -222,9 +234,12 @@ def _work(pack: Pack, job: Job, mouth: Connection) -> None:
 
     try:
         device = pick_device(job.device)
-        for arm, folder in zip(pack.arms, pack.folders, strict=True):
-            if job.overwrite or not (folder / RUN).exists():
-                begin(arm.run, folder, device, overwrite=job.overwrite)
+        new = [
+            (arm.run, folder)
+            for arm, folder in zip(pack.arms, pack.folders, strict=True)
+            if job.overwrite or not (folder / RUN).exists()
+        ]
+        begin_all(new, device, job.overwrite, pack=[arm.name for arm in pack.arms])
         ended, failures = go_on_together(
             pack.folders,
             device,

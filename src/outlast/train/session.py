@@ -113,11 +113,17 @@ def begin(run: RunSpec, folder: Path, device: torch.device, overwrite: bool = Fa
 
 
 def begin_all(
-    runs: Sequence[tuple[RunSpec, Path]], device: torch.device, overwrite: bool = False
+    runs: Sequence[tuple[RunSpec, Path]],
+    device: torch.device,
+    overwrite: bool = False,
+    **more: object,
 ) -> None:
-    """Make the folders of new runs, or of none: what is wrong with one is an error before that."""
-    where = {"device": _device_name(device)}
-    records = [(folder, describe(canonical(run)) | where) for run, folder in runs]
+    """Make the folders of new runs, or of none: what is wrong with one is an error before that.
+
+    Their records hold `more` beside what every run's does.
+    """
+    more |= {"device": _device_name(device)}
+    records = [(folder, describe(canonical(run)) | more) for run, folder in runs]
     if not overwrite:
         for folder, _ in records:
             claim(folder)
