@@ -14,10 +14,12 @@ import pytest
 from rich.console import Console
 
 import outlast.cli.common as common
-from outlast.cli import MISTAKE, STOPPED, main
+import outlast.studies.runner as runner
+from outlast.cli import FAILED, MISTAKE, STOPPED, main
 from outlast.registry import studies
 from outlast.runs import RESULTS, read_run
 from outlast.studies import Arm, Claim, Study
+from outlast.studies.runner import News
 from outlast.train.settings import RunSpec
 from tiny_runs import start_processes_at_once, tiny
 
@@ -105,7 +107,9 @@ def test_a_study_from_nothing_to_the_page(
 
     # other seeds in the same folder are a mistake
     assert main([*command, "--seeds", "7"]) == MISTAKE
-    assert "other seeds or settings" in capsys.readouterr().err
+    assert "joint holds a run with other seeds or settings (seeds=0, 1, not 7)" in (
+        capsys.readouterr().err
+    )
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
@@ -116,11 +120,13 @@ def test_an_arm_that_fails_is_named_and_the_page_is_made(
     start_processes_at_once(monkeypatch)
     folder = tmp_path / "study"
     code = main(["reproduce", "mini", "--arms", "broken", "joint", "--out", str(folder)])
-    assert code == STOPPED
+    assert code == FAILED
     text = capsys.readouterr().out
     assert "far too fast: seeds 0, 1: the loss or a weight is not finite" in text
     assert "trained jointly: done" in text
-    assert "not finished: broken" in text
+    assert "\nfailed: broken: seeds 0, 1: the loss or a weight is not finite" in text
+    assert "not finished" not in text
+    assert "goes on with them" not in text
     assert (folder / "report" / "index.html").exists()
     assert not (folder / "broken" / RESULTS).exists()
 
@@ -159,3 +165,40 @@ def test_how_many_at_once_is_a_line_that_stays(
     assert main([*command, "--device", "cpu"]) == 0
     lines = [line for line in shown.getvalue().splitlines() if "seeds at once" in line]
     assert [line.split(": ")[1][:15] for line in lines] == ["2 seeds at once"]
+
+
+@pytest.mark.usefixtures("registered")
+def test_arms_trained_as_one_say_once_how_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start_processes_at_once(monkeypatch)
+    command = ["reproduce", "mini", "--together", "True", "--out", str(tmp_path / "study")]
+    assert main([*command, "--device", "cpu"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "seeds at once" in line]
+    assert [line.split(" (")[0] for line in lines] == [
+        "trained jointly and 1 more: 4 seeds at once"
+    ]
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(("fails", "code"), [(False, STOPPED), (True, FAILED)])
+def test_arms_that_were_stopped_are_told_apart_from_those_that_failed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fails: bool,
+    code: int,
+) -> None:
+    def run_study(*given: Any) -> list[str]:
+        watch = given[6]
+        watch(News("joint", "stopped"))
+        if fails:
+            watch(News("dat", "failed", error="it is [broken]"))
+        return ["dat", "joint"] if fails else ["joint"]
+
+    monkeypatch.setattr(runner, "run_study", run_study)
+    monkeypatch.setattr("outlast.report.report", lambda _, out: out / "index.html")
+    assert main(["reproduce", "mini", "--out", str(tmp_path / "study")]) == code
+    text = capsys.readouterr().out
+    assert "\nnot finished: joint; the same command goes on with them\n" in text
+    assert ("\nfailed: dat: it is [broken]\n" in text) == fails

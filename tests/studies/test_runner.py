@@ -181,12 +181,21 @@ def test_asked_to_stop_every_arm_saves_and_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [quick(seeds=(5,)), quick(steps=30), quick("ema(0.9)"), quick(model="gru @ 8")]
+    ("other", "named"),
+    [
+        (quick(seeds=(5,)), r"\(seeds=5, not 0, 1\)"),
+        (quick(steps=30), r"\(steps=30, not 20\)"),
+        (quick("ema(0.9)"), r"\(methods=ema\(.*0.9\), not none; label=ema\(0.9\), not plain\)"),
+        (quick(model="gru @ 8"), r"\(model=gru.* @ 8.*, not lstm.* @ 16.*\)"),
+        (quick(seeds=(0, 1, 2), lr=0.1), r"\(seeds=0, 1, 2, not 0, 1; lr=0.1, not 0.002\)"),
+    ],
 )
-def test_a_folder_with_another_run_is_not_touched(tmp_path: Path, other: RunSpec) -> None:
+def test_a_folder_with_another_run_is_not_touched(
+    tmp_path: Path, other: RunSpec, named: str
+) -> None:
     begin(other, tmp_path / "plain", CPU)
     before = files(tmp_path)
-    with pytest.raises(RunFolderError, match="holds a run with other seeds or settings"):
+    with pytest.raises(RunFolderError, match=f"holds a run with other seeds or settings {named}"):
         run([ARMS[0]], tmp_path, Watcher())
     assert files(tmp_path) == before
 

@@ -12,8 +12,9 @@ from outlast import __version__
 from outlast.errors import OutlastError
 
 VERBS = ("list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor")
-#: exit codes: 2 for an error a user can mend, 130 for a run that was asked to stop and saved
-MISTAKE, STOPPED = 2, 130
+#: exit codes: 1 for a study with an arm that failed, 2 for an error a user can mend, 130 for a run
+#: that was asked to stop and saved
+FAILED, MISTAKE, STOPPED = 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:

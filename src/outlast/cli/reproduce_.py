@@ -30,7 +30,8 @@ def main(
 ) -> int:
     """Run a whole study, every arm over every seed, and make its page.
 
-    Given again, the same command goes on where it was stopped.
+    Given again, the same command goes on where it was stopped. An arm that fails does not stop the
+    others; the exit code is then 1.
 
     Example: outlast reproduce dat --scale demo --dry
 
@@ -48,7 +49,7 @@ def main(
         overwrite: Start anew where an arm is already there.
         dry: Only say what would be run.
     """
-    from outlast.cli import STOPPED
+    from outlast.cli import FAILED, STOPPED
     from outlast.cli.common import console, read_seeds
     from outlast.cli.progress import progress
     from outlast.errors import bad_value
@@ -78,14 +79,19 @@ def main(
     there = [a.name for a in made.arms if a.name in names or (folder / a.name).is_dir()]
     unfinished_arms(chosen, folder, overwrite)  # what is in the way is an error now
     write_json(folder / "study.json", made.to_json(command, there))
+    failed: dict[str, str] = {}
     with progress(console) as show:
 
         def watch(news: News) -> None:
-            if news.words:  # a line of its own: a bar would show it for a moment only
-                words = f"{names[news.arm]}: {news.words}"
-                console.print(words, markup=False, soft_wrap=True)
-            else:
+            if news.state == "failed":
+                failed[news.arm] = news.error
+            if not news.words:
                 show(names[news.arm], news.progress or news.error or news.state)
+            elif news.arm == news.pack[0]:  # once for all of them
+                others = f" and {len(news.pack) - 1} more" if len(news.pack) > 1 else ""
+                # a line of its own: a bar would show it for a moment only
+                words = f"{names[news.arm]}{others}: {news.words}"
+                console.print(words, markup=False, soft_wrap=True)
 
         unfinished = run_study(
             made,
@@ -98,12 +104,15 @@ def main(
             together,
         )
     page = report([folder], folder / "report")
-    if unfinished:
-        console.print(
-            f"\nnot finished: {', '.join(unfinished)}; the same command goes on with them"
-        )
-    console.print(f"\nthe page: {page.resolve().as_uri()}", soft_wrap=True)
-    return STOPPED if unfinished else 0
+    console.print()
+    for name, error in failed.items():
+        console.print(f"failed: {name}: {error}", markup=False, soft_wrap=True)
+    stopped = [name for name in unfinished if name not in failed]
+    if stopped:
+        words = f"not finished: {', '.join(stopped)}; the same command goes on with them"
+        console.print(words, markup=False, soft_wrap=True)
+    console.print(f"the page: {page.resolve().as_uri()}", soft_wrap=True)
+    return FAILED if failed else STOPPED if stopped else 0
 
 
 def _show_arms(chosen: list[Arm]) -> None:

@@ -38,13 +38,17 @@ from outlast.train.settings import RunSpec
 
 @dataclass(frozen=True)
 class News:
-    """What an arm's process tells: its progress, that it is done, or what went wrong."""
+    """What an arm's process tells: its progress, that it is done, or what went wrong.
+
+    `words` are about all the arms in `pack`, each of which is told them.
+    """
 
     arm: str
     state: str
     progress: Progress | None = None
     error: str = ""
     words: str = ""
+    pack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,12 +169,24 @@ def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
     if overwrite or not (folder / RUN).exists():
         return False
     # the record is spelt out anew: an argument may have come since, with a default
-    if canonical(RunSpec.read(read_run(folder))) != canonical(arm.run):
+    there, here = (_flat(canonical(r)) for r in (RunSpec.read(read_run(folder)), arm.run))
+    if there != here:
+        other = [f"{n}={there[n]}, not {here[n]}" for n in here if there[n] != here[n]]
         raise RunFolderError(
-            f"{folder} holds a run with other seeds or settings: "
+            f"{folder} holds a run with other seeds or settings ({'; '.join(other)}): "
             f"choose another --out, or start anew with --overwrite"
         )
     return finished(folder) and (folder / RESULTS).exists()
+
+
+def _flat(run: RunSpec) -> dict[str, str]:
+    """Everything that decides a run, each as a person would write it."""
+    values = run.to_json()
+    values |= values.pop("settings")
+    return {
+        name: ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
+        for name, value in values.items()
+    }
 
 
 def _listen(running: dict[str, _Worker], asked: bool) -> list[News]:
@@ -214,7 +230,8 @@ def _work(pack: Pack, job: Job, mouth: Connection) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on as SIGTERM
     torch.set_num_threads(job.threads)
-    open_ends = {a.name for a in pack.arms if a.name in pack.todo}
+    working = tuple(a.name for a in pack.arms if a.name in pack.todo)
+    open_ends = set(working)
 
     def tell(
         arm: str, state: str, progress: Progress | None = None, error: str = "", words: str = ""
@@ -224,7 +241,7 @@ def _work(pack: Pack, job: Job, mouth: Connection) -> None:
         if state in ("done", "failed", "stopped"):
             open_ends.discard(arm)
         try:
-            mouth.send(News(arm, state, progress, error, words))
+            mouth.send(News(arm, state, progress, error, words, working))
         except OSError:  # nobody listens any more: save and leave
             os.kill(os.getpid(), signal.SIGTERM)
 
