@@ -68,7 +68,7 @@ class Loop:
         self.fleet = Fleet([(run, Path(self.folder.name))], self.bench.device)
         (self.trainer,), ((_, self.stepper),) = self.fleet.trainers, self.fleet.waves
         plan = self.trainer.conductor.plan(0, STEPS)
-        data = self.trainer._data(0, STEPS, plan)
+        data = self.trainer.data(0, plan)
         self.table = Block.of(data, plan)
         if self.bench.device.type == "cuda":
             self.stepper.run(data, plan)  # captures a step

@@ -98,7 +98,7 @@ class Fleet:
         told = [t.settings.together for t in self.trainers if t.settings.together]
         found = fit(
             self.rows,
-            Batch(*(t.unflatten(0, shape) for t in (data.inputs, data.targets, data.part))),
+            data.map(lambda page: page.unflatten(0, shape)),
             len(self.task.parts),
             self.bf16,
             settings.block,
@@ -184,10 +184,10 @@ class Fleet:
         if len(self.waves) == 1 and not self.compact:
             return stepper.run(data, plan).cpu()
         rows = list(self.chosen[wave])
-        tables = (t[:, rows].contiguous() for t in (data.inputs, data.targets, data.part))
+        own = data.map(lambda page: page[:, rows].contiguous())
         if self.compact:
             stepper.rows.fetch(self.rows, rows)
-        metrics = stepper.run(Batch(*tables), plan.rows(rows)).cpu()
+        metrics = stepper.run(own, plan.rows(rows)).cpu()
         if self.compact:
             stepper.rows.give_back(self.rows, rows)
         return metrics

@@ -187,13 +187,15 @@ class Trainer:
             data = nothing(len(everyone), self.settings.batch, self.device)
             return self.conductor.plan(begin, begin + 1).without(everyone), data
         end = min(begin + self.settings.block, self.settings.steps)
-        plan, idle = self.conductor.plan(begin, end), [r for r in everyone if r not in self.live()]
-        return (plan.without(idle) if idle else plan), self._data(begin, end, plan)
+        plan, live = self.conductor.plan(begin, end), self.live()
+        if idle := [row for row in everyone if row not in live]:
+            plan = plan.without(idle)
+        return plan, self.data(begin, plan)
 
-    def _data(self, begin: int, end: int, plan: Plan) -> Batch:
-        """Fresh sequences for each seed that learns and each step."""
-        live, shape = self.live(), (end - begin, self.settings.batch)
-        idle = [row for row in range(len(self.run.seeds)) if row not in live]
+    def data(self, begin: int, plan: Plan) -> Batch:
+        """Fresh sequences for each step of a plan and each seed that learns in it."""
+        shape = (len(plan.alive), self.settings.batch)
+        idle = [row for row, alive in enumerate(plan.alive.any(0).tolist()) if not alive]
         return fresh(self.task, self.run.seeds, plan.lengths, begin, shape, self.device, idle)
 
     def take(self, metrics: Tensor, plan: Plan, before: Sequence[Tensor]) -> list[dict[str, Any]]:
