@@ -12,8 +12,11 @@
 The host looks at the device once a block. Runs trained together share the task, the model, the
 batch and the block; learning rate, decay, clipping, methods, seeds and the number of steps are
 each run's own, and so is its folder. What a run gives is the same as alone, to float32 rounding;
-going on with the same runs together is bit for bit as if they had not been stopped (a run whose
-checkpoint is ahead of another's waits for it, so that they meet at the steps where they met).
+going on with the same runs together is bit for bit as if they had not been stopped. Where their
+checkpoints are of different steps, a run that is ahead waits for the others, so that they meet at
+the steps where they met. The lengths and gates it had at those steps are gone; where they shaped
+the work of all (the longest row, a gate that not all had open), a GPU may sum in another order,
+and until it has caught up the others are the same to float32 rounding only.
 """
 
 from __future__ import annotations
