@@ -197,12 +197,15 @@ class Fleet:
 
     @torch.no_grad()
     def _probe(self, lines: dict[int, list[dict[str, object]]]) -> None:
-        """A quick look at joint accuracy at and beyond the training length, of those due."""
+        """A quick look at joint accuracy at and beyond the training length, of those due.
+
+        Tested are the rows that were stepped: those left out rest, and nothing is said of them.
+        """
         due = [i for i in lines if _is_due(self.trainers[i])]
         for step in sorted({self.trainers[i].step for i in due}):
             found = evaluate_stack(
-                tester(self.rows.stack, self.trainers),
-                len(self.rows),
+                tester(self.rows.stack, self.trainers, self.chosen),
+                len(self.chosen),
                 self.task,
                 MULTIPLES,
                 SEQUENCES,
@@ -211,10 +214,12 @@ class Fleet:
                 variants=False,
                 stream_name=f"probe {step}",
             )
+            tested = dict(zip(self.chosen, found, strict=True))
             for index in due:
-                trainer = self.trainers[index]
+                trainer, rows = self.trainers[index], self.slices[index]
                 if trainer.step == step:
-                    lines[index] += trainer.note_probe(found[self.slices[index]])
+                    own = [tested.get(row, []) for row in range(rows.start, rows.stop)]
+                    lines[index] += trainer.note_probe(own)
 
 
 def _is_due(trainer: Trainer) -> bool:
