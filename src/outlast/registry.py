@@ -276,6 +276,16 @@ def coerce(value: Any, annotation: Any, where: str) -> Any:
     raise SpecError(f"{where}={write_value(value)}: expected {describe(annotation)}")
 
 
+def build_from(spec: Spec, factory: Callable[..., Any], fields: dict[str, type], field: str) -> Any:
+    """Make what a spec behind ``field=`` stands for, from arguments of these types."""
+    given = [*zip(fields, spec.args, strict=False), *spec.kwargs]
+    names = [k for k, _ in given]
+    twice = len(set(names)) < len(names)
+    if twice or not set(names) <= set(fields) or len(spec.args) > len(fields):
+        raise SpecError(f"{field}={spec}: expected {spec.name}({', '.join(fields)})")
+    return factory(**{k: coerce(v, fields[k], f"{field}: {k}") for k, v in given})
+
+
 def to_value(value: Any) -> Value:
     """The inverse of `coerce`: how a bound argument is written."""
     if isinstance(value, tuple):

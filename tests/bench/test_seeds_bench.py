@@ -6,7 +6,9 @@ from pathlib import Path
 
 import torch
 
+import outlast.train.loop as loop_module
 from outlast.bench import seeds
+from outlast.bench.figure import curves
 from outlast.bench.plain import Hybrid, peer_batch, training_step
 from outlast.bench.timing import Bench, Row
 from outlast.models import build_model
@@ -117,6 +119,27 @@ def test_the_figure_is_drawn_from_the_rows(tmp_path):
     assert (tmp_path / "seeds.png").read_bytes().startswith(b"\x89PNG")
     assert not seeds.draw([Row("peers", "1 seed", "eager", 1.0)], tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
+
+
+def test_what_ran_on_the_cpu_is_a_curve_of_its_own():
+    rows = [
+        Row("scaling", "8 seeds", "auto", 2.0),
+        Row("bf16", "8 seeds", "bf16", 1.0),
+        Row("cpu", "8 seeds", "auto", 90.0),
+        Row("cpu peers", "8 seeds", "outlast", 90.0),
+        Row("cpu", "8 seeds", "all", None),
+    ]
+    found = {name: [row.ms for row in own] for name, own in curves(rows).items()}
+    assert found == {"float32": [2.0], "bf16": [1.0], "float32 on the CPU": [90.0]}
+
+
+def test_the_time_of_the_data_is_without_the_plan(monkeypatch):
+    loop = seeds.Loop(Bench(CPU, seconds=60, repeats=1), 2, TINY)
+    monkeypatch.setattr(loop.trainer.conductor, "plan", None)
+    made = []
+    monkeypatch.setattr(loop_module, "fresh", lambda *args: made.append(args[4]))
+    loop.data()
+    assert made == [(TINY.block, TINY.batch)]
 
 
 def test_without_jax_its_peer_says_so_and_leaves():

@@ -145,6 +145,24 @@ def test_chance_by_hand() -> None:
     )
 
 
+def test_the_counts_of_a_rung_are_read_from_the_device_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look waits for the device; seeds and parts are looked at together."""
+    task, looks = tasks.build(TASK), []
+    batch = task.sample(4, 32, torch.Generator().manual_seed(0))
+    models = [oracle(task), constant(task), right_in_part(task)]
+    logits = torch.stack([m(batch.inputs) for m in models])
+    real = Tensor.tolist
+    for name in ("item", "__int__", "__float__", "__bool__"):
+        monkeypatch.setattr(Tensor, name, None)
+    monkeypatch.setattr(Tensor, "tolist", lambda own: looks.append(own.shape) or real(own))
+    rows = ladder_module._measure(lambda _: logits, 3, task, batch, 32)
+    assert looks == [(3, 1 + 3 * len(task.parts))]
+    assert set(rows[0]["exact"].values()) == set(rows[0]["answers"].values()) == {1.0}
+    assert 0 < rows[2]["exact"]["joint"] < 1
+
+
 # ---- any callable ------------------------------------------------------------------------------
 
 

@@ -3,11 +3,13 @@
 Without a GPU the kernel runs in Triton's interpreter (see tests/conftest.py), with one on it.
 """
 
+import re
+
 import pytest
 import torch
 from kernel_cases import beside_others, draw, lstm_inputs, near, same
 
-from outlast.kernels.lstm import lstm, reference
+from outlast.kernels.lstm import lstm, op, reference
 
 pytest.importorskip("triton")
 # the interpreter's own
@@ -164,3 +166,49 @@ def test_it_is_not_taken_on_the_cpu_nor_for_float64():
     projected, _, weight, *_ = lstm_inputs(1, 1, 16, 1)
     assert not fused.fits(projected, weight)
     assert back_end(projected.float(), weight.float()) is reference
+
+
+# ---- where it cannot be taken on a GPU, that is said once ----------------------------------------
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says it lies on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize(
+    ("width", "triton", "says"),
+    [
+        (264, True, "width 264 in float32 .*: the fused kernel wants widths up to 256, in float32"),
+        (
+            24,
+            False,
+            "width 24 in float32 .*: the fused kernel wants Triton, which is not installed",
+        ),
+    ],
+)
+def test_a_slow_lstm_on_a_gpu_is_told_once(monkeypatch, caplog, width, triton, says):
+    monkeypatch.setattr(op, "has_triton", lambda: triton)
+    op._tell.cache_clear()
+    inputs = [a.float() for a in lstm_inputs(2, 1, width, 1)]
+    for _ in range(2):
+        op._lstm(inputs[0].as_subclass(OnGpu), *inputs[1:])
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert re.search(says, record.getMessage())
+
+
+def test_on_the_cpu_there_is_nothing_to_tell(caplog):
+    op._tell.cache_clear()
+    op._lstm(*lstm_inputs(2, 1, 264, 1))
+    assert not caplog.records
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_slow_lstm_is_told_and_a_fused_one_not(caplog):
+    op._tell.cache_clear()
+    for width in (256, 264, 264):
+        inputs = (a.to("cuda", torch.float32) for a in lstm_inputs(2, 1, width))
+        lstm(*inputs)
+    assert [r.args[0] for r in caplog.records] == [264]

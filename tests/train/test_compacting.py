@@ -11,6 +11,7 @@ import torch
 from test_parking import break_rows
 from test_stopping import DAT, successes
 
+import outlast.train.fleet as fleet
 import outlast.train.loop as loop
 import outlast.train.rows as rows
 from outlast.runs import read_metrics
@@ -206,6 +207,29 @@ def test_short_of_memory_with_rows_left_out(monkeypatch: pytest.MonkeyPatch) -> 
     assert successes(short.lines[0]) == successes(whole.lines[0])
     for seed in SEEDS:
         assert short.events(seed) == whole.events(seed)
+
+
+def test_a_probe_is_of_the_rows_that_are_stepped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a seed at rest nothing is tested, and of the others the same is found as with all rows."""
+    tested: list[int] = []
+    real = fleet.evaluate_stack
+
+    def note(model: Any, seeds: int, *args: Any, **options: Any) -> list[list[Any]]:
+        rows = real(model, seeds, *args, **options)
+        run_all = loop.tester(among.fleet.rows.stack, among.trainers, range(len(SEEDS)))
+        everyone = real(run_all, len(SEEDS), *args, **options)
+        tested.append(seeds)
+        assert rows == [everyone[row] for row in among.fleet.chosen]
+        return rows
+
+    monkeypatch.setattr(fleet, "evaluate_stack", note)
+    among = InMemory(spec(DAT, "ema(0.5)"))
+    among.steps(70)
+    assert set(tested) == {6, 3}, "they went on as they were: this shows nothing"
+    stopped = successes(among.lines[0])
+    for seed in SEEDS:
+        probes = [x["step"] for x in among.lines[0] if x["seed"] == seed and "probe" in x]
+        assert probes == list(range(5, stopped.get(seed, 70) + 1, 5))
 
 
 def test_a_run_that_is_over_makes_the_others_faster(tmp_path: Path, sizes: list[int]) -> None:

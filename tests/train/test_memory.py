@@ -58,8 +58,8 @@ def test_a_dry_step_changes_nothing_and_grows_with_the_seeds() -> None:
     for seeds in (1, 2, 4):
         run = InMemory(tiny(seeds=tuple(range(seeds))))
         before = run.fleet.rows.copy()
-        data = run.trainer._data(0, 1, run.trainer.conductor.plan(0, 1))
-        step = type(data)(data.inputs[0], data.targets[0], data.part[0])
+        data = run.trainer.data(0, run.trainer.conductor.plan(0, 1))
+        step = data.map(lambda page: page[0])
         used[seeds] = memory.dry_step(run.fleet.rows, step, 3, False)
         for one, other in zip(run.fleet.rows.copy(), before, strict=True):
             assert torch.equal(one, other)
@@ -71,8 +71,8 @@ def test_a_dry_step_changes_nothing_and_grows_with_the_seeds() -> None:
 def test_longer_sequences_and_larger_batches_take_more() -> None:
     def used(**other: Any) -> float:
         run = InMemory(tiny(seeds=(0,), **other))
-        data = run.trainer._data(0, 1, run.trainer.conductor.plan(0, 1))
-        step = type(data)(data.inputs[0], data.targets[0], data.part[0])
+        data = run.trainer.data(0, run.trainer.conductor.plan(0, 1))
+        step = data.map(lambda page: page[0])
         return memory.dry_step(run.fleet.rows, step, len(run.trainer.task.parts), False)
 
     assert used(batch=16) > 1.5 * used(batch=8)
@@ -221,8 +221,8 @@ def test_a_dry_step_on_a_gpu_measures_bytes() -> None:
         fleet = Fleet([(run, Path("nowhere"))], torch.device("cuda"))
         words = fleet.fit()
         assert words.startswith(f"{seeds} seeds at once (about ")
-        data = fleet.trainers[0]._data(0, 1, fleet.trainers[0].conductor.plan(0, 1))
-        step = type(data)(data.inputs[0], data.targets[0], data.part[0])
+        data = fleet.trainers[0].data(0, fleet.trainers[0].conductor.plan(0, 1))
+        step = data.map(lambda page: page[0])
         used[seeds] = memory.dry_step(fleet.rows, step, 3, False)
     assert used[2] > 10_000
     assert 2 * used[2] < used[8] < 8 * used[2]

@@ -104,8 +104,8 @@ def test_a_restart_has_weights_of_its_own() -> None:
 def test_data_do_not_depend_on_the_other_seeds() -> None:
     among, alone = trainer(seeds=SEEDS).trainer, trainer(seeds=(7,)).trainer
     for begin in (0, 5, 25):
-        many = among._data(begin, begin + 5, among.conductor.plan(begin, begin + 5))
-        one = alone._data(begin, begin + 5, alone.conductor.plan(begin, begin + 5))
+        many = among.data(begin, among.conductor.plan(begin, begin + 5))
+        one = alone.data(begin, alone.conductor.plan(begin, begin + 5))
         for name in ("inputs", "targets", "part"):
             assert torch.equal(getattr(many, name)[:, 2], getattr(one, name)[:, 0])
         assert not torch.equal(many.inputs[:, 0], many.inputs[:, 1])
@@ -115,14 +115,14 @@ def test_data_do_not_depend_on_the_other_seeds() -> None:
 def test_data_do_not_depend_on_the_model_or_the_methods() -> None:
     plain = trainer(seeds=(1,)).trainer
     other = trainer("ema(0.5)", seeds=(1,), model="gru @ 8").trainer
-    one = plain._data(10, 15, plain.conductor.plan(10, 15))
-    two = other._data(10, 15, other.conductor.plan(10, 15))
+    one = plain.data(10, plain.conductor.plan(10, 15))
+    two = other.data(10, other.conductor.plan(10, 15))
     assert torch.equal(one.inputs, two.inputs)
 
 
 def test_data_are_fresh_in_every_block() -> None:
     run = trainer(seeds=(0,)).trainer
-    blocks = [run._data(b, b + 5, run.conductor.plan(b, b + 5)).inputs for b in (0, 5, 10)]
+    blocks = [run.data(b, run.conductor.plan(b, b + 5)).inputs for b in (0, 5, 10)]
     assert not torch.equal(blocks[0], blocks[1])
     assert not torch.equal(blocks[1], blocks[2])
 

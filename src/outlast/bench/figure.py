@@ -12,14 +12,13 @@ from outlast.bench.timing import Row
 from outlast.report.style import PALETTE, drawing, png
 
 SCALING = ("scaling", "bf16", "cpu")
+#: the curves there may be, in the order of their colours
+CURVES = ("float32", "bf16", "float32 on the CPU")
 
 
 def draw(rows: Sequence[Row], path: Path) -> bool:
     """Time, throughput and memory against the seeds, as PNG; False if no row has any."""
-    lines = {
-        kind: [r for r in rows if r.section in SCALING and r.side == kind and r.ms is not None]
-        for kind in ("auto", "bf16")
-    }
+    lines = curves(rows)
     if not any(lines.values()):
         return False
     with drawing():
@@ -36,6 +35,17 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
     return True
 
 
+def curves(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each curve, by its name: what ran on the CPU is a smaller model, and apart."""
+    found: dict[str, list[Row]] = {name: [] for name in CURVES}
+    for row in rows:
+        if row.section in SCALING and row.ms is not None:
+            kind = "float32" if row.side == "auto" else row.side
+            name = f"{kind} on the CPU" if row.section == "cpu" else kind
+            found.setdefault(name, []).append(row)
+    return found
+
+
 def seeds_of(row: Row) -> int:
     """The number of seeds a row says."""
     return int(row.what.split()[0])
@@ -44,10 +54,9 @@ def seeds_of(row: Row) -> int:
 def _panel(
     axes: Axes, title: str, value: Callable[[Row], float | None], lines: dict[str, list[Row]]
 ) -> None:
-    for colour, (kind, rows) in zip(PALETTE, lines.items(), strict=False):
+    for colour, (name, rows) in zip(PALETTE, lines.items(), strict=False):
         points = sorted((seeds_of(row), found) for row in rows if (found := value(row)) is not None)
         if points:
-            name = "float32" if kind == "auto" else kind
             axes.loglog(*zip(*points, strict=True), marker="o", ms=3, color=colour, label=name)
     axes.set_title(title)
     axes.set_xlabel("seeds at once")

@@ -2,7 +2,8 @@
 
 A step is forward, losses by part, backward, clipping and AdamW of all seeds, as training runs it:
 on a GPU the replay of a CUDA graph. `loop` is a whole block of steps as `outlast train` runs it,
-with its data, the methods' plan and the host's look at the losses.
+with its data, the methods' plan and the host's look at the losses; without the probes and the
+checkpoints, which come once in many blocks.
 
 Peers (`plain.py`) train one seed of the same model in plain torch on one batch over and over:
 eagerly, as a CUDA graph, and as a CUDA graph in each of 16 processes that share the GPU (`mps.py`).
@@ -68,10 +69,13 @@ class Loop:
         self.fleet = Fleet([(run, Path(self.folder.name))], self.bench.device)
         (self.trainer,), ((_, self.stepper),) = self.fleet.trainers, self.fleet.waves
         plan = self.trainer.conductor.plan(0, STEPS)
-        data = self.trainer._data(0, STEPS, plan)
+        data = self.trainer.data(0, plan)
         self.table = Block.of(data, plan)
+        self.whole = self.trainer.conductor.plan(0, settings.block)
+        self.graph: torch.cuda.CUDAGraph | None = None
         if self.bench.device.type == "cuda":
             self.stepper.run(data, plan)  # captures a step
+            ((self.graph, _, _),) = self.stepper.graphs.values()
 
     @property
     def tokens(self) -> int:
@@ -82,10 +86,9 @@ class Loop:
         """A few steps of all seeds."""
         stepper = self.stepper
         stepper.cursor.zero_()
-        if stepper.graphs:
-            graph, _, _ = next(iter(stepper.graphs.values()))
+        if self.graph is not None:
             for _ in range(STEPS):
-                graph.replay()
+                self.graph.replay()
             return
         parts = len(self.trainer.task.parts)
         metrics = torch.zeros(len(self.table.inputs), self.seeds, 2, parts)
@@ -97,8 +100,8 @@ class Loop:
         self.fleet.block()
 
     def data(self) -> None:
-        """The data of a block."""
-        self.trainer.next_block()
+        """The data of a block, without the plan they are made by."""
+        self.trainer.data(0, self.whole)
 
     def rate(self, ms: float) -> str:
         """A step's time as steps of a seed, and tokens, in a second."""

@@ -15,11 +15,17 @@ MOST = 12
 def side_by_side(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], seconds: float) -> None:
     """Run `work` on each job in processes of their own; what takes longer is left to compile later.
 
-    Failures are not reported here: the same work fails again, and is reported, when it is timed.
+    Nothing of it goes on after the return, beside what is timed then. Failures are not reported
+    here: the same work fails again, and is reported, when it is timed.
     """
     workers = min(len(jobs), os.cpu_count() or 1, MOST)
     if workers < 2:
         return
+    others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
-    wait([pool.submit(work, *job) for job in jobs], timeout=seconds)
-    pool.shutdown(wait=False, cancel_futures=True)
+    late = wait([pool.submit(work, *job) for job in jobs], timeout=seconds).not_done
+    if late:
+        for process in multiprocessing.active_children():
+            if process not in others:
+                process.terminate()
+    pool.shutdown(wait=True, cancel_futures=True)

@@ -155,11 +155,14 @@ def _measure(
             whole, answers = exact_by_part(logits, some, task)
             exact[seed] += torch.stack([whole[n].sum() for n in names])
             right[seed] += torch.stack([answers[p] for p in parts])
-    asked = [int((batch.part == i).sum()) for i in range(len(parts))]
+    asked = torch.stack([(batch.part == i).sum() for i in range(len(parts))])
+    # one look at the device for all seeds
+    counts = torch.cat([exact, right, asked.expand(seeds, -1)], 1).tolist()
+    n, p = len(names), len(parts)
     return [
         {
-            "exact": {n: exact[s, i].item() / sequences for i, n in enumerate(names)},
-            "answers": {p: right[s, i].item() / max(1, asked[i]) for i, p in enumerate(parts)},
+            "exact": {name: own[i] / sequences for i, name in enumerate(names)},
+            "answers": {part: own[n + i] / max(1, own[n + p + i]) for i, part in enumerate(parts)},
         }
-        for s in range(seeds)
+        for own in counts
     ]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from outlast.errors import SpecError, bad_value
-from outlast.registry import coerce, suggest
+from outlast.registry import build_from, suggest
 from outlast.specs import Spec
 
 #: how much of a new loss enters the smoothed one at each step
@@ -97,19 +97,9 @@ def make_trigger(switch: int | float | Spec, steps: int) -> Trigger:
                 f"switch: there is no trigger {switch.name!r}{suggest(switch.name, _NAMED)}"
             )
         factory, fields = _NAMED[switch.name]
-        made: Trigger = named(switch, factory, fields, "switch")
+        made: Trigger = build_from(switch, factory, fields, "switch")
         return made
     return AtStep(as_step(switch, steps, "switch"))
-
-
-def named(spec: Spec, factory: Callable[..., Any], fields: dict[str, type], field: str) -> Any:
-    """Make what a spec behind ``field=`` stands for, from arguments of these types."""
-    given = [*zip(fields, spec.args, strict=False), *spec.kwargs]
-    names = [k for k, _ in given]
-    twice = len(set(names)) < len(names)
-    if twice or not set(names) <= set(fields) or len(spec.args) > len(fields):
-        raise SpecError(f"{field}={spec}: expected {spec.name}({', '.join(fields)})")
-    return factory(**{k: coerce(v, fields[k], f"{field}: {k}") for k, v in given})
 
 
 def as_step(value: int | float, steps: int, field: str) -> int:

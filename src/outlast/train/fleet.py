@@ -12,8 +12,11 @@
 The host looks at the device once a block. Runs trained together share the task, the model, the
 batch and the block; learning rate, decay, clipping, methods, seeds and the number of steps are
 each run's own, and so is its folder. What a run gives is the same as alone, to float32 rounding;
-going on with the same runs together is bit for bit as if they had not been stopped (a run whose
-checkpoint is ahead of another's waits for it, so that they meet at the steps where they met).
+going on with the same runs together is bit for bit as if they had not been stopped. Where their
+checkpoints are of different steps, a run that is ahead waits for the others, so that they meet at
+the steps where they met. The lengths and gates it had at those steps are gone; where they shaped
+the work of all (the longest row, a gate that not all had open), a GPU may sum in another order,
+and until it has caught up the others are the same to float32 rounding only.
 """
 
 from __future__ import annotations
@@ -98,7 +101,7 @@ class Fleet:
         told = [t.settings.together for t in self.trainers if t.settings.together]
         found = fit(
             self.rows,
-            Batch(*(t.unflatten(0, shape) for t in (data.inputs, data.targets, data.part))),
+            data.map(lambda page: page.unflatten(0, shape)),
             len(self.task.parts),
             self.bf16,
             settings.block,
@@ -186,22 +189,25 @@ class Fleet:
         if len(self.waves) == 1 and not self.compact:
             return stepper.run(data, plan).cpu()
         rows = list(self.chosen[wave])
-        tables = (t[:, rows].contiguous() for t in (data.inputs, data.targets, data.part))
+        own = data.map(lambda page: page[:, rows].contiguous())
         if self.compact:
             stepper.rows.fetch(self.rows, rows)
-        metrics = stepper.run(Batch(*tables), plan.rows(rows)).cpu()
+        metrics = stepper.run(own, plan.rows(rows)).cpu()
         if self.compact:
             stepper.rows.give_back(self.rows, rows)
         return metrics
 
     @torch.no_grad()
     def _probe(self, lines: dict[int, list[dict[str, object]]]) -> None:
-        """A quick look at joint accuracy at and beyond the training length, of those due."""
+        """A quick look at joint accuracy at and beyond the training length, of those due.
+
+        Tested are the rows that were stepped: those left out rest, and nothing is said of them.
+        """
         due = [i for i in lines if _is_due(self.trainers[i])]
         for step in sorted({self.trainers[i].step for i in due}):
             found = evaluate_stack(
-                tester(self.rows.stack, self.trainers),
-                len(self.rows),
+                tester(self.rows.stack, self.trainers, self.chosen),
+                len(self.chosen),
                 self.task,
                 MULTIPLES,
                 SEQUENCES,
@@ -210,10 +216,12 @@ class Fleet:
                 variants=False,
                 stream_name=f"probe {step}",
             )
+            tested = dict(zip(self.chosen, found, strict=True))
             for index in due:
-                trainer = self.trainers[index]
+                trainer, rows = self.trainers[index], self.slices[index]
                 if trainer.step == step:
-                    lines[index] += trainer.note_probe(found[self.slices[index]])
+                    own = [tested.get(row, []) for row in range(rows.start, rows.stop)]
+                    lines[index] += trainer.note_probe(own)
 
 
 def _is_due(trainer: Trainer) -> bool:

@@ -187,13 +187,15 @@ class Trainer:
             data = nothing(len(everyone), self.settings.batch, self.device)
             return self.conductor.plan(begin, begin + 1).without(everyone), data
         end = min(begin + self.settings.block, self.settings.steps)
-        plan, idle = self.conductor.plan(begin, end), [r for r in everyone if r not in self.live()]
-        return (plan.without(idle) if idle else plan), self._data(begin, end, plan)
+        plan, live = self.conductor.plan(begin, end), self.live()
+        if idle := [row for row in everyone if row not in live]:
+            plan = plan.without(idle)
+        return plan, self.data(begin, plan)
 
-    def _data(self, begin: int, end: int, plan: Plan) -> Batch:
-        """Fresh sequences for each seed that learns and each step."""
-        live, shape = self.live(), (end - begin, self.settings.batch)
-        idle = [row for row in range(len(self.run.seeds)) if row not in live]
+    def data(self, begin: int, plan: Plan) -> Batch:
+        """Fresh sequences for each step of a plan and each seed that learns in it."""
+        shape = (len(plan.alive), self.settings.batch)
+        idle = [row for row, alive in enumerate(plan.alive.any(0).tolist()) if not alive]
         return fresh(self.task, self.run.seeds, plan.lengths, begin, shape, self.device, idle)
 
     def take(self, metrics: Tensor, plan: Plan, before: Sequence[Tensor]) -> list[dict[str, Any]]:
@@ -266,10 +268,13 @@ class Trainer:
 
     def tester(self) -> Callable[[Tensor], Tensor]:
         """Tokens (batch, tokens) to every seed's logits, as the methods leave the gates now."""
-        return tester(self.stack, [self])
+        return tester(self.stack, [self], range(len(self.run.seeds)))
 
     def note_probe(self, found: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Joint accuracy of each seed at and beyond the training length; returns lines."""
+        """Joint accuracy of each seed at and beyond the training length; returns lines.
+
+        Of seeds at rest nothing is read, and nothing said.
+        """
         lines: list[dict[str, Any]] = []
         for row in self.live():
             joint = {r["multiple"]: r["exact"]["joint"] for r in found[row] if r["exact"]}
@@ -320,9 +325,12 @@ def ended_early(parked: Sequence[int | None], succeeded: Sequence[int | None]) -
     return rest and any(at is not None for at in succeeded)
 
 
-def tester(stack: Stack, trainers: Sequence[Trainer]) -> Callable[[Tensor], Tensor]:
-    """Tokens (batch, tokens) to the logits of every row; the stack's rows are the trainers'."""
-    controls = [t.control(row) for t in trainers for row in range(len(t.run.seeds))]
+def tester(
+    stack: Stack, trainers: Sequence[Trainer], rows: Sequence[int]
+) -> Callable[[Tensor], Tensor]:
+    """Tokens (batch, tokens) to the logits of some rows; the stack's rows are the trainers'."""
+    all_controls = [t.control(row) for t in trainers for row in range(len(t.run.seeds))]
+    controls = [all_controls[row] for row in rows]
     gates = torch.tensor([[c.gate[p] for p in PATHWAYS] for c in controls])
     spans = sorted({c.span for c in controls})
     stack.set_controls(
@@ -330,14 +338,17 @@ def tester(stack: Stack, trainers: Sequence[Trainer]) -> Callable[[Tensor], Tens
     )
     each = [t.test_weights() for t in trainers]
     weights = each[0] if len(each) == 1 else {n: torch.cat([w[n] for w in each]) for n in each[0]}
+    if len(rows) < len(all_controls):
+        weights = {n: w[list(rows)] for n, w in weights.items()}
     gates = gates.to(stack.table.device)
+    leaks = torch.ones_like(gates)
 
     def test(tokens: Tensor) -> Tensor:
         if spans == [0]:
-            return stack.run(tokens[None], weights, gates)
+            return stack.run(tokens[None], weights, gates, leaks)
         drawn = {n: fixed_positions(tokens.shape[1], n, tokens.device) for n in spans}
         positions = [drawn[c.span] for c in controls] if len(spans) > 1 else list(drawn.values())
-        return stack.run(tokens[None], weights, gates, positions=torch.stack(positions))
+        return stack.run(tokens[None], weights, gates, leaks, torch.stack(positions))
 
     return test
 

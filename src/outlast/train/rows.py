@@ -87,7 +87,7 @@ class Rows:
             whole[rows] = table
 
 
-#: of fewer rows none are left out, as little is saved: one seed takes two thirds of the time of two
+#: of fewer rows none are left out, as little would be saved
 FEW = 4
 
 

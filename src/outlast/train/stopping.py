@@ -24,8 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlast.errors import SpecError, bad_value
-from outlast.methods.triggers import named
-from outlast.registry import suggest
+from outlast.registry import build_from, suggest
 from outlast.specs import Spec, parse
 
 NEVER = "never"
@@ -67,7 +66,7 @@ def read_stop(text: str) -> Success | None:
         return None
     if spec.name != "success":
         raise SpecError(f"stop={text}: expected never or success{suggest(spec.name, _KNOWN)}")
-    made: Success = named(spec, Success, _FIELDS, "stop")
+    made: Success = build_from(spec, Success, _FIELDS, "stop")
     return made
 
 

@@ -44,9 +44,8 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
 def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
     x, weight = ctx.saved_tensors
     wants_x, wants_weight = ctx.needs_input_grad
-    return torch.bmm(dy, weight) if wants_x else None, summed_product(
-        dy, x
-    ) if wants_weight else None
+    dx = torch.bmm(dy, weight) if wants_x else None
+    return dx, summed_product(dy, x) if wants_weight else None
 
 
 def _stacked(

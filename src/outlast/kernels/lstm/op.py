@@ -5,6 +5,8 @@ Under `vmap` the seeds become the op's own leading axis, so S seeds cost one cal
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -12,8 +14,10 @@ import torch
 from torch import Tensor
 
 from outlast.kernels.choosing import has_triton
-from outlast.kernels.folding import fold, unfold
+from outlast.kernels.folding import folded
 from outlast.kernels.lstm import reference
+
+log = logging.getLogger(__name__)
 
 # the older way to define an op: `torch.library.custom_op` loads torch's whole compiler on its
 # first call, which takes longer than many a small run
@@ -38,6 +42,23 @@ def back_end(projected: Tensor, weight: Tensor) -> ModuleType:
     return reference
 
 
+@cache  # once for each
+def _tell(width: int, kind: torch.dtype) -> None:
+    """Say that the fused kernel could not be had on a GPU, and what would do."""
+    takes = "Triton, which is not installed"
+    if has_triton():
+        from outlast.kernels.lstm.streamed import MOST_UNITS
+
+        takes = f"widths up to {MOST_UNITS}, in float32 or bfloat16"
+    log.warning(
+        "an LSTM of width %d in %s goes step by step, which is slow on a GPU: the fused kernel "
+        "wants %s",
+        width,
+        str(kind).removeprefix("torch."),
+        takes,
+    )
+
+
 def lstm(
     projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -60,7 +81,10 @@ def lstm(
 def _lstm(
     projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    hidden, last, cell, gates = back_end(projected, weight).forward(projected, bias, weight, h0, c0)
+    chosen = back_end(projected, weight)
+    if chosen is reference and projected.is_cuda:
+        _tell(weight.shape[-1], projected.dtype)
+    hidden, last, cell, gates = chosen.forward(projected, bias, weight, h0, c0)
     return hidden, last, cell[:, :, -1].clone(), cell, gates
 
 
@@ -127,20 +151,11 @@ def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
     raise NotImplementedError("the lstm kernel has first derivatives only; try gru")
 
 
-def _batched(op: Any) -> Any:
-    def rule(info: Any, axes: tuple[int | None, ...], *args: Tensor) -> tuple[Any, Any]:
-        size = info.batch_size
-        out = op(*(fold(a, axis, size) for a, axis in zip(args, axes, strict=True)))
-        return tuple(unfold(o, size) for o in out), (0,) * len(out)
-
-    return rule
-
-
 _library.impl("lstm", _lstm, "CompositeExplicitAutograd")
 _library.impl("lstm_backward", _lstm_backward, "CompositeExplicitAutograd")
 torch.library.register_autograd("outlast::lstm", _differentiate, setup_context=_save, lib=_library)
 torch.library.register_autograd("outlast::lstm_backward", _refuse, lib=_library)
 for _name in ("lstm", "lstm_backward"):
     torch.library.register_vmap(
-        f"outlast::{_name}", _batched(getattr(torch.ops.outlast, _name)), lib=_library
+        f"outlast::{_name}", folded(getattr(torch.ops.outlast, _name)), lib=_library
     )
