@@ -9,7 +9,7 @@ an output for every token, as a language model has, or for these alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -35,12 +35,16 @@ class Batch:
     targets: Tensor
     part: Tensor
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same done to all three."""
+        return Batch(change(self.inputs), change(self.targets), change(self.part))
+
     def to(self, device: torch.device | str) -> Batch:
-        return Batch(self.inputs.to(device), self.targets.to(device), self.part.to(device))
+        return self.map(lambda page: page.to(device))
 
     def rows(self, index: Tensor) -> Batch:
         """Some of the sequences."""
-        return Batch(self.inputs[index], self.targets[index], self.part[index])
+        return self.map(lambda page: page[index])
 
 
 class Task(ABC):
@@ -90,8 +94,7 @@ class Task(ABC):
         if self.by_chance:
             streams = cast(torch.Generator, Streams(generators))  # as far as chance.py can tell
             drawn = self.sample(length, seeds * batch, streams)
-            pages = (drawn.inputs, drawn.targets, drawn.part)
-            return Batch(*(page.unflatten(0, (seeds, batch)) for page in pages))
+            return drawn.map(lambda page: page.unflatten(0, (seeds, batch)))
         each = [self.sample(length, batch, generator) for generator in generators]
         names = ("inputs", "targets", "part")
         return Batch(*(torch.stack([getattr(one, name) for one in each]) for name in names))

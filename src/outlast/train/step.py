@@ -15,10 +15,12 @@ from torch import Tensor
 
 from outlast.kernels.loss import part_losses
 from outlast.methods.base import PATHWAYS
-from outlast.mixers.base import Pathway
 from outlast.tasks import IGNORE, Batch
 from outlast.train.plan import TABLES, Plan
 from outlast.train.rows import Rows
+
+#: graphs kept: each holds the data of a block, and a curriculum goes through many shapes
+KEPT = 8
 
 
 @dataclass
@@ -54,13 +56,17 @@ class Block:
 
 
 class Stepper:
-    """Runs blocks of steps; on a GPU through CUDA graphs, one for each shape of the work."""
+    """Runs blocks of steps; on a GPU through CUDA graphs, one for each shape of the work.
+
+    The graphs used last are kept, and the others made anew when they are wanted again.
+    """
 
     def __init__(self, rows: Rows, parts: tuple[str, ...], bf16: bool, pool: Any = None) -> None:
         self.rows, self.stack, self.optimiser = rows, rows.stack, rows.optimiser
         self.parts, self.bf16, self.pool = parts, bf16, pool
         self.device = self.stack.table.device
         self.cursor = torch.zeros(1, dtype=torch.long, device=self.device)
+        #: by the shape of the work, the one used last at the end
         self.graphs: dict[object, tuple[torch.cuda.CUDAGraph, Block, Tensor]] = {}
 
     def run(self, data: Batch, plan: Plan) -> Tensor:
@@ -69,7 +75,6 @@ class Stepper:
         data (steps, S, batch, tokens), on the device of the stack.
         """
         block = Block.of(data, plan)
-        used: list[Pathway] = [p for p in PATHWAYS if p in self.stack.columns]
         gates = {p: plan.column(plan.gates, p) for p in PATHWAYS}
         leaks = {p: plan.column(plan.leaks, p) for p in PATHWAYS}
         self.stack.set_controls(gates, leaks)
@@ -78,7 +83,7 @@ class Stepper:
         if self.device.type == "cuda":
             modes = tuple((s.gating, s.leaking) for s in self.stack.model.sublayers())
             shape = (tuple(block.inputs.shape), block.positions.shape[-1])
-            return self._replay((shape, modes, len(used)), block, metrics)
+            return self._replay((shape, modes), block, metrics)
         self.cursor.zero_()
         for _ in range(steps):
             self._step(block, metrics)
@@ -105,9 +110,13 @@ class Stepper:
             self.cursor += 1
 
     def _replay(self, key: object, block: Block, metrics: Tensor) -> Tensor:
-        if key not in self.graphs:
-            self.graphs[key] = self._capture(block, metrics)
-        graph, home, record = self.graphs[key]
+        known = self.graphs.pop(key, None)
+        if known is None:
+            while len(self.graphs) >= KEPT:  # before, so that the new one has the room
+                del self.graphs[next(iter(self.graphs))]
+            known = self._capture(block, metrics)
+        self.graphs[key] = known
+        graph, home, record = known
         home.copy_(block)
         self.cursor.zero_()
         for _ in range(block.inputs.shape[0]):
