@@ -82,15 +82,15 @@ class Loop:
         """A few steps of all seeds."""
         stepper = self.stepper
         stepper.cursor.zero_()
-        if stepper.graphs:
-            graph, _, _ = next(iter(stepper.graphs.values()))
+        if stepper.recorded:
+            graph = next(iter(next(iter(stepper.recorded.values())).graphs.values()))
             for _ in range(STEPS):
                 graph.replay()
             return
         parts = len(self.trainer.task.parts)
         metrics = torch.zeros(len(self.table.inputs), self.seeds, 2, parts)
         for _ in range(STEPS):
-            stepper._step(self.table, metrics)
+            stepper._step(self.table, metrics, self.table.inputs.shape[-1])
 
     def block(self) -> None:
         """A whole block of training."""

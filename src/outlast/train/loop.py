@@ -194,7 +194,16 @@ class Trainer:
         """Fresh sequences for each seed that learns and each step."""
         live, shape = self.live(), (end - begin, self.settings.batch)
         idle = [row for row in range(len(self.run.seeds)) if row not in live]
-        return fresh(self.task, self.run.seeds, plan.lengths, begin, shape, self.device, idle)
+        return fresh(
+            self.task,
+            self.run.seeds,
+            plan.lengths,
+            begin,
+            shape,
+            self.device,
+            idle,
+            self.settings.by_length,
+        )
 
     def take(self, metrics: Tensor, plan: Plan, before: Sequence[Tensor]) -> list[dict[str, Any]]:
         """What a block gave, (steps, S, 2, parts); returns lines for the metrics.
