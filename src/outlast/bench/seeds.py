@@ -75,7 +75,8 @@ class Loop:
         self.graph: torch.cuda.CUDAGraph | None = None
         if self.bench.device.type == "cuda":
             self.stepper.run(data, plan)  # captures a step
-            ((self.graph, _, _),) = self.stepper.graphs.values()
+            (recorded,) = self.stepper.recorded.values()
+            (self.graph,) = recorded.graphs.values()
 
     @property
     def tokens(self) -> int:
@@ -93,7 +94,7 @@ class Loop:
         parts = len(self.trainer.task.parts)
         metrics = torch.zeros(len(self.table.inputs), self.seeds, 2, parts)
         for _ in range(STEPS):
-            stepper._step(self.table, metrics)
+            stepper._step(self.table, metrics, self.table.inputs.shape[-1])
 
     def block(self) -> None:
         """A whole block of training."""

@@ -30,10 +30,12 @@ def fresh(
     shape: tuple[int, int],
     device: torch.device,
     idle: Sequence[int] = (),
+    by_length: bool = False,
 ) -> Batch:
     """Sequences for the block that begins at a step, `shape` its steps and the batch.
 
-    `lengths` are each seed's own; the rows `idle` are left blank.
+    `lengths` are each seed's own; the rows `idle` are left blank. With `by_length` a seed's own
+    sequences are dealt out so that those of a step are about as long as each other.
     """
     size = shape[0] * shape[1]
     alike: dict[tuple[int, int], list[int]] = {}
@@ -45,7 +47,8 @@ def fresh(
     for own, rows in alike.items():
         for some in (rows[at : at + most] for at in range(0, len(rows), most)):
             generators = [stream(device, "data", seeds[row], begin) for row in some]
-            made.append((some, task.sample_each(own, size, generators)))
+            drawn = task.sample_each(own, size, generators)
+            made.append((some, dealt(drawn, shape, begin) if by_length else drawn))
     widest = max(batch.inputs.shape[-1] for _, batch in made)
 
     def table(name: str) -> Tensor:
@@ -59,6 +62,19 @@ def fresh(
         return whole.unflatten(1, shape).transpose(0, 1).contiguous()
 
     return Batch(*map(table, BLANK))
+
+
+def dealt(batch: Batch, shape: tuple[int, int], begin: int) -> Batch:
+    """Sequences (S, all of a block, tokens) in another order: sorted by length into steps.
+
+    The steps then go in an order that depends on the block alone, so that seeds and runs trained
+    together have their short steps at the same time.
+    """
+    places = torch.arange(1, batch.part.shape[-1] + 1, device=batch.part.device)
+    needed = ((batch.part >= 0) * places).amax(-1)
+    turn = torch.randperm(shape[0], generator=stream(torch.device("cpu"), "order", begin))
+    order = needed.argsort(dim=-1, stable=True).unflatten(1, shape)[:, turn.to(needed.device)]
+    return batch.map(lambda page: page.gather(1, order.flatten(1)[..., None].expand_as(page)))
 
 
 def nothing(seeds: int, batch: int, device: torch.device) -> Batch:

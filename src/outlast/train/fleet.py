@@ -76,7 +76,8 @@ class Fleet:
             parts = [self.rows.part(wave) if len(waves) > 1 else self.rows for wave in waves]
         else:
             parts = [self.rows.part(list(self.chosen[wave])) for wave in waves]
-        steppers = [Stepper(part, self.task.parts, self.bf16, pool) for part in parts]
+        short = all(t.settings.by_length for t in self.trainers)
+        steppers = [Stepper(part, self.task.parts, self.bf16, pool, short) for part in parts]
         self.waves = list(zip(waves, steppers, strict=True))
 
     @property

@@ -194,9 +194,10 @@ class Trainer:
 
     def data(self, begin: int, plan: Plan) -> Batch:
         """Fresh sequences for each step of a plan and each seed that learns in it."""
-        shape = (len(plan.alive), self.settings.batch)
+        shape, sort = (len(plan.alive), self.settings.batch), self.settings.by_length
         idle = [row for row, alive in enumerate(plan.alive.any(0).tolist()) if not alive]
-        return fresh(self.task, self.run.seeds, plan.lengths, begin, shape, self.device, idle)
+        seeds = self.run.seeds
+        return fresh(self.task, seeds, plan.lengths, begin, shape, self.device, idle, sort)
 
     def take(self, metrics: Tensor, plan: Plan, before: Sequence[Tensor]) -> list[dict[str, Any]]:
         """What a block gave, (steps, S, 2, parts); returns lines for the metrics.

@@ -44,6 +44,9 @@ class Settings:
     #: that share of sequences right at that multiple of the length, in so many probes in a row; a
     #: schedule is then left where it is, unfinished
     stop: str = NEVER
+    #: whether a block's sequences are sorted into its steps by length, so that less of a step is
+    #: padding; each is seen once either way, but beside others of its length
+    by_length: bool = False
     #: seeds stepped at once, the others in waves (0: as many as fit in memory)
     together: int = 0
 

@@ -7,7 +7,8 @@ and on the CPU the same code simply runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -19,8 +20,10 @@ from outlast.tasks import IGNORE, Batch
 from outlast.train.plan import TABLES, Plan
 from outlast.train.rows import Rows
 
-#: graphs kept: each holds the data of a block, and a curriculum goes through many shapes. Two at
-#: the least, as they share their memory, and it is given up with the last of them
+#: on a GPU a step's tokens are rounded up to a multiple of this, so that a few graphs serve all
+COARSE = 8
+#: kinds of work whose graphs are kept: each holds the data of a block, and a curriculum goes
+#: through many. Two at the least, as graphs share their memory, which goes with the last of them
 KEPT = 8
 
 
@@ -50,25 +53,57 @@ class Block:
         """The row of one step."""
         return Block(*(getattr(self, f.name).index_select(0, step)[0] for f in fields(self)))
 
+    def widths(self) -> list[int]:
+        """How many tokens each step needs: nothing is asked past them, and nothing looks back."""
+        asked = (self.part >= 0).any(1).any(1)
+        places = torch.arange(1, asked.shape[1] + 1, device=asked.device)
+        found: list[int] = (asked * places).amax(1).clamp_min(1).tolist()
+        return found
+
+    def cut(self, width: int) -> Block:
+        """The row of a step with its first tokens only."""
+        if width >= self.inputs.shape[-1]:
+            return self
+        names = ("inputs", "targets", "part", "positions")
+        return replace(self, **{n: getattr(self, n)[..., :width].contiguous() for n in names})
+
     def copy_(self, other: Block) -> None:
         """Take over the numbers of another block of the same shape."""
         for f in fields(self):
             getattr(self, f.name).copy_(getattr(other, f.name))
 
 
+@dataclass
+class Recorded:
+    """The graphs of one kind of work, by their tokens, and the tables they read and write."""
+
+    block: Block
+    metrics: Tensor
+    graphs: dict[int, torch.cuda.CUDAGraph]
+
+
 class Stepper:
     """Runs blocks of steps; on a GPU through CUDA graphs, one for each shape of the work.
 
-    The graphs used last are kept, and the others made anew when they are wanted again.
+    What was used last is kept, and the rest made anew when it is wanted again. With `by_length` a
+    step has no more tokens than it needs.
     """
 
-    def __init__(self, rows: Rows, parts: tuple[str, ...], bf16: bool, pool: Any = None) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        parts: tuple[str, ...],
+        bf16: bool,
+        pool: Any = None,
+        by_length: bool = False,
+    ) -> None:
+        self.by_length = by_length
         self.rows, self.stack, self.optimiser = rows, rows.stack, rows.optimiser
         self.parts, self.bf16, self.pool = parts, bf16, pool
         self.device = self.stack.table.device
         self.cursor = torch.zeros(1, dtype=torch.long, device=self.device)
-        #: by the shape of the work, the one used last at the end
-        self.graphs: dict[object, tuple[torch.cuda.CUDAGraph, Block, Tensor]] = {}
+        #: by the shape of the work, what was used last at the end
+        self.recorded: dict[object, Recorded] = {}
 
     def run(self, data: Batch, plan: Plan) -> Tensor:
         """All steps of a block; returns losses and accuracies (steps, S, 2, parts).
@@ -81,17 +116,20 @@ class Stepper:
         self.stack.set_controls(gates, leaks)
         steps, seeds = block.inputs.shape[:2]
         metrics = torch.zeros(steps, seeds, 2, len(self.parts), device=self.device)
+        tokens = block.inputs.shape[-1]
+        widths = block.widths() if self.by_length else [tokens] * steps
         if self.device.type == "cuda":
             modes = tuple((s.gating, s.leaking) for s in self.stack.model.sublayers())
             shape = (tuple(block.inputs.shape), block.positions.shape[-1])
-            return self._replay((shape, modes), block, metrics)
+            coarse = [min(-(-width // COARSE) * COARSE, tokens) for width in widths]
+            return self._replay((shape, modes), block, metrics, coarse)
         self.cursor.zero_()
-        for _ in range(steps):
-            self._step(block, metrics)
+        for width in widths:
+            self._step(block, metrics, width)
         return metrics
 
-    def _step(self, block: Block, metrics: Tensor) -> None:
-        now = block.at(self.cursor)
+    def _step(self, block: Block, metrics: Tensor, width: int) -> None:
+        now = block.at(self.cursor).cut(width)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             logits = self.stack.run(
                 now.inputs,
@@ -110,21 +148,22 @@ class Stepper:
             metrics.index_copy_(0, self.cursor, torch.stack([losses, accuracies], 1)[None].detach())
             self.cursor += 1
 
-    def _replay(self, key: object, block: Block, metrics: Tensor) -> Tensor:
-        known = self.graphs.pop(key, None)
+    def _replay(self, key: object, block: Block, metrics: Tensor, widths: Sequence[int]) -> Tensor:
+        known = self.recorded.pop(key, None)
         if known is None:
-            while len(self.graphs) >= KEPT:  # before, so that the new one has the room
-                del self.graphs[next(iter(self.graphs))]
-            known = self._capture(block, metrics)
-        self.graphs[key] = known
-        graph, home, record = known
-        home.copy_(block)
+            while len(self.recorded) >= KEPT:  # before, so that the new one has the room
+                del self.recorded[next(iter(self.recorded))]
+            known = Recorded(block, metrics, {})
+        for width in sorted(set(widths) - known.graphs.keys()):
+            known.graphs[width] = self._capture(known.block, known.metrics, width)
+        self.recorded[key] = known
+        known.block.copy_(block)
         self.cursor.zero_()
-        for _ in range(block.inputs.shape[0]):
-            graph.replay()
-        return record.clone()
+        for width in widths:
+            known.graphs[width].replay()
+        return known.metrics.clone()
 
-    def _capture(self, block: Block, metrics: Tensor) -> tuple[torch.cuda.CUDAGraph, Block, Tensor]:
+    def _capture(self, block: Block, metrics: Tensor, width: int) -> torch.cuda.CUDAGraph:
         """Warm up on a side stream, record one step, and put every number back as it was."""
         saved = self.rows.copy()
         side = torch.cuda.Stream()
@@ -132,11 +171,11 @@ class Stepper:
         with torch.cuda.stream(side):
             for _ in range(2):
                 self.cursor.zero_()
-                self._step(block, metrics)
+                self._step(block, metrics, width)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         self.cursor.zero_()
         with torch.cuda.graph(graph, pool=self.pool):
-            self._step(block, metrics)
+            self._step(block, metrics, width)
         self.rows.put_back(saved)
-        return graph, block, metrics
+        return graph
