@@ -31,7 +31,7 @@ METHODS = [
 ]
 #: Adam makes a whole step of a gradient that is nothing but rounding, so the steps are small ones:
 #: a weight moves by 1e-2 in all, and the tolerance is half of one step. Seen on x86, one thread: no
-#: difference at all, but for `fire` up to 1.5e-5 (with other seeds)
+#: difference at all; on longer sequences `fire` had up to 1.5e-5
 RATE, TOLERANCE = 1e-4, 5e-5
 
 
