@@ -15,6 +15,7 @@ from torch import Tensor
 
 from outlast.kernels.attention.reference import causal_mask
 from outlast.kernels.choosing import has_triton
+from outlast.kernels.derivatives import first_only
 from outlast.kernels.folding import fold, unfold
 
 _library = torch.library.Library("outlast", "FRAGMENT")
@@ -113,8 +114,7 @@ def _differentiate(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return found
 
 
-def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
-    raise NotImplementedError("short attention has first derivatives only; use the CPU for more")
+_refuse = first_only("short attention has")
 
 
 def _differentiate_packed(ctx: Any, d_out: Tensor) -> Tensor:

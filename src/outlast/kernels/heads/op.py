@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from outlast.kernels.choosing import can_fuse
+from outlast.kernels.derivatives import first_only
 from outlast.kernels.folding import folded
 from outlast.kernels.heads import reference
 
@@ -76,8 +77,7 @@ def _differentiate(ctx: Any, *above: Tensor) -> tuple[Tensor, None]:
     return torch.ops.outlast.normed_heads_backward(*above, *ctx.saved_tensors, ctx.eps), None
 
 
-def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
-    raise NotImplementedError("QK-norm's kernel has first derivatives only; use the CPU for more")
+_refuse = first_only("QK-norm's kernel has")
 
 
 _library.impl("normed_heads", _normed_heads, "CompositeExplicitAutograd")

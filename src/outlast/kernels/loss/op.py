@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from outlast.kernels.choosing import can_fuse
+from outlast.kernels.derivatives import first_only
 from outlast.kernels.folding import folded
 from outlast.kernels.loss import reference
 
@@ -88,8 +89,7 @@ def _differentiate(ctx: Any, d_losses: Tensor, *_: Tensor) -> tuple[Tensor | Non
     return torch.ops.outlast.part_losses_backward(d_losses, *saved, ctx.ignore), *[None] * 4
 
 
-def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
-    raise NotImplementedError("the loss kernel has first derivatives only; use the CPU for more")
+_refuse = first_only("the loss kernel has")
 
 
 _library.impl("part_losses", _part_losses, "CompositeExplicitAutograd")

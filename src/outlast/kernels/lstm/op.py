@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from outlast.kernels.choosing import has_triton
+from outlast.kernels.derivatives import first_only
 from outlast.kernels.folding import folded
 from outlast.kernels.lstm import reference
 
@@ -147,8 +148,7 @@ def _differentiate(
     return tuple(torch.ops.outlast.lstm_backward(d_hidden, d_c, *ctx.saved_tensors))
 
 
-def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
-    raise NotImplementedError("the lstm kernel has first derivatives only; try gru")
+_refuse = first_only("the lstm kernel has", "try gru")
 
 
 _library.impl("lstm", _lstm, "CompositeExplicitAutograd")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from outlast.kernels.choosing import can_fuse, product_type
+from outlast.kernels.derivatives import first_only
 from outlast.kernels.folding import folded
 from outlast.kernels.norm import reference
 
@@ -202,8 +203,7 @@ def _differentiate_sum(
     return dx, *added, d_bias, affine[:, 0], affine[:, 1], None, None
 
 
-def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
-    raise NotImplementedError("the norm kernel has first derivatives only; use the CPU for more")
+_refuse = first_only("the norm kernel has")
 
 
 _library.impl("norm", _norm, "CompositeExplicitAutograd")

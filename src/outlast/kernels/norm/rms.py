@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from outlast.kernels.choosing import product_type
+from outlast.kernels.derivatives import first_only
 from outlast.kernels.folding import folded
 from outlast.kernels.norm import reference
 from outlast.kernels.norm.op import back_end, fused
@@ -169,8 +170,7 @@ def _differentiate(
     return dx, *added, d_bias, affine[:, 0], None, None, None
 
 
-def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
-    raise NotImplementedError("the norm kernel has first derivatives only; use the CPU for more")
+_refuse = first_only("the norm kernel has")
 
 
 _library.impl("rms", _rms, "CompositeExplicitAutograd")

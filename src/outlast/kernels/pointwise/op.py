@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from outlast.kernels.choosing import can_fuse
+from outlast.kernels.derivatives import first_only
 from outlast.kernels.folding import folded
 from outlast.kernels.pointwise import reference
 
@@ -99,10 +100,7 @@ def _differentiate_glu(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.ops.outlast.bias_glu_backward(dy, *ctx.saved_tensors))
 
 
-def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
-    raise NotImplementedError(
-        "bias_gelu and bias_glu have first derivatives only; use the CPU for more"
-    )
+_refuse = first_only("bias_gelu and bias_glu have")
 
 
 for _name, _run, _rule in (

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from outlast.errors import bad_value
 from outlast.kernels.choosing import has_triton
+from outlast.kernels.derivatives import first_only
 from outlast.kernels.folding import folded
 from outlast.kernels.tra.checks import check, real_keys
 from outlast.kernels.tra.parts import Parts
@@ -204,11 +205,7 @@ def _differentiate(
     return (*found, *(None for _ in range(2 + len(ctx.numbers))))
 
 
-def _refuse(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
-    raise NotImplementedError(
-        "threshold_relative_attention has first derivatives only; "
-        "kernels.tra.reference.attend has all"
-    )
+_refuse = first_only("threshold_relative_attention has", "kernels.tra.reference.attend has all")
 
 
 def _autocast(device: str) -> Any:

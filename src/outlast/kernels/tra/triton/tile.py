@@ -1,9 +1,9 @@
-"""What the passes do with one tile of scores, in one place: the masks must agree to the bit.
+"""What the passes share of one tile of scores: their masks must agree to the bit.
 
 One flipped key would shift every count to its left, so the forward pass and both halves of the
-backward pass take their scores from the same product of the same types, compare them here, and
-count them here. Counting is a product with a triangle of ones: exact in half precision up to 2,048
-and several times faster than a scan.
+backward pass take their scores from the same product of the same types, compare them with 0 in the
+same way, and make flags and counts here. Counting is a product with a triangle of ones: exact in
+half precision up to 2,048 and several times faster than a scan.
 """
 
 from __future__ import annotations
