@@ -140,12 +140,11 @@ class Attention(Mixer):
         before = counted.shape[0] - given.shape[0]
         return torch.cat([counted[:before] if kept is None else kept, given.to(counted)])
 
-    def _made(
-        self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, marks: Tensor | None
-    ) -> Tensor | None:
+    def _made(self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None) -> Tensor | None:
         """What the queries get, from a kernel made for the scheme or the weights, if there is."""
         if self.scheme.weighs or self.weights.fused:
-            return self.scheme.fused(q, k, v, marks, positions[-q.shape[-2] :])
+            drawn = self.placed and self.told.positions is not None
+            return self.scheme.fused(q, k, v, marks, drawn)
         plain = self.scheme.pointwise and type(self.scheme).bias is Scheme.bias
         return self.weights.attend(q, k, v) if plain else None
 
@@ -165,7 +164,7 @@ class Attention(Mixer):
         """
         key = self.told.key if self.dropout else None
         if key is None:
-            made = self._made(q, k, v, positions, marks)
+            made = self._made(q, k, v, marks)
             if made is not None:
                 return made, carry
         scores = self.heads * k.shape[-2] * self.scheme.heavy  # of one query

@@ -3,7 +3,8 @@
 The generic path of every scheme and of all weights without a fused kernel: scores, then weights,
 then values, in at least float32. Where one block holds all queries this is plain autograd. Where
 there are several, only a block's inputs are kept and the backward pass computes it again, so the
-extra memory is that of one block: about `BUDGET` numbers a table, whatever the length.
+extra memory is that of one block: about `BUDGET` numbers a table, whatever the length. Where it
+pays, blocks are compiled (`compiled`).
 
 A bias of positions alone goes through torch's fused attention with a block of its table rather than
 FlexAttention, which cannot run under the vmap over seeds and compiles itself for every shape.
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from outlast.kernels.attention import attend
+from outlast.mixers.attention import compiled
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.mixers.attention.weights.base import Weights
 from outlast.mixers.chance import drop
@@ -97,6 +99,8 @@ def in_blocks(
     """All queries, as many at a time as the budget allows; `positions` are those of the keys."""
     queries, keys = q.shape[-2], k.shape[-2]
     rows = max(1, BUDGET // scores_a_row)
+    if isinstance(look, Look) and compiled.pays(q, queries * scores_a_row):
+        return compiled.attend(look, positions, carry, marks, q, k, v, key)
     if queries <= rows:
         return look(positions, carry, marks, q, k, v, key)  # type: ignore[no-any-return]
     parts = []

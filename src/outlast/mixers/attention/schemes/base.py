@@ -113,11 +113,12 @@ class Scheme(nn.Module):
         return None
 
     def fused(
-        self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, positions: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, drawn: bool
     ) -> Tensor | None:
         """What the queries get, from a kernel made for this scheme; None: there is none.
 
-        Asked for where the scheme makes its own weights, or they are a softmax.
+        Asked for where the scheme makes its own weights, or they are a softmax. `drawn`: tokens
+        stand elsewhere than one after the other.
         """
         return None
 

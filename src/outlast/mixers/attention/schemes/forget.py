@@ -36,7 +36,7 @@ class Forget(Scheme):
         return log_gates(self.gate, x)
 
     def fused(
-        self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, positions: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, drawn: bool
     ) -> Tensor | None:
         attend = libraries.forgetting(q, k, v)
         return None if attend is None or marks is None else attend(q, k, v, marks[..., 0])

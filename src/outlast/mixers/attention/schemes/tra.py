@@ -27,12 +27,14 @@ It makes weights of its own and takes no others. With `attention(tra, dropout=0.
 authors' notebook, a share of the logits s_ij + δ_i c_ij of the kept keys is 0 and the rest over
 1 - share in each step of training; which keys are kept does not change.
 
-Path: the published form and `gate=none` through `kernels.tra`; the others, and all with dropout
-in training, a block of queries at a time.
+Path: `kernels.tra`, also without a threshold, where all are counted and distance is plain, and
+sharpened, once to count and once with sharper queries. The rest (plain distance among kept keys,
+`gate=key`, a learned threshold), and all with dropout in training, a block of queries at a time.
 """
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 import torch
@@ -89,16 +91,24 @@ class Tra(Scheme):
         return None if self.side is None else log_gates(self.gate, x)
 
     def fused(
-        self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, positions: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, drawn: bool
     ) -> Tensor | None:
-        """The published form, and the threshold alone (a gate of 0), from `kernels.tra`."""
-        varied = self.distance == "plain" or self.side == "key" or self.gain is not None
-        if varied or self.fixed is None:
+        """What `kernels.tra` can say: a gate of the query, or none, over kept keys or over all."""
+        whole = self.fixed is None and not self.learned
+        counted = self.distance == "contextual" or (whole and not drawn)
+        # sharper queries have the same keys above a threshold of 0 alone
+        sharpened = self.gain is None or whole or self.fixed == 0
+        if self.learned or self.side == "key" or not counted or not sharpened:
             return None
         gate = q.new_zeros(q.shape[:-1]) if marks is None else marks[..., -q.shape[-2] :, 0]
-        return threshold_relative_attention(
-            q, k, v, gate, threshold=self.fixed, normalised=self.norm
-        )
+        threshold = -math.inf if self.fixed is None else self.fixed
+        norm, attend = self.norm, threshold_relative_attention
+        if self.gain is None:
+            return attend(q, k, v, gate, threshold=threshold, normalised=norm)
+        with torch.no_grad():
+            parts = attend(q, k, v, gate, threshold=threshold, normalised=norm, return_parts=True)
+        sharpness = self._sharpness(parts.kept[..., None].to(gate.dtype))
+        return attend(q * sharpness.to(q.dtype), k, v, gate, threshold=threshold)
 
     def weigh(
         self,
@@ -114,8 +124,7 @@ class Tra(Scheme):
         kept = self._kept(scores, allowed)
         logits = scores
         if self.gain is not None:
-            count = kept.sum(-1, keepdim=True).clamp_min(1).to(scores.dtype)
-            logits = logits * (1 + self.gain.to(scores.dtype)[:, None, None] * count.log())
+            logits = logits * self._sharpness(kept.sum(-1, keepdim=True).to(scores.dtype))
         if self.learned:
             above = (scores - self._theta(scores)).masked_fill(~kept, 1)
             logits = logits - scores + above.expm1().log()
@@ -124,6 +133,11 @@ class Tra(Scheme):
             own = delta[..., None, :] if self.side == "key" else delta[..., -q.shape[-2] :, None]
             logits = logits + own * self._distance(kept.to(scores.dtype), positions, keys)
         return softmax_over(change(logits), kept)
+
+    def _sharpness(self, count: Tensor) -> Tensor:
+        """1 + a log N of each query, (batch, heads, queries, 1)."""
+        assert self.gain is not None  # for the type checker: asked for where there is one
+        return 1 + self.gain.to(count.dtype)[:, None, None] * count.clamp_min(1).log()
 
     def _theta(self, scores: Tensor) -> Tensor:
         return self.threshold.to(scores.dtype)[:, None, None]

@@ -1,0 +1,105 @@
+"""The compiled path of attention is the path it stands for, by whatever backend."""
+
+import pytest
+import torch
+from torch.func import functional_call, vmap
+
+from outlast.errors import OutlastError
+from outlast.mixers.attention import Attention, compiled
+from outlast.registry import mixers
+
+WIDTH, TOKENS = 8, 9
+SPECS = [
+    "attention(tra(distance=plain), heads=2)",
+    "attention(tra(gate=key), heads=2)",
+    "attention(tra(threshold=learned), heads=2)",
+    "attention(stick_breaking, heads=2)",
+    "attention(cope(positions=3), heads=2)",
+    "attention(dape, heads=2)",
+    "attention(forget, heads=2, weights=sink)",
+    "attention(alibi, heads=2, weights=doubly_normalised)",
+    "attention(rope, heads=2, weights=entmax(alpha=learned))",
+]
+every = pytest.mark.parametrize("spec", SPECS)
+
+
+@pytest.fixture(autouse=True)
+def traced(monkeypatch):
+    """Compiled by a backend that needs no compiler, whatever the size."""
+    torch._dynamo.reset()
+    compiled._program.cache_clear()
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    monkeypatch.setattr(compiled, "FEWEST", 1)
+    monkeypatch.setattr(compiled, "_has_compiler", lambda q: True)
+    yield
+    compiled._program.cache_clear()
+
+
+def make(spec: str, seed: int = 0) -> Attention:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = mixers.build(spec, width=WIDTH)
+        with torch.no_grad():  # what starts at 0 hides what it does
+            for parameter in layer.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return layer.double()
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, TOKENS, WIDTH, dtype=torch.float64, generator=generator)
+
+
+def seen(layer: Attention, weights: dict[str, torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
+    """What seeds get, and their gradients."""
+    y = vmap(lambda own, x: functional_call(layer, own, (x,))[0])(weights, x)
+    above = draw(2, 3, seed=1)
+    return [y, *torch.autograd.grad((y * above).sum(), [x, *weights.values()])]
+
+
+@every
+def test_seeds_through_a_compiled_program_are_what_they_were(spec, monkeypatch):
+    layers = [make(spec, seed) for seed in range(2)]
+    names = [name for name, _ in layers[0].named_parameters()]
+    weights = {
+        name: torch.stack([layer.get_parameter(name).detach() for layer in layers]).requires_grad_()
+        for name in names
+    }
+    x = draw(2, 3).requires_grad_()
+    calls = []
+    forward = compiled._BySeed.forward
+    monkeypatch.setattr(
+        compiled._BySeed,
+        "forward",
+        staticmethod(lambda *given: (calls.append(1), forward(*given))[1]),
+    )
+    found = seen(layers[0], weights, x)
+    assert len(calls) == 2, "once for each seed"
+    monkeypatch.setenv(compiled.SWITCH, "off")
+    wanted = seen(layers[0], weights, x)
+    assert len(calls) == 2
+    for one, two in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
+def test_layers_of_one_spec_share_a_program():
+    x = draw(3)
+    for seed in range(3):
+        make(SPECS[0], seed)(x)
+    make(SPECS[1])(x)
+    assert compiled._program.cache_info().misses == 2
+
+
+def test_it_is_for_training_and_for_sizes_that_pay(monkeypatch):
+    q = draw(3)
+    assert compiled.pays(q, compiled.MOST)
+    assert not compiled.pays(q, compiled.MOST + 1)
+    monkeypatch.setattr(compiled, "FEWEST", 100)
+    assert not compiled.pays(q, 99)
+    with torch.no_grad():
+        assert not compiled.pays(q, 100)
+    monkeypatch.setenv(compiled.SWITCH, "off")
+    assert not compiled.pays(q, 100)
+    monkeypatch.setenv(compiled.SWITCH, "maybe")
+    with pytest.raises(OutlastError, match=r"OUTLAST_COMPILE=maybe: expected auto \| off"):
+        compiled.pays(q, 100)
