@@ -72,10 +72,10 @@ def test_a_side_that_cannot_be_captured_is_a_row(monkeypatch):
 
     replayed, bench = [], small()
     monkeypatch.setattr(tra, "captured", captured)
-    assert tra._replayed(bench, {"ours": broken}) == {"ours": broken}
+    assert tra.replayed(bench, {"ours": broken}) == {"ours": broken}
     bench.device = torch.device("cuda")
-    sides = tra._replayed(bench, {"ours": lambda: 1, "peer": broken})
-    assert tra._graphed(bench, "a note") == "a note, replay of a CUDA graph"
+    sides = tra.replayed(bench, {"ours": lambda: 1, "peer": broken})
+    assert tra.graphed(bench, "a note") == "a note, replay of a CUDA graph"
     bench.device = CPU
     bench.compare("short", "what", sides)
     assert replayed == [1, 1]

@@ -6,6 +6,7 @@ from torch.func import functional_call, vmap
 
 from outlast.errors import OutlastError
 from outlast.mixers.attention import Attention, compiled
+from outlast.mixers.chance import Told
 from outlast.registry import mixers
 
 WIDTH, TOKENS = 8, 9
@@ -90,16 +91,77 @@ def test_layers_of_one_spec_share_a_program():
     assert compiled._program.cache_info().misses == 2
 
 
-def test_it_is_for_training_and_for_sizes_that_pay(monkeypatch):
+@pytest.mark.parametrize("spec", [SPECS[0], SPECS[4], SPECS[7]])
+def test_a_large_batch_goes_through_it_in_parts(spec, monkeypatch):
+    layer, x = make(spec), draw(6).requires_grad_()
+    inputs, above = [x, *layer.parameters()], draw(6, seed=1)
+
+    def found() -> list[torch.Tensor]:
+        y = layer(x)[0]
+        return [y, *torch.autograd.grad((y * above).sum(), inputs)]
+
+    sizes = []
+    attend = compiled._attend
+    monkeypatch.setattr(
+        compiled, "_attend", lambda look, *t: (sizes.append(t[3].shape[0]), attend(look, *t))[1]
+    )
+    a_row = layer.heads * layer.scheme.heavy * TOKENS**2
+    monkeypatch.setattr(compiled, "MOST", 4 * a_row)  # the next divisor of 6 is 3
+    in_parts = found()
+    assert sizes == [3, 3]
+    monkeypatch.setenv(compiled.SWITCH, "off")
+    for one, two in zip(in_parts, found(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
+def test_dropout_is_what_it_was(monkeypatch):
+    layer = mixers.build("attention(tra(gate=key), heads=2, dropout=0.3)", width=WIDTH).double()
+    layer.told = Told(key=torch.tensor(7))
+    x = draw(4)
+    calls = []
+    attend = compiled._attend
+    monkeypatch.setattr(compiled, "_attend", lambda *t: (calls.append(1), attend(*t))[1])
+    here = layer(x)[0]
+    assert calls
+    monkeypatch.setattr(compiled, "MOST", 1)  # what is dropped goes by the place in the whole
+    there = layer(x)[0]
+    assert len(calls) == 1
+    torch.testing.assert_close(here, there)
+
+
+def test_it_is_for_sizes_that_pay(monkeypatch):
     q = draw(3)
-    assert compiled.pays(q, compiled.MOST)
-    assert not compiled.pays(q, compiled.MOST + 1)
+    assert compiled.pays(q, 3 * compiled.MOST)
+    assert not compiled.pays(q, 3 * compiled.MOST + 1)
+    assert not compiled.pays(q, compiled.MOST + 1, whole=True)
     monkeypatch.setattr(compiled, "FEWEST", 100)
+    assert compiled.pays(q, 100)
     assert not compiled.pays(q, 99)
     with torch.no_grad():
         assert not compiled.pays(q, 100)
+        assert compiled.pays(q, compiled.FEWEST_TO_TEST)
     monkeypatch.setenv(compiled.SWITCH, "off")
     assert not compiled.pays(q, 100)
     monkeypatch.setenv(compiled.SWITCH, "maybe")
     with pytest.raises(OutlastError, match=r"OUTLAST_COMPILE=maybe: expected auto \| off"):
         compiled.pays(q, 100)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@every
+def test_on_a_gpu_inductor_gives_the_same_twice_and_what_eager_gives(spec, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(compiled, "FEWEST", 1)
+    results = []
+    for switch in ("auto", "auto", "off"):
+        monkeypatch.setenv(compiled.SWITCH, switch)
+        layer, x = make(spec).float().cuda(), draw(3).float().cuda().requires_grad_()
+        y = layer(x)[0]
+        grads = torch.autograd.grad((y * draw(3, seed=1).cuda()).sum(), [x, *layer.parameters()])
+        results.append([y, *grads])
+        compiled._program.cache_clear()
+    for first, again, wanted in zip(*results, strict=True):
+        if "cope" not in spec:  # whose gradient is added up in no fixed order
+            assert torch.equal(first, again)
+        torch.testing.assert_close(first, wanted, rtol=1e-4, atol=1e-5)

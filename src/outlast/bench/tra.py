@@ -10,8 +10,8 @@ The error is the norm of the difference from the float64 reference over its norm
 queries of the first head, whose rows need nothing of the others; the largest of output and, with
 a backward pass, gradients.
 
-On a GPU the sections `short` and `decode` time the replay of a CUDA graph, on all sides: what they
-measure takes the GPU less time than the host needs to ask for it.
+On a GPU the sections `early`, `short`, `decode` and `trained` time the replay of a CUDA graph, on
+all sides: what they measure may take the GPU less time than the host needs to ask for it.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def peers(data: Inputs, backward: bool) -> dict[str, Side]:
     return {name: data.side(sdpa(name), backward, gated=False) for name in PEERS}
 
 
-def _replayed(bench: Bench, sides: dict[str, Side]) -> dict[str, Side]:
+def replayed(bench: Bench, sides: dict[str, Side]) -> dict[str, Side]:
     """On a GPU each side as the replay of a CUDA graph; one that cannot be fails when timed."""
     if bench.device.type != "cuda":
         return sides
@@ -200,7 +200,8 @@ def _failing(why: str) -> Side:
     return side
 
 
-def _graphed(bench: Bench, note: str) -> str:
+def graphed(bench: Bench, note: str) -> str:
+    """The note of what was timed so."""
     return f"{note}, {GRAPHED}" if bench.device.type == "cuda" else note
 
 
@@ -257,7 +258,8 @@ def early(bench: Bench) -> None:
             sides = {"sdpa flash": data.side(plain, learns, gated=False)}
             sides["tra, early"] = data.side(fused_early, learns)
             errors = {"tra, early": data.error(fused_early, learns)}
-            bench.compare("early", f"n 32768, width 64, {name}", sides, errors, note)
+            what, words = f"n 32768, width 64, {name}", graphed(bench, note)
+            bench.compare("early", what, replayed(bench, sides), errors, words)
 
 
 def short(bench: Bench, sizes: Sequence[tuple[int, int]] = SHORT) -> None:
@@ -269,9 +271,9 @@ def short(bench: Bench, sizes: Sequence[tuple[int, int]] = SHORT) -> None:
         sides = peers(data, True)
         sides |= {name: data.side(f, True) for name, f in (("tra", fused), ("eager", eager))}
         errors = data.errors(True, tra=fused, eager=eager)
-        note = _graphed(bench, f"{batch * 8} heads in all, {data.words()}")
+        note = graphed(bench, f"{batch * 8} heads in all, {data.words()}")
         what = f"n {length}, width 64, fwd+bwd"
-        bench.compare("short", what, _replayed(bench, sides), errors, note)
+        bench.compare("short", what, replayed(bench, sides), errors, note)
 
 
 def growth(bench: Bench, lengths: Sequence[int] = (16384, 32768)) -> None:
@@ -320,8 +322,8 @@ def decode(bench: Bench, lengths: Sequence[int] = CACHES) -> None:
 
             sides = {"read once": read_once, "tra": data.side(fused, False)}
             errors = {"tra": data.error(fused, False)}
-            what, note = f"{length} keys, width {width}", _graphed(bench, data.words())
-            bench.compare("decode", what, _replayed(bench, sides), errors, note)
+            what, note = f"{length} keys, width {width}", graphed(bench, data.words())
+            bench.compare("decode", what, replayed(bench, sides), errors, note)
 
 
 def cpu(bench: Bench) -> None:

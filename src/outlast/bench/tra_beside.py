@@ -22,6 +22,8 @@ from outlast.bench.tra import (
     Inputs,
     fused,
     fused_early,
+    graphed,
+    replayed,
     sdpa,
 )
 from outlast.kernels.entmax import entmax15
@@ -92,7 +94,7 @@ def trained(bench: Bench) -> None:
             sides["tra, early"] = data.side(fused_early, learns)
             errors = {"tra, early": data.error(fused_early, learns)}
             what = f"layer {layer}, n {data.q.shape[2]}, {heads} heads, {name}"
-            bench.compare("trained", what, sides, errors, note)
+            bench.compare("trained", what, replayed(bench, sides), errors, graphed(bench, note))
 
 
 @torch.no_grad()
@@ -147,9 +149,9 @@ def _listening(layer: Attention, taken: list[Captured]) -> Any:
     scheme: Any = layer.scheme
     real = scheme.fused
 
-    def noted(q: Tensor, k: Tensor, v: Tensor, marks: Tensor, positions: Tensor) -> Any:
+    def noted(q: Tensor, k: Tensor, v: Tensor, marks: Tensor, drawn: bool) -> Any:
         taken.append((q, k, v, marks[..., 0]))
-        return real(q, k, v, marks, positions)
+        return real(q, k, v, marks, drawn)
 
     scheme.fused = noted
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -14,6 +14,7 @@ def main(
     folder: Annotated[Path, tyro.conf.Positional],
     lengths: tuple[float, ...] = LADDER,
     sequences: int = SEQUENCES,
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32",
     device: str = "auto",
     out: Path | None = None,
 ) -> None:
@@ -25,6 +26,7 @@ def main(
         folder: The run folder.
         lengths: Multiples of the training length.
         sequences: Fresh sequences for each length.
+        precision: Of products; whatever it was in training, exact by default.
         device: auto, cpu, cuda, cuda:1 ...
         out: The file to write; by default the results.json of the run, written anew.
     """
@@ -32,5 +34,5 @@ def main(
     from outlast.evaluate.run import evaluate_run
     from outlast.train.session import pick_device
 
-    rows = evaluate_run(folder, lengths, sequences, pick_device(device), out)
+    rows = evaluate_run(folder, lengths, sequences, pick_device(device), out, precision)
     show_results(folder, rows, out)

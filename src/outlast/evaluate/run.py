@@ -7,9 +7,12 @@ from pathlib import Path
 
 import torch
 
+from outlast.errors import bad_value
 from outlast.evaluate.ladder import LADDER, SEQUENCES, Row, evaluate_stack
 from outlast.runs import FORMAT, RESULTS, write_json
 from outlast.train.session import open_run, precision
+
+PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 def evaluate_run(
@@ -18,14 +21,18 @@ def evaluate_run(
     sequences: int = SEQUENCES,
     device: torch.device | str = "cpu",
     out: Path | None = None,
+    in_precision: str = "fp32",
 ) -> list[Row]:
     """Measure a run and write `results.json`, or another file; returns its rows.
 
     A seed that was parked or has succeeded before the end is measured as it was left; its rows say
-    at which step that was.
+    at which step that was. `in_precision` is that of products: fp32, tf32 or bf16.
     """
     device = torch.device(device)
-    with precision("fp32", device):
+    if in_precision not in PRECISIONS:
+        raise bad_value("precision", in_precision, " | ".join(PRECISIONS))
+    half = torch.autocast(device.type, torch.bfloat16, enabled=in_precision == "bf16")
+    with precision(in_precision, device), half:
         trainer = open_run(folder, device)
         seeds = trainer.run.seeds
         found = evaluate_stack(
@@ -49,6 +56,12 @@ def evaluate_run(
     ]
     write_json(
         out or folder / RESULTS,
-        {"format": FORMAT, "step": trainer.step, "sequences": sequences, "rows": rows},
+        {
+            "format": FORMAT,
+            "step": trainer.step,
+            "sequences": sequences,
+            "precision": in_precision,
+            "rows": rows,
+        },
     )
     return rows

@@ -22,6 +22,8 @@ class Arm:
     run: RunSpec
     #: arms of one group share a panel
     group: str = ""
+    #: lengths it is tested at; by default the study's
+    ladder: Sequence[float] | None = None
 
     @property
     def label(self) -> str:
@@ -61,6 +63,8 @@ class Study:
     claims: Sequence[Claim]
     ladder: Sequence[float] = LADDER
     sequences: int = SEQUENCES
+    #: of products in the test
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     #: names or patterns of the arms that are run when none are chosen
     default: Sequence[str] = field(default=("*",))
 

@@ -74,6 +74,7 @@ class Job:
     ladder: Sequence[float]
     sequences: int
     overwrite: bool
+    precision: str = "fp32"
 
 
 @dataclass
@@ -115,7 +116,15 @@ def run_study(
     running: dict[str, _Worker] = {}
     beside = max(1, min(workers, len(waiting)))
     threads = max(1, (os.cpu_count() or 1) // beside)
-    job = Job(device, threads, 1 / beside, study.ladder, study.sequences, overwrite)
+    job = Job(
+        device,
+        threads,
+        1 / beside,
+        study.ladder,
+        study.sequences,
+        overwrite,
+        study.precision,
+    )
     with signals() as asked:
         while (waiting and not asked) or running:
             while waiting and len(running) < workers and not asked:
@@ -270,11 +279,12 @@ def _work(pack: Pack, job: Job, mouth: Connection) -> None:
         if not ended:
             tell_all("stopped")
             return
-        for folder in pack.folders:
-            if folder.name in open_ends:
-                tell(folder.name, "testing")
-                evaluate_run(folder, job.ladder, job.sequences, device)
-                tell(folder.name, "done")
+        for arm, folder in zip(pack.arms, pack.folders, strict=True):
+            if arm.name in open_ends:
+                tell(arm.name, "testing")
+                ladder = arm.ladder or job.ladder
+                evaluate_run(folder, ladder, job.sequences, device, in_precision=job.precision)
+                tell(arm.name, "done")
     except OutlastError as error:
         tell_all("failed", error=str(error))
     except Exception as error:  # the other packs go on; the parent reports it

@@ -99,8 +99,10 @@ def in_blocks(
     """All queries, as many at a time as the budget allows; `positions` are those of the keys."""
     queries, keys = q.shape[-2], k.shape[-2]
     rows = max(1, BUDGET // scores_a_row)
-    if isinstance(look, Look) and compiled.pays(q, queries * scores_a_row):
-        return compiled.attend(look, positions, carry, marks, q, k, v, key)
+    numbers = queries * scores_a_row
+    # what is dropped goes by the place in the whole batch
+    if isinstance(look, Look) and compiled.pays(q, numbers, whole=key is not None):
+        return compiled.attend(look, numbers, positions, carry, marks, q, k, v, key)
     if queries <= rows:
         return look(positions, carry, marks, q, k, v, key)  # type: ignore[no-any-return]
     parts = []

@@ -1,9 +1,10 @@
-"""The blocked path through torch.compile: on a GPU, in training, where there are many scores.
+"""The blocked path through torch.compile: on a GPU, where there are many scores.
 
 Done one after the other, a scheme's operations read and write its table of scores dozens of times;
-compiled, a few times. One program serves all layers of a spec. Its backward pass computes the
-scores again, so between the passes only the inputs are kept. Nothing compiled can run below vmap:
-seeds go through it one by one, which at this size costs nothing.
+compiled, a few times. One program serves all layers of a spec, a part of the batch at a time where
+its tables are large. Its backward pass computes the scores again, so between the passes only the
+inputs are kept. Nothing compiled can run below vmap: seeds go through it one by one, which at this
+size costs nothing.
 
 Inductor is asked for its deterministic form, so that a run which is resumed stays the same. The
 first step of a run waits for the compiler, some ten seconds; ``OUTLAST_COMPILE=off`` does without.
@@ -28,21 +29,26 @@ if TYPE_CHECKING:
     from outlast.mixers.attention.blocks import Look
 
 SWITCH = "OUTLAST_COMPILE"
-#: numbers in the tables of one seed from which it pays, and up to which it is done in one block
-FEWEST, MOST = 2**22, 2**28
+#: numbers in the tables of one seed from which it pays, with gradients and without, and the most
+#: that are held at a time
+FEWEST, FEWEST_TO_TEST, MOST = 2**22, 2**28, 2**28
 BACKEND = "inductor"
 OPTIONS: dict[str, Any] = {"deterministic": True}
 
 Found = tuple[Tensor, Tensor | None]
 
 
-def pays(q: Tensor, numbers: int) -> bool:
-    """Whether to compile for these queries, whose tables hold so many numbers."""
+def pays(q: Tensor, numbers: int, whole: bool = False) -> bool:
+    """Whether to compile for these queries, whose tables hold so many numbers.
+
+    `whole`: the batch cannot be taken in parts.
+    """
     asked = os.environ.get(SWITCH, "auto")
     if asked not in ("auto", "off"):
         raise bad_value(SWITCH, asked, "auto | off")
-    on = asked == "auto" and torch.is_grad_enabled() and _has_compiler(q)
-    return on and FEWEST <= numbers <= MOST
+    fewest = FEWEST if torch.is_grad_enabled() else FEWEST_TO_TEST
+    most = MOST if whole else MOST * q.shape[0]
+    return asked == "auto" and _has_compiler(q) and fewest <= numbers <= most
 
 
 def _has_compiler(q: Tensor) -> bool:
@@ -61,8 +67,37 @@ class Key(NamedTuple):
     given: tuple[bool, ...]
 
 
-def attend(look: Look, *given: Tensor | None) -> Found:
-    """What ``look(*given)`` is."""
+def attend(
+    look: Look,
+    numbers: int,
+    positions: Tensor,
+    carry: Tensor | None,
+    marks: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key: Tensor | None,
+) -> Found:
+    """What the look makes of these, whose tables hold so many numbers."""
+    batch = q.shape[0]
+    rows = _divisor(batch, MOST * batch // numbers)
+    if rows == batch:
+        return _attend(look, positions, carry, marks, q, k, v, key)
+    found = [
+        _attend(look, positions, *(None if t is None else t[i : i + rows] for t in own), key)
+        for own in [(carry, marks, q, k, v)]
+        for i in range(0, batch, rows)
+    ]
+    y, after = zip(*found, strict=True)
+    return torch.cat(y), None if after[0] is None else torch.cat(after)
+
+
+def _divisor(batch: int, most: int) -> int:
+    """The largest part of the batch, so that all parts are alike: each size is compiled anew."""
+    return next(rows for rows in range(min(batch, most), 0, -1) if batch % rows == 0)
+
+
+def _attend(look: Look, *given: Tensor | None) -> Found:
     scheme = look.scheme
     key = Key(
         type(look),
