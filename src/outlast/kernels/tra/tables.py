@@ -154,6 +154,11 @@ _TABLE: dict[tuple[Pass, Arithmetic], tuple[Tiles | None, ...]] = {
         Tiles(16, 16, 8, 2),
     ),
 }
+#: where reading may stop early, the loops are short and other things count
+_EARLY: dict[tuple[Pass, Arithmetic, int], Tiles] = {
+    ("forward", "half", 64): Tiles(64, 64, 4, 2, 128),
+    ("of_keys", "half", 64): Tiles(64, 64, 4, 2),
+}
 
 
 def made_for(which: Pass, arithmetic: Arithmetic, width: int) -> bool:
@@ -161,8 +166,10 @@ def made_for(which: Pass, arithmetic: Arithmetic, width: int) -> bool:
     return (which, arithmetic) in _TABLE and bool(_TABLE[which, arithmetic][_WIDTHS.index(width)])
 
 
-def tiles(which: Pass, arithmetic: Arithmetic, width: int) -> Tiles:
+def tiles(which: Pass, arithmetic: Arithmetic, width: int, early: bool = False) -> Tiles:
     """The tiles of one pass for heads of this width, a power of two from 16 to 256."""
+    if early and (which, arithmetic, width) in _EARLY:
+        return _EARLY[which, arithmetic, width]
     found = _TABLE[which, arithmetic][_WIDTHS.index(width)]
     if found is None:
         raise KeyError(f"{which} is not made for {arithmetic} at width {width}")

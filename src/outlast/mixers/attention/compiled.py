@@ -175,11 +175,12 @@ class _BySeed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, axes: tuple[Any, ...], key: Key, *inputs: Tensor) -> Any:
-        def of(seed: int) -> list[Tensor]:
-            pairs = zip(inputs, axes[1:], strict=True)
-            return [t if axis is None else t.select(axis, seed) for t, axis in pairs]
-
-        found = [_BySeed.apply(key, *of(seed)) for seed in range(info.batch_size)]  # type: ignore[no-untyped-call]
+        size = info.batch_size
+        each = [  # unbound at once: the gradient of each alone would be a table of all
+            [t] * size if axis is None else t.unbind(axis)
+            for t, axis in zip(inputs, axes[1:], strict=True)
+        ]
+        found = [_BySeed.apply(key, *own) for own in zip(*each, strict=True)]  # type: ignore[no-untyped-call]
         if isinstance(found[0], tuple):
             return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(found[0])
         return torch.stack(found), 0

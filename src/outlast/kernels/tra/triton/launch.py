@@ -195,7 +195,7 @@ class Call:
 
     def options(self, which: Pass) -> Options:
         """The compile-time choices of one pass."""
-        chosen = tiles(which, self.arithmetic, self.width)
+        chosen = tiles(which, self.arithmetic, self.width, self.early)
         hopper = self.q.is_cuda and torch.cuda.get_device_capability(self.q.device)[0] >= 9
         return {
             "D": self.q.shape[3],
