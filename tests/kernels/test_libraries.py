@@ -23,7 +23,6 @@ WIDTH, ROWS, TOKENS = 32, 2, 64
 CASES = {
     "forget": "attention(forget, heads=2)",
     "entmax": "attention(heads=2, weights=entmax)",
-    "asentmax": "attention(rope, heads=2, weights=asentmax)",
 }
 every = pytest.mark.parametrize("spec", CASES.values(), ids=CASES.keys())
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -133,11 +132,21 @@ def test_seeds_are_one_call(spec, calls):
         "attention(heads=2, weights=entmax(alpha=1.7))",
         "attention(heads=2, weights=entmax(alpha=learned))",
         "attention(tra, heads=2)",
+        "attention(rope, heads=2, weights=asentmax)",
     ],
 )
 def test_what_it_does_not_compute_is_left_to_the_blocks(spec, calls):
     make(spec)(draw())
     assert calls == []
+
+
+def test_sharp_scores_go_to_adasplash_without_gradients_only(calls, monkeypatch):
+    layer, x = make("attention(rope, heads=2, weights=asentmax)"), draw()
+    with torch.no_grad():
+        fast = layer(x)[0]
+        assert calls == ["adasplash"]
+        monkeypatch.setattr(libraries, "obstacle", lambda *_: "no")
+        torch.testing.assert_close(fast, layer(x)[0], rtol=1e-9, atol=1e-9)
 
 
 def test_adasplash_takes_powers_of_two(calls):

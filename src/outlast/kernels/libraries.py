@@ -39,8 +39,6 @@ PACKAGES = {"fla": "fla-core", "adasplash": "adasplash"}
 WIDEST = 256
 #: head widths AdaSplash takes, and the fewest tokens; more must be a power of 2
 WIDTHS, FEWEST = (16, 32, 64, 128, 256), 64
-#: times AdaSplash improves its threshold; once, its default, is not enough for sharp scores
-REFINED = 3
 
 _library = torch.library.Library("outlast", "FRAGMENT")
 
@@ -124,8 +122,7 @@ def _forgetting(q: Tensor, k: Tensor, v: Tensor, log_gates: Tensor) -> Tensor:
 def _entmax_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     from adasplash import adasplash
 
-    given = (t.contiguous() for t in (q, k, v))
-    out: Tensor = adasplash(*given, alpha=1.5, niter=REFINED)
+    out: Tensor = adasplash(q.contiguous(), k.contiguous(), v.contiguous(), alpha=1.5)
     return out
 
 

@@ -9,11 +9,13 @@ that. Checked against the authors' code, from which the defaults and the t+1 are
 model that mixes ALiBi heads with heads without position, the latter alone are scaled: here all
 are.
 
-Path: as `entmax`.
+Path: as `entmax`, but AdaSplash without gradients only: of scores this sharp its are too coarse (on
+an H200 in bfloat16, 256 tokens, w_β 12 % off where our own path is 3 %).
 """
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -38,6 +40,9 @@ class ASEntmax(Entmax):
         self.delta, self.range = delta, range_
         self.beta = Linear(width, heads, bias=False)
         self.gamma = Linear(width, heads, bias=False)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
+        return None if torch.is_grad_enabled() else super().attend(q, k, v)
 
     def sharpen(self, q: Tensor, x: Tensor, positions: Tensor) -> Tensor:
         logs = (positions + 2).float().log()[:, None]
