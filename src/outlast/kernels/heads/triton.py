@@ -1,4 +1,4 @@
-"""QK-norm out of a packed projection, fused: one pass forward and one back.
+"""QK-norm, or rotation, out of a packed projection, fused: one pass forward and one back.
 
 A program takes a tile of heads, those of a token side by side, and reads and writes queries, keys
 and values of each. Backward it reads the gradients as attention leaves them, heads before tokens,
@@ -94,6 +94,81 @@ def _backward(
     tl.store(out + there + 2 * heads * D, g.to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _angles(cos, sin, batch, token, tokens, rows, columns, inside, HALF: tl.constexpr):
+    """Of each row of a tile; `rows` rows of the batch share a table."""
+    at = ((batch // rows) * tokens + token)[:, None] * HALF + columns[None, :]
+    return tl.load(cos + at, mask=inside, other=0.0), tl.load(sin + at, mask=inside, other=0.0)
+
+
+@triton.jit
+def _turned_forward(
+    packed,
+    cos,
+    sin,
+    q,
+    k,
+    v,
+    count,
+    heads,
+    tokens,
+    rows,
+    HALF: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TALL: tl.constexpr,
+):
+    row, batch, token, head, real = _places(count, heads, tokens, TALL)
+    columns = tl.arange(0, WIDTH)
+    inside = real[:, None] & (columns < HALF)[None, :]
+    there = ((batch * tokens + token) * 3 * heads + head)[:, None] * 2 * HALF + columns[None, :]
+    at = row[:, None] * 2 * HALF + columns[None, :]
+    c, s = _angles(cos, sin, batch, token, tokens, rows, columns, inside, HALF)
+    for which in tl.static_range(2):
+        here = packed + there + which * heads * 2 * HALF
+        a = tl.load(here, mask=inside, other=0.0).to(tl.float32)
+        b = tl.load(here + HALF, mask=inside, other=0.0).to(tl.float32)
+        out = (q if which == 0 else k) + at
+        tl.store(out, (a * c - b * s).to(q.dtype.element_ty), mask=inside)
+        tl.store(out + HALF, (a * s + b * c).to(q.dtype.element_ty), mask=inside)
+    here = packed + there + 4 * heads * HALF
+    tl.store(v + at, tl.load(here, mask=inside), mask=inside)
+    tl.store(v + at + HALF, tl.load(here + HALF, mask=inside), mask=inside)
+
+
+@triton.jit
+def _turned_backward(
+    dq,
+    dk,
+    dv,
+    cos,
+    sin,
+    out,
+    count,
+    heads,
+    tokens,
+    rows,
+    HALF: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TALL: tl.constexpr,
+):
+    _, batch, token, head, real = _places(count, heads, tokens, TALL)
+    columns = tl.arange(0, WIDTH)
+    inside = real[:, None] & (columns < HALF)[None, :]
+    there = ((batch * tokens + token) * 3 * heads + head)[:, None] * 2 * HALF + columns[None, :]
+    at = ((batch * heads + head) * tokens + token)[:, None] * 2 * HALF + columns[None, :]
+    c, s = _angles(cos, sin, batch, token, tokens, rows, columns, inside, HALF)
+    for which in tl.static_range(2):
+        above = (dq if which == 0 else dk) + at
+        a = tl.load(above, mask=inside, other=0.0).to(tl.float32)
+        b = tl.load(above + HALF, mask=inside, other=0.0).to(tl.float32)
+        here = out + there + which * heads * 2 * HALF
+        tl.store(here, (a * c + b * s).to(out.dtype.element_ty), mask=inside)
+        tl.store(here + HALF, (b * c - a * s).to(out.dtype.element_ty), mask=inside)
+    here = out + there + 4 * heads * HALF
+    tl.store(here, tl.load(dv + at, mask=inside), mask=inside)
+    tl.store(here + HALF, tl.load(dv + at + HALF, mask=inside), mask=inside)
+
+
 def fits(packed: Tensor) -> bool:
     """Whether heads of this width fit into a program."""
     return packed.shape[-1] <= WIDEST
@@ -128,4 +203,35 @@ def backward(dq: Tensor, dk: Tensor, dv: Tensor, packed: Tensor, eps: float) -> 
     options, sizes = _options(packed.shape[-1]), _sizes(packed)
     grid = (triton.cdiv(sizes[0], options["TALL"]),)
     _backward[grid](dq, dk, dv, packed, out, *sizes, eps, **options)
+    return out
+
+
+def _turning(packed: Tensor, cos: Tensor) -> tuple[tuple[int, int, int, int], dict[str, Any]]:
+    """Sizes, with the rows of the batch that share a table of angles, and compile-time choices."""
+    b, t, _, h, d = packed.shape
+    width = triton.next_power_of_2(d // 2)
+    sizes = (b * t * h, h, t, b // len(cos))
+    tall = max(1, TILE // 2 // width)
+    return sizes, {"HALF": d // 2, "WIDTH": width, "TALL": tall, "num_warps": 4}
+
+
+def turned_forward(packed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As `reference.turned_forward`."""
+    packed, cos, sin = (t.contiguous() for t in (packed, cos.float(), sin.float()))
+    b, t, _, h, d = packed.shape
+    q, k, v = (packed.new_empty(b, t, h, d) for _ in range(3))
+    sizes, options = _turning(packed, cos)
+    grid = (triton.cdiv(sizes[0], options["TALL"]),)
+    _turned_forward[grid](packed, cos, sin, q, k, v, *sizes, **options)
+    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
+def turned_backward(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As `reference.turned_backward`."""
+    dq, dk, dv, cos, sin = (t.contiguous() for t in (dq, dk, dv, cos.float(), sin.float()))
+    b, h, t, d = dq.shape
+    out = dq.new_empty(b, t, 3, h, d)
+    sizes, options = _turning(out, cos)
+    grid = (triton.cdiv(sizes[0], options["TALL"]),)
+    _turned_backward[grid](dq, dk, dv, cos, sin, out, *sizes, **options)
     return out

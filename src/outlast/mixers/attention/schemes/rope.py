@@ -11,7 +11,9 @@ To go past the training length `original`, by `factor`, on trained weights:
 YaRN's ramp runs from pairs that turn once within `original` to those that turn 32 times, and its
 scores are multiplied by (0.1 ln factor + 1)^2, half of it on q and half on k.
 
-Path: torch's fused attention.
+Angles and rotation are in float32, whatever autocast is in force.
+
+Path: `kernels.heads` for the rotation, torch's fused attention.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import torch
 from torch import Tensor
 
 from outlast.errors import bad_value
+from outlast.kernels.heads import turn, turned_heads
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.registry import schemes
 
@@ -67,8 +70,11 @@ class Rope(Scheme):
         cos, sin = self.turns(q, positions)
         return turn(q, cos, sin), turn(k, cos, sin)
 
+    def unpacked(self, packed: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        return turned_heads(packed, *self.turns(packed, positions))
+
     def turns(self, q: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of each pair's angle, (tokens, head width / 2)."""
+        """Cosine and sine of each pair's angle, (tokens, head width / 2), not below float32."""
         d = q.shape[-1]
         speed = self.base ** (-torch.arange(0, d, 2, device=q.device) / d)
         if self.scaling == "linear":
@@ -82,10 +88,5 @@ class Rope(Scheme):
         if self.scaling == "yarn":
             louder = 0.1 * math.log(self.factor) + 1
             cos, sin = cos * louder, sin * louder
-        return cos.to(q.dtype), sin.to(q.dtype)
-
-
-def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (i, i + half) of x (batch, heads, tokens, head width)."""
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        return cos.to(wide), sin.to(wide)
