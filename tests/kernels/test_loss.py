@@ -7,8 +7,10 @@ from kernel_cases import draw, same
 from torch import Tensor
 from torch.func import vmap
 
+import outlast.kernels.loss.op as loss_op
 from outlast.kernels.loss import part_losses, reference
 from outlast.kernels.loss.op import back_end
+from outlast.kernels.rows import whole
 
 # the interpreter's own
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
@@ -70,18 +72,38 @@ def test_the_op_keeps_torchs_rules_and_stacks():
         torch.autograd.grad(first.sum(), alone)
 
 
-def compare(shape, device, dtype=torch.float32, tolerance=1e-5) -> None:
+def as_they_are(logits: Tensor) -> Tensor:
+    return logits
+
+
+def cut(logits: Tensor) -> Tensor:
+    """The same numbers as the first columns of a wider table, whose other ones are never read."""
+    table = logits.new_full((*logits.shape[:-1], logits.shape[-1] + 5), torch.nan)
+    return table[..., : logits.shape[-1]].copy_(logits)
+
+
+def turned(logits: Tensor) -> Tensor:
+    """The same numbers with tokens before batch: not rows at one distance."""
+    return logits.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def compare(shape, device, dtype=torch.float32, tolerance=1e-5, lie=as_they_are) -> None:
     pytest.importorskip("triton")
     from outlast.kernels.loss import triton as fused
 
     logits, targets, part = (a.to(device) for a in inputs(*shape))
-    logits = logits.to(dtype)
+    logits = lie(logits.to(dtype))
     found = fused.forward(logits, targets, part, PARTS, IGNORE)
     wanted = reference.forward(logits.double(), targets, part, PARTS, IGNORE)
     same(found, wanted, 1e-5)
     above = draw(*wanted[0].shape, seed=3).to(device)
     found = fused.backward(above.float(), found[2], logits, targets, part, IGNORE)
     assert found.dtype == dtype
+    if dtype.itemsize == 2:
+        assert found.stride(2) == -(-shape[-1] // 8) * 8
+        assert whole(found)[..., shape[-1] :].eq(0).all()
+    else:
+        assert found.is_contiguous()
     wanted = reference.backward(above, wanted[2], logits.double(), targets, part, IGNORE)
     same([found], [wanted], tolerance)
 
@@ -90,6 +112,53 @@ def compare(shape, device, dtype=torch.float32, tolerance=1e-5) -> None:
 @shapes
 def test_in_the_interpreter_it_is_the_reference(shape):
     compare(shape, "cpu")
+
+
+ODD = [(2, 2, 5, classes) for classes in (1, 7, 8, 12, 1036)]
+odd = pytest.mark.parametrize("shape", ODD, ids=["x".join(map(str, s)) for s in ODD])
+lying = pytest.mark.parametrize("lie", [cut, turned, as_they_are])
+types = pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)], ids=str
+)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
+@odd
+@lying
+@types
+def test_in_the_interpreter_rows_may_lie_apart(shape, lie, dtype, tolerance):
+    compare(shape, "cpu", dtype, tolerance, lie)
+
+
+@pytest.mark.gpu
+@odd
+@lying
+@types
+def test_on_a_gpu_rows_may_lie_apart(shape, lie, dtype, tolerance):
+    compare(shape, "cuda", dtype, tolerance, lie)
+
+
+def test_rows_that_lie_apart_are_read_where_they_are():
+    pytest.importorskip("triton")
+    from outlast.kernels.loss.triton import _side_by_side
+
+    logits = cut(inputs(2, 3, 4, 5)[0])
+    assert _side_by_side(logits).data_ptr() == logits.data_ptr()
+    assert _side_by_side(logits).stride() == (10, 1)
+    assert torch.equal(_side_by_side(turned(logits)), logits.flatten(0, 2))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's")
+def test_the_gradients_rows_lie_as_the_op_says(monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(loss_op, "can_fuse", lambda *_: True)
+    logits, targets, part = inputs(2, 3, 4, 5)
+    logits = cut(logits.bfloat16())
+    op, back = torch.ops.outlast.part_losses.default, torch.ops.outlast.part_losses_backward.default
+    losses, _, counts = op(logits, targets, part, PARTS, IGNORE)
+    args = (draw(*losses.shape).float(), counts, logits, targets, part, IGNORE)
+    torch.library.opcheck(back, args, test_utils=("test_schema", "test_faketensor"))
+    assert back(*args).stride() == (96, 32, 8, 1)
 
 
 @pytest.mark.gpu

@@ -5,6 +5,7 @@ import torch
 from kernel_cases import draw, lstm_inputs, near, same
 
 from outlast.kernels import splitting
+from outlast.kernels.rows import filled_up, whole
 from outlast.kernels.splitting import parts, summed_product
 
 
@@ -40,6 +41,18 @@ def test_the_sum_is_that_of_the_whole(contiguous):
 @pytest.mark.parametrize("width", [4, 8, 13, 70])
 def test_few_outputs_in_half_precision_are_the_same_sum(width):
     left, right = (draw(3, 1024, w, seed=w).bfloat16() for w in (width, 6))
+    found = summed_product(left, right)
+    assert found.shape == (3, width, 6)
+    near([found.double()], [torch.bmm(left.double().mT, right.double())], 1e-2)
+
+
+@pytest.mark.parametrize("width", [4, 13, 70])
+def test_a_filled_up_table_is_taken_whole(width, monkeypatch):
+    left = filled_up(draw(3, 1024, width).bfloat16())
+    whole(left).zero_()
+    left.copy_(draw(3, 1024, width, seed=width))
+    right = draw(3, 1024, 6, seed=6).bfloat16()
+    monkeypatch.setattr(splitting.F, "pad", None)  # no copy
     found = summed_product(left, right)
     assert found.shape == (3, width, 6)
     near([found.double()], [torch.bmm(left.double().mT, right.double())], 1e-2)

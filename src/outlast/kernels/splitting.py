@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from outlast.kernels.rows import spare, whole
+
 #: products in one call that keep a GPU busy; parts of a product at most; rows of a part at least
 ENOUGH, MOST, SHORTEST = 128, 16, 256
-#: a few outputs in half precision are filled up to so many: rows that begin anywhere in memory are
-#: read two numbers at a time, and the zeros cost nothing beside that
-ALIGNED, NARROW = 8, 64
+#: fewer outputs than these are filled up: the copy costs nothing beside a product that reads two
+#: numbers at a time
+NARROW = 64
 
 
 def parts(products: int, rows: int, whole: int | None = None) -> int:
@@ -29,9 +31,11 @@ def parts(products: int, rows: int, whole: int | None = None) -> int:
 def summed_product(left: Tensor, right: Tensor) -> Tensor:
     """Of (n, rows, a) and (n, rows, b) the sum over rows, (n, a, b)."""
     width = left.shape[-1]
-    spare = -width % ALIGNED if left.dtype.itemsize == 2 and width < NARROW else 0
-    if spare:
-        return summed_product(F.pad(left, (0, spare)), right)[:, :width]
+    table, extra = whole(left), spare(width, left.dtype)
+    if table is left and extra and width < NARROW:
+        table = F.pad(left, (0, extra))
+    if table is not left:
+        return summed_product(table, right)[:, :width]
     count = parts(left.shape[0], left.shape[1])
     if count == 1 or not (left.is_contiguous() and right.is_contiguous()):
         return torch.bmm(left.mT, right)

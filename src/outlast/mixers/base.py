@@ -47,13 +47,18 @@ class Mixer(nn.Module):
         return y, None, state
 
 
+def _on_gpu(x: Tensor) -> bool:
+    """Whether products go through an op of our own, whose gradients lie well in a GPU's memory."""
+    return x.is_cuda
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear` over the last axis that stays one matrix product a seed under vmap.
 
     With an input of three axes vmap would batch over the rows too, and copy the weights for each.
     """
     flat = x.reshape(-1, x.shape[-1])
-    if x.is_cuda:
+    if _on_gpu(x):
         kind = product_type(x)
         bias = None if bias is None else bias.to(kind)
         out = stacked_linear(flat.to(kind), weight.to(kind), bias)

@@ -4,7 +4,8 @@ A program takes a span of one seed's tokens, a tile at a time, whole rows of log
 and writes its sums of loss, right answers and tokens for each part; those of all programs are
 added up afterwards, without atomics: the same every time. Backward the softmax is computed again.
 
-Shapes are those of `reference`. Up to 4,096 classes.
+Shapes are those of `reference`. Up to 4,096 classes. Rows of logits may lie apart, as those of a
+filled-up table do (see `kernels.rows`), and those of the gradient do in half precision.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from outlast.kernels.rows import filled_up
 
 MOST_CLASSES = 4096
 TILE = 2048  # numbers in a tile
@@ -36,6 +39,7 @@ def _forward(
     sums,
     rows,
     ignore,
+    APART: tl.constexpr,
     C: tl.constexpr,
     CLASSES: tl.constexpr,
     PARTS: tl.constexpr,
@@ -52,7 +56,7 @@ def _forward(
         row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
         at, _, asked, target, own = _rows(row, rows, seed, targets, part, ignore)
         here = asked[:, None] & (classes < C)[None, :]
-        z = tl.load(logits + at[:, None] * C + classes[None, :], mask=here, other=0.0)
+        z = tl.load(logits + at[:, None] * APART + classes[None, :], mask=here, other=0.0)
         z = tl.where((classes < C)[None, :], z.to(tl.float32), float("-inf"))
         most = tl.max(z, 1)
         total = most + tl.log(tl.sum(tl.exp(z - most[:, None]), 1))
@@ -79,11 +83,13 @@ def _backward(
     d_logits,
     rows,
     ignore,
+    APART: tl.constexpr,
     C: tl.constexpr,
     CLASSES: tl.constexpr,
     PARTS: tl.constexpr,
     TALL: tl.constexpr,
     SPAN: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     seed = tl.program_id(1).to(tl.int64)
     classes = tl.arange(0, CLASSES)
@@ -93,15 +99,16 @@ def _backward(
         asked = asked & (own >= 0) & (own < PARTS)
         share = tl.load(shares + seed * PARTS + own, mask=asked, other=0.0)
         here = asked[:, None] & (classes < C)[None, :]
-        place = at[:, None] * C + classes[None, :]
-        z = tl.load(logits + place, mask=here, other=0.0)
+        z = tl.load(logits + at[:, None] * APART + classes[None, :], mask=here, other=0.0)
         z = tl.where((classes < C)[None, :], z.to(tl.float32), float("-inf"))
         weight = tl.exp(z - tl.max(z, 1)[:, None])
         weight /= tl.sum(weight, 1)[:, None]
         weight -= (classes[None, :] == target[:, None]).to(tl.float32)
         d = tl.where(asked[:, None], weight * share[:, None], 0.0)
-        within = inside[:, None] & (classes < C)[None, :]
-        tl.store(d_logits + place, d.to(d_logits.dtype.element_ty), mask=within)
+        # spare columns too: they are those of classes with no chance at all, so they get zeros
+        within = inside[:, None] & (classes < WIDE)[None, :]
+        place = d_logits + at[:, None] * WIDE + classes[None, :]
+        tl.store(place, d.to(d_logits.dtype.element_ty), mask=within)
 
 
 def fits(logits: Tensor) -> bool:
@@ -109,8 +116,14 @@ def fits(logits: Tensor) -> bool:
     return logits.shape[-1] <= MOST_CLASSES
 
 
-def _options(classes: int, parts: int) -> dict[str, int]:
-    width = triton.next_power_of_2(classes)
+def _side_by_side(logits: Tensor) -> Tensor:
+    """Logits as (rows, classes), all rows equally far apart; copied only if they lie otherwise."""
+    rows = logits.reshape(-1, logits.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+def _options(classes: int, columns: int, parts: int) -> dict[str, int]:
+    width = triton.next_power_of_2(columns)
     tall = min(128, max(1, TILE // width))
     return {
         "C": classes,
@@ -127,16 +140,18 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `reference.forward`, in float32 whatever the type of the logits."""
     seeds, batch, tokens, classes = logits.shape
-    options = _options(classes, parts)
+    options = _options(classes, classes, parts)
     programs = triton.cdiv(batch * tokens, options["SPAN"])
     sums = logits.new_empty(seeds, programs, 3, parts, dtype=torch.float32)
+    logits = _side_by_side(logits)
     _forward[(programs, seeds)](
-        logits.contiguous(),
+        logits,
         targets.contiguous(),
         part.contiguous(),
         sums,
         batch * tokens,
         ignore,
+        APART=logits.stride(0),
         ALL_PARTS=triton.next_power_of_2(parts),
         **options,
     )
@@ -150,16 +165,18 @@ def backward(
 ) -> Tensor:
     """As `reference.backward`, in float32 whatever the type of the logits."""
     seeds, batch, tokens, classes = logits.shape
-    options = _options(classes, counts.shape[1])
-    d_logits = logits.new_empty(logits.shape)
+    d_logits, logits = filled_up(logits), _side_by_side(logits)
+    options = _options(classes, d_logits.stride(2), counts.shape[1])
     _backward[(triton.cdiv(batch * tokens, options["SPAN"]), seeds)](
         (d_losses / counts).contiguous(),
-        logits.contiguous(),
+        logits,
         targets.contiguous(),
         part.contiguous(),
         d_logits,
         batch * tokens,
         ignore,
+        APART=logits.stride(0),
+        WIDE=d_logits.stride(2),
         **options,
     )
     return d_logits
