@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.func import functional_call, vmap
 
 from outlast.errors import OutlastError
@@ -83,12 +84,24 @@ def test_seeds_through_a_compiled_program_are_what_they_were(spec, monkeypatch):
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
 
 
-def test_layers_of_one_spec_share_a_program():
+def test_layers_of_one_spec_and_shape_share_a_program():
     x = draw(3)
     for seed in range(3):
         make(SPECS[0], seed)(x)
     make(SPECS[1])(x)
-    assert compiled._program.cache_info().misses == 2
+    make(SPECS[1])(x[:, :4])
+    assert compiled._program.cache_info().misses == 3
+
+
+def test_however_many_there_are_each_is_compiled(monkeypatch):
+    """Torch gives up on what was compiled eight times, and would run the ninth as it is."""
+    counter = CompileCounter()
+    monkeypatch.setattr(compiled, "BACKEND", counter)
+    for spec in (SPECS[0], SPECS[3]):
+        layer = make(spec)
+        for tokens in range(2, 2 + torch._dynamo.config.recompile_limit):
+            layer(draw(2)[:, :tokens])
+    assert counter.frame_count == 2 * torch._dynamo.config.recompile_limit
 
 
 @pytest.mark.parametrize("spec", [SPECS[0], SPECS[4], SPECS[7]])

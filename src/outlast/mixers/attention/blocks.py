@@ -12,24 +12,22 @@ FlexAttention, which cannot run under the vmap over seeds and compiles itself fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from outlast.kernels.attention import attend
 from outlast.mixers.attention import compiled
+from outlast.mixers.attention.pure import Found as Blocked
+from outlast.mixers.attention.pure import Run, both, own, pulled, pure, spread
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.mixers.attention.weights.base import Weights
 from outlast.mixers.chance import drop
 
 #: how many scores (of one seed) may be held at once
 BUDGET = 2**24
-
-Blocked = tuple[Tensor, Tensor | None]
 
 
 class Look(nn.Module):
@@ -127,19 +125,10 @@ def _again_in_backward(look: nn.Module, *given: Tensor | None) -> Blocked:
     """`look`, keeping its inputs alone; weights travel as inputs, so that seeds may be stacked."""
     if not torch.is_grad_enabled():
         return look(*given)  # type: ignore[no-any-return]
-    own = dict(look.named_parameters())
+    weights = own(look)
+    run = pure(look, list(weights), [t is not None for t in given])
     inputs = [t for t in given if t is not None]
-
-    def run(*tensors: Tensor) -> Any:
-        parameters = dict(zip(own, tensors, strict=False))
-        left = iter(tensors[len(own) :])
-        filled = [None if t is None else next(left) for t in given]
-        with torch.autocast(tensors[0].device.type, enabled=False):
-            y, after = functional_call(look, parameters, tuple(filled))
-        return y if after is None else (y, after)
-
-    found = _Recomputed.apply(run, *own.values(), *inputs)  # type: ignore[no-untyped-call]
-    return found if isinstance(found, tuple) else (found, None)
+    return both(_Recomputed.apply(run, *weights.values(), *inputs))  # type: ignore[no-untyped-call]
 
 
 class _Recomputed(torch.autograd.Function):
@@ -151,7 +140,7 @@ class _Recomputed(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(run: Callable[..., Any], *inputs: Tensor) -> Any:
+    def forward(run: Run, *inputs: Tensor) -> Any:
         return run(*inputs)
 
     @staticmethod
@@ -162,13 +151,4 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         saved = ctx.saved_tensors
-        floating = [t for t in saved if t.is_floating_point()]
-
-        def run(*tensors: Tensor) -> Any:  # positions and keys have no gradient
-            left = iter(tensors)
-            return ctx.run(*(next(left) if t.is_floating_point() else t for t in saved))
-
-        found: Any = torch.func.vjp(run, *floating)
-        output, pull = found
-        pulled = iter(pull(grads if isinstance(output, tuple) else grads[0]))
-        return None, *(next(pulled) if t.is_floating_point() else None for t in saved)
+        return None, *spread(pulled(ctx.run, grads, saved), saved)

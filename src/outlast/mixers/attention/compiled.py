@@ -1,10 +1,10 @@
 """The blocked path through torch.compile: on a GPU, where there are many scores.
 
 Done one after the other, a scheme's operations read and write its table of scores dozens of times;
-compiled, a few times. One program serves all layers of a spec, a part of the batch at a time where
-its tables are large. Its backward pass computes the scores again, so between the passes only the
-inputs are kept. Nothing compiled can run below vmap: seeds go through it one by one, which at this
-size costs nothing.
+compiled, a few times. One program serves all layers of a spec and a shape, a part of the batch at a
+time where its tables are large. Its backward pass computes the scores again, so between the passes
+only the inputs are kept. Nothing compiled can run below vmap: seeds go through it one by one, which
+at this size costs nothing.
 
 Inductor is asked for its deterministic form, so that a run which is resumed stays the same. The
 first step of a run waits for the compiler, some ten seconds; ``OUTLAST_COMPILE=off`` does without.
@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from outlast.errors import bad_value
 from outlast.kernels.choosing import has_triton
+from outlast.mixers.attention.pure import Found, Run, both, own, pulled, pure, spread
 from outlast.registry import schemes, weightings
 from outlast.specs import Spec
 
@@ -34,8 +35,6 @@ SWITCH = "OUTLAST_COMPILE"
 FEWEST, FEWEST_TO_TEST, MOST = 2**22, 2**28, 2**28
 BACKEND = "inductor"
 OPTIONS: dict[str, Any] = {"deterministic": True}
-
-Found = tuple[Tensor, Tensor | None]
 
 
 def pays(q: Tensor, numbers: int, whole: bool = False) -> bool:
@@ -56,7 +55,7 @@ def _has_compiler(q: Tensor) -> bool:
 
 
 class Key(NamedTuple):
-    """What a program is made for; `given` says which arguments of the look there are."""
+    """What a program is made for; `given` are the arguments' shapes, None for those left out."""
 
     kind: type[nn.Module]
     scheme: Spec
@@ -64,7 +63,7 @@ class Key(NamedTuple):
     width: int
     heads: int
     dropout: float
-    given: tuple[bool, ...]
+    given: tuple[torch.Size | None, ...]
 
 
 def attend(
@@ -81,13 +80,13 @@ def attend(
     """What the look makes of these, whose tables hold so many numbers."""
     batch = q.shape[0]
     rows = _divisor(batch, MOST * batch // numbers)
-    if rows == batch:
-        return _attend(look, positions, carry, marks, q, k, v, key)
     found = [
         _attend(look, positions, *(None if t is None else t[i : i + rows] for t in own), key)
         for own in [(carry, marks, q, k, v)]
         for i in range(0, batch, rows)
     ]
+    if len(found) == 1:
+        return found[0]
     y, after = zip(*found, strict=True)
     return torch.cat(y), None if after[0] is None else torch.cat(after)
 
@@ -98,24 +97,21 @@ def _divisor(batch: int, most: int) -> int:
 
 
 def _attend(look: Look, *given: Tensor | None) -> Found:
-    scheme = look.scheme
+    there = [t for t in given if t is not None]
     key = Key(
         type(look),
-        scheme.spec,
+        look.scheme.spec,
         look.weights.spec,
-        scheme.width,
-        scheme.heads,
+        look.scheme.width,
+        look.scheme.heads,
         look.dropout,
-        tuple(t is not None for t in given),
+        tuple(None if t is None else t.shape for t in given),
     )
-    own = [t for _, t in (*look.named_parameters(), *look.named_buffers())]
-    there = [t for t in given if t is not None]
-    found = _BySeed.apply(key, *own, *there)  # type: ignore[no-untyped-call]
-    return found if isinstance(found, tuple) else (found, None)
+    return both(_BySeed.apply(key, *own(look).values(), *there))  # type: ignore[no-untyped-call]
 
 
 class Program:
-    """A look, and its gradient, compiled.
+    """A look, and its gradient, compiled for one shape.
 
     It holds a look of its own without weights: those it is called with may be of many seeds.
     """
@@ -125,32 +121,33 @@ class Program:
             scheme = schemes.build(key.scheme, width=key.width, heads=key.heads)
             weights = weightings.build(key.weights, width=key.width, heads=key.heads)
             look = key.kind(scheme, weights, key.dropout)
-        names = [n for n, _ in (*look.named_parameters(), *look.named_buffers())]
+        run = pure(look, list(own(look)), [shape is not None for shape in key.given])
 
-        def run(*tensors: Tensor) -> Any:
-            own = dict(zip(names, tensors, strict=False))
-            left = iter(tensors[len(own) :])
-            filled = tuple(next(left) if there else None for there in key.given)
-            y, after = functional_call(look, own, filled)
-            return y if after is None else (y, after)
+        def forward(*tensors: Tensor) -> Any:
+            return run(*tensors)
 
         def pull(grads: tuple[Tensor, ...], *tensors: Tensor) -> Any:
-            def floats(*some: Tensor) -> Any:  # positions and keys have no gradient
-                left = iter(some)
-                return run(*(next(left) if t.is_floating_point() else t for t in tensors))
+            return pulled(run, grads, tensors)
 
-            found: Any = torch.func.vjp(floats, *(t for t in tensors if t.is_floating_point()))
-            output, backward = found
-            return backward(grads if isinstance(output, tuple) else grads[0])
-
-        options = OPTIONS if BACKEND == "inductor" else None
-        self.forward = torch.compile(run, backend=BACKEND, dynamic=False, options=options)
-        self.pull = torch.compile(pull, backend=BACKEND, dynamic=False, options=options)
+        self.forward, self.pull = _compiled(forward), _compiled(pull)
 
     def backward(self, grads: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> list[Any]:
         """The gradients of all inputs, None for those that have none."""
-        pulled = iter(self.pull(grads, *inputs))
-        return [next(pulled) if t.is_floating_point() else None for t in inputs]
+        return spread(self.pull(grads, *inputs), inputs)
+
+
+def _compiled(function: Any) -> Run:
+    """The function compiled, with a code object of its own.
+
+    By that torch counts how often something was compiled, and gives up after a few times: all
+    programs together would soon have had their share.
+    """
+    code = function.__code__.replace()
+    named = (function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    options = OPTIONS if BACKEND == "inductor" else None
+    return torch.compile(
+        FunctionType(code, *named), backend=BACKEND, dynamic=False, options=options
+    )
 
 
 #: not made below vmap, where nothing may be drawn
