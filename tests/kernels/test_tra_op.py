@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.func import vmap
 from torch.utils.checkpoint import checkpoint
 from tra_cases import CASES, Case, agree
@@ -264,3 +265,50 @@ def test_what_the_fused_kernel_cannot_take_is_said():
     inputs = Case(4, 4, width=20).inputs(torch.float64)
     with pytest.raises(SpecError, match=r"backend=triton: expected cpu \| reference, because"):
         tra(*inputs, backend="triton")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_derivative_it_does_not_have_is_an_error_and_not_zero():
+    inputs = Case(5, 7).inputs(torch.float32)
+    words = r"backward and torch\.autograd\.grad alone; kernels\.tra\.reference\.attend has all"
+    with pytest.raises(NotImplementedError, match=words):
+        torch.func.jvp(tra, tuple(inputs), tuple(torch.ones_like(t) for t in inputs))
+    with pytest.raises(NotImplementedError, match=words):
+        torch.func.grad(lambda q: tra(q, *inputs[1:]).sum())(inputs[0])
+    with forward_ad.dual_level():
+        tra(*inputs)  # nothing is asked of it
+        with pytest.raises(NotImplementedError, match=words):
+            tra(forward_ad.make_dual(inputs[0], torch.ones_like(inputs[0])), *inputs[1:])
+
+
+def test_one_graph_serves_any_number_and_length():
+    compiled = torch.compile(tra, fullgraph=True, backend="aot_eager", dynamic=True)
+    for keys, threshold, scale in [(9, 0.0, None), (14, 0.3, 0.2), (21, -0.5, 0.7)]:
+        inputs = Case(keys, keys).inputs(torch.float32)
+        numbers = {"threshold": threshold, "scale": scale}
+        torch.testing.assert_close(compiled(*inputs, **numbers), tra(*inputs, **numbers))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"threshold": None}, "threshold=None: expected a number, or minus infinity"),
+        ({"threshold": "0"}, "threshold=0: expected a number"),
+        ({"threshold": math.nan}, "threshold=nan: expected a number"),
+        ({"scale": "x"}, "scale=x: expected a number > 0"),
+        ({"scale": True}, "scale=True: expected a number > 0"),
+        ({"tolerance": "a", "normalised": True}, "tolerance=a: expected a number from 0"),
+        ({"backend": 3}, r"backend=3: expected triton \| cpu \| reference"),
+        ({"lengths": torch.tensor([8, -5])}, "lengths=-5: expected whole numbers from 0 to the 7"),
+        ({"gate": None}, "gate=None: expected a tensor"),
+        ({"q": [1.0]}, r"q=\[1.0\]: expected a tensor"),
+        ({"gate": torch.tensor(1.0)}, "gate=a single number: expected a shape of 2x"),
+        ({"gate": torch.zeros(2, 1, 5, device="meta")}, "gate=a tensor on meta: expected one on"),
+    ],
+    ids=str,
+)
+def test_what_is_no_number_or_no_tensor_is_said_so(changed, words):
+    names = ("q", "k", "v", "gate")
+    given = dict(zip(names, Case(5, 7, batch=2).inputs(torch.float32), strict=True)) | changed
+    with pytest.raises(SpecError, match=words):
+        tra(**given)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from outlast.errors import SpecError
+from outlast.mixers.chance import Told
 from outlast.registry import mixers, schemes, weightings
 
 ROWS, TOKENS, WIDTH, HEADS = 2, 6, 8, 2
@@ -136,3 +137,25 @@ def test_what_cannot_be_built_is_named(spec, says):
     with pytest.raises(SpecError) as caught:
         mixers.build(spec, width=WIDTH)
     assert says in str(caught.value)
+
+
+def test_alibi_is_tra_that_keeps_every_key(monkeypatch):
+    """As it is computed in 16 bit on a GPU, here in float64."""
+    import outlast.mixers.attention.schemes.alibi as alibi
+
+    layer = mixers.build("attention(alibi, heads=2)", width=16).double()
+    x = draw(3, 11, 16).requires_grad_()
+    wanted = layer(x)[0]
+    wanted = [wanted, *torch.autograd.grad(wanted.sum(), [x, *layer.parameters()])]
+    asked = []
+    monkeypatch.setattr(alibi, "WIDEST_TYPE", 8)
+    monkeypatch.setattr(alibi, "has_kernel", lambda q: not asked.append(q))
+    found = layer(x)[0]
+    found = [found, *torch.autograd.grad(found.sum(), [x, *layer.parameters()])]
+    assert asked
+    for one, two in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+    asked.clear()
+    layer.told = Told(positions=torch.arange(0, 22, 2))
+    layer(x)
+    assert not asked, "positions that were drawn are no counts"

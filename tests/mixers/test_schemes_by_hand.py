@@ -99,6 +99,17 @@ def test_tra_and_its_variants_on_the_worked_example(options, logits):
     close(weigh(tra(options), q, k, marks)[0, 0, 0], softmax(logits), 1e-6)
 
 
+@pytest.mark.parametrize("gain", [-5.0, -0.4, 0.0, 2.0])
+def test_however_sharp_the_kernel_keeps_what_the_definition_keeps(gain):
+    layer = mixers.build("attention(tra(sharpen=true), heads=2)", width=16).double()
+    with torch.no_grad():
+        layer.scheme.gain.fill_(gain)
+    x = draw(2, 9, 16)
+    fast = layer(x)[0]
+    layer.scheme.fused = lambda *given: None
+    close(fast, layer(x)[0], 1e-9)
+
+
 def test_tra_with_no_key_kept_gives_nothing_and_no_nan():
     q, k = of_scores([[-1.0, -2.0]])
     q.requires_grad_()

@@ -13,10 +13,21 @@ from outlast.kernels.tra.setting import Setting
 
 
 def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape))
+    return "x".join(map(str, tensor.shape)) or "a single number"
+
+
+def _number(name: str, value: object, accepted: str) -> None:
+    number = isinstance(value, int | float | torch.SymInt | torch.SymFloat)
+    if not number or isinstance(value, bool):
+        raise bad_value(name, value, accepted)
 
 
 def _tensors(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("gate", gate)):
+        if not isinstance(tensor, Tensor):
+            raise bad_value(name, tensor, "a tensor")
+        if tensor.device != q.device:
+            raise bad_value(name, f"a tensor on {tensor.device}", f"one on {q.device}, as q is")
     if q.dim() != 4 or 0 in q.shape:
         raise bad_value("q", _shape(q), "a shape of batch x heads x queries x width, none of it 0")
     batch, heads, queries, width = q.shape
@@ -52,12 +63,20 @@ def check(
     _tensors(q, k, v, gate)
     width = q.shape[3]
     scale = width**-0.5 if scale is None else scale
-    if not (scale > 0 and math.isfinite(scale)):
-        raise bad_value("scale", scale, "a number > 0")
-    if math.isnan(threshold) or threshold == math.inf:
-        raise bad_value("threshold", threshold, "a number, or minus infinity to keep every key")
-    if tolerance is not None and not 0 <= tolerance < 1:
-        raise bad_value("tolerance", tolerance, "a number from 0 to below 1, or None")
+    # comparisons alone: these numbers may be symbols, where torch compiles for any of them
+    accepted = "a number > 0"
+    _number("scale", scale, accepted)
+    if not 0 < scale < math.inf:
+        raise bad_value("scale", scale, accepted)
+    accepted = "a number, or minus infinity to keep every key"
+    _number("threshold", threshold, accepted)
+    if not threshold < math.inf:
+        raise bad_value("threshold", threshold, accepted)
+    if tolerance is not None:
+        accepted = "a number from 0 to below 1, or None"
+        _number("tolerance", tolerance, accepted)
+        if not 0 <= tolerance < 1:
+            raise bad_value("tolerance", tolerance, accepted)
     if tolerance and not normalised:
         raise bad_value("tolerance", tolerance, "None unless normalised=True bounds the scores")
     if offset is None:
@@ -66,6 +85,11 @@ def check(
         raise bad_value("offset", offset, "a whole number")
     bound = scale * width if normalised else 0.0
     return Setting(threshold, scale, offset, bound, tolerance or 0.0)
+
+
+def _hidden(tensor: Tensor) -> bool:
+    """Whether nobody can look at the numbers now: below vmap, or where torch compiles."""
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def real_keys(
@@ -82,6 +106,11 @@ def real_keys(
     if lengths.shape != (batch,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
         found = f"{lengths.dtype} of shape {_shape(lengths)}"
         raise bad_value("lengths", found, f"{batch} whole numbers, one for each row of the batch")
+    if lengths.device.type == "cpu" and not _hidden(lengths):
+        low, high = (int(bound) for bound in lengths.aminmax())
+        if low < 0 or high > keys:
+            wrong = low if low < 0 else high
+            raise bad_value("lengths", wrong, f"whole numbers from 0 to the {keys} keys there are")
     counts = lengths.to(k.device, torch.int32).clamp(0, keys)
     zero = torch.zeros_like(counts)
     if padding == "right":

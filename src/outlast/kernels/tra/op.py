@@ -16,13 +16,14 @@ from torch import Tensor
 
 from outlast.errors import bad_value
 from outlast.kernels.choosing import has_triton
-from outlast.kernels.derivatives import first_only
+from outlast.kernels.derivatives import backward_only, first_only
 from outlast.kernels.folding import folded
 from outlast.kernels.tra.checks import check, real_keys
 from outlast.kernels.tra.parts import Parts
 from outlast.kernels.tra.setting import Setting
 
 BACKENDS = ("triton", "cpu", "reference")
+MORE = "kernels.tra.reference.attend has all"
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor gate, Tensor? start, Tensor? stop, "
     "float threshold, float scale, int offset, float bound, float tolerance, "
@@ -59,6 +60,11 @@ def back_end(q: Tensor, name: str = "") -> ModuleType:
     from outlast.kernels.tra import cpu
 
     return cpu
+
+
+def has_kernel(q: Tensor) -> bool:
+    """Whether the fused kernel takes such queries; else it is blocks of plain torch."""
+    return q.is_cuda and back_end(q).__name__.endswith(".triton")
 
 
 @overload
@@ -130,7 +136,8 @@ def threshold_relative_attention(
         scale: Of the scores, above 0; one over the root of the width by default.
         lengths: (batch,) whole numbers: how many of a row's keys are real; None: all of them.
         padding: Where the keys that are not real lie: after the real ones or before them. A query
-            at the place of such a key gives 0.
+            at the place of such a key gives 0: a cache of rows of different lengths, which all go
+            on at its end, is padded on the left.
         offset: The first query's position among the keys. By default the last query is at the
             last key, as after a cache.
         normalised: The rows of q and k have a root mean square of 1 (QK-norm), so the scores are
@@ -144,14 +151,18 @@ def threshold_relative_attention(
 
     Two runs of one back end give the same bits for the same input, backward pass included; those of
     two back ends agree up to rounding. Gradients come by `backward` and `torch.autograd.grad`, once
-    (no second derivatives), also of what `torch.func.vmap` computed; `torch.func.grad`, `vjp` and
-    their kin do not go through the op, but do through `kernels.tra.reference.attend`.
+    (no second derivatives), also of what `torch.func.vmap` computed; `torch.func.grad`, `vjp`,
+    `jvp` and forward mode are an error here, but go through `kernels.tra.reference.attend`. Scores
+    must be finite: where q k^T overflows, so does the result.
     """
+    if backend is not None and backend not in BACKENDS:
+        raise bad_value("backend", backend, " | ".join(BACKENDS))
     how = check(q, k, v, gate, threshold, scale, offset, normalised, tolerance)
+    backward_only("threshold_relative_attention has", MORE, (q, k, v, gate))
     start, stop = real_keys(lengths, padding, k)
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, gate))
     split = not learns and q.shape[-2] == 1
-    how = how._replace(sparse=sparse, split=split)
+    how = how._replace(sparse=bool(sparse), split=split)
     out, lse, kept, _ = torch.ops.outlast.tra(q, k, v, gate, start, stop, *how, backend or "")
     return Parts(out, lse, kept) if return_parts else out
 
@@ -205,7 +216,7 @@ def _differentiate(
     return (*found, *(None for _ in range(2 + len(ctx.numbers))))
 
 
-_refuse = first_only("threshold_relative_attention has", "kernels.tra.reference.attend has all")
+_refuse = first_only("threshold_relative_attention has", MORE)
 
 
 def _autocast(device: str) -> Any:

@@ -1,9 +1,11 @@
 """Threshold Relative Attention fused on the GPU: FlashAttention's loops and one count a row.
 
 No score leaves the chip. Between the passes only the output and one number a row are kept; the
-backward pass notes the counts at the edges of its tiles, n**2 / 16 bytes a head, for as many heads
-at a time as fit in `NOTES`, and nothing of it outlives the pass; short sequences need no notes, see
-`short`. Everything is deterministic.
+backward pass notes the counts at the edges of its tiles, 4 n**2 / (keys of a tile) bytes a head
+(n**2 / 16 in 16 bit up to width 128), for as many heads at a time as fit in `NOTES`, but one at
+least: from 131k tokens on that is more than `NOTES`, and grows with the square of the length.
+Nothing of it outlives the pass; short sequences need no notes, see `short`. Everything is
+deterministic.
 
 q, k, v and the gradient of the output are read by descriptors and may have any strides that are
 multiples of 16 bytes with the width innermost, as a projection split into heads has; others are
@@ -26,7 +28,7 @@ from outlast.kernels.tra.triton.forward import attend
 from outlast.kernels.tra.triton.launch import Call, Options, interpreted, rows_of
 from outlast.kernels.tra.triton.short import in_one
 
-#: bytes of counts that the backward pass holds at a time
+#: bytes of counts that the backward pass holds at a time, unless one key head has more
 NOTES = 1 << 30
 #: the most tiles between two looks at whether the rest matters
 LOOK = 8
@@ -38,6 +40,8 @@ FEWEST_FLIPPED = 64
 #: fewer keys than this are one program's work
 FEWEST_TO_SPLIT = 1024
 WIDTHS = (16, 256)
+#: what has bfloat16 and room on chip for most tiles; they are chosen for Hopper, 9
+FEWEST_CAPABLE = 8
 
 
 def obstacle(q: Tensor) -> str | None:
@@ -45,6 +49,11 @@ def obstacle(q: Tensor) -> str | None:
     width = q.shape[-1]
     if not (q.is_cuda or interpreted()):
         return "q is not on a GPU"
+    if q.is_cuda and not interpreted():
+        if torch.version.hip is not None:
+            return "q is on an AMD GPU"
+        if torch.cuda.get_device_capability(q.device)[0] < FEWEST_CAPABLE:
+            return f"q is on a GPU of compute capability below {FEWEST_CAPABLE}"
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"q is {q.dtype}, not float32, bfloat16 or float16"
     if q.dtype == torch.bfloat16 and interpreted():

@@ -2,16 +2,24 @@
 
 Head h of H has the slope 2^(-8 h / H), h = 1..H.
 
-Path: a bias of positions alone, so torch's fused attention.
+Path: in 16 bit on a GPU `kernels.tra`, of which this is a case: every key kept, the slope for a
+gate. There a table of biases would be rounded, and distances blurred. Else a bias of positions
+alone (see `attention`).
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from outlast.kernels.tra import has_kernel, threshold_relative_attention
 from outlast.mixers.attention.schemes.base import Scheme, distances
 from outlast.registry import schemes
+
+#: bytes of a number up to which a table of biases would be too coarse
+WIDEST_TYPE = 2
 
 
 @schemes.register("alibi")
@@ -22,6 +30,17 @@ class Alibi(Scheme):
         super().__init__(width, heads)
 
     def bias(self, positions: Tensor, keys: Tensor | int) -> Tensor:
-        head = torch.arange(1, self.heads + 1, device=positions.device)
-        slope = 2.0 ** (-8 * head / self.heads)
-        return (-slope[:, None, None] * distances(positions, keys)).unsqueeze(0)
+        slopes = self._slopes(positions.device)
+        return (-slopes[:, None, None] * distances(positions, keys)).unsqueeze(0)
+
+    def fused(
+        self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, drawn: bool
+    ) -> Tensor | None:
+        if drawn or q.dtype.itemsize > WIDEST_TYPE or not has_kernel(q):
+            return None
+        gate = -self._slopes(q.device)[:, None].expand(q.shape[:-1])
+        return threshold_relative_attention(q, k, v, gate, threshold=-math.inf)
+
+    def _slopes(self, device: torch.device) -> Tensor:
+        head = torch.arange(1, self.heads + 1, device=device)
+        return 2.0 ** (-8 * head / self.heads)

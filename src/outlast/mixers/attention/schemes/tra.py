@@ -20,8 +20,8 @@ Ablations of the published form (the first four), and variants of ours:
     tra(threshold=learned)                  a threshold θ for each head, 0 at the start: kept where
                                             s > θ, with weight exp(s - θ) - 1 in place of exp(s),
                                             which has a gradient in θ and no jump at it
-    tra(sharpen=true)                       s_ij (1 + a log N_i), N_i the number kept, a learned for
-                                            each head and 0.43 at the start (as in `scalable`)
+    tra(sharpen=true)                       s_ij (1 + a log N_i), N_i the number kept, a > 0 learned
+                                            for each head, 0.43 at the start (as in `scalable`)
 
 It makes weights of its own and takes no others. With `attention(tra, dropout=0.01)`, as in the
 authors' notebook, a share of the logits s_ij + δ_i c_ij of the kept keys is 0 and the rest over
@@ -38,6 +38,7 @@ import math
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from outlast.errors import bad_value
@@ -78,7 +79,9 @@ class Tra(Scheme):
             self.gate = Linear(width, heads)
         if self.learned:
             self.threshold = nn.Parameter(torch.zeros(heads))  # vectors: not decayed
-        self.gain = nn.Parameter(torch.full((heads,), 0.43)) if sharpen else None
+        # through a softplus: below 0 a score would change its sign, and its key would be dropped
+        start = math.log(math.expm1(0.43))
+        self.gain = nn.Parameter(torch.full((heads,), start)) if sharpen else None
 
     def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         return (rms(q), rms(k)) if self.norm else (q, k)
@@ -137,7 +140,8 @@ class Tra(Scheme):
     def _sharpness(self, count: Tensor) -> Tensor:
         """1 + a log N of each query, (batch, heads, queries, 1)."""
         assert self.gain is not None  # for the type checker: asked for where there is one
-        return 1 + self.gain.to(count.dtype)[:, None, None] * count.clamp_min(1).log()
+        gain = F.softplus(self.gain.to(count.dtype))
+        return 1 + gain[:, None, None] * count.clamp_min(1).log()
 
     def _theta(self, scores: Tensor) -> Tensor:
         return self.threshold.to(scores.dtype)[:, None, None]
