@@ -5,7 +5,8 @@ import torch
 
 from outlast.bench import tra
 from outlast.bench.timing import Bench
-from outlast.bench.tra import Inputs, fused
+from outlast.bench.tra_sides import COUNTED, ENTMAX, FORGETTING, PLAIN, Inputs, fused
+from outlast.registry import mixers
 from tiny_runs import CPU
 
 SMALL = {
@@ -48,11 +49,11 @@ def test_rows_are_called_what_their_section_is(section, passes, monkeypatch):
 
 def test_the_density_is_counted():
     data = Inputs.draw(small(), (2, 8, 64, 16))
-    q, k = (t[0, : tra.COUNTED].detach() for t in (data.q, data.k))
+    q, k = (t[0, :COUNTED].detach() for t in (data.q, data.k))
     kept = (q @ k.mT > 0).tril()
-    assert data.density() == pytest.approx(kept.sum().item() / (tra.COUNTED * 64 * 65 / 2))
+    assert data.density() == pytest.approx(kept.sum().item() / (COUNTED * 64 * 65 / 2))
     last = Inputs.draw(small(), (2, 8, 64, 16), queries=1)
-    q, k = (t[0, : tra.COUNTED].detach() for t in (last.q, last.k))
+    q, k = (t[0, :COUNTED].detach() for t in (last.q, last.k))
     assert last.density() == pytest.approx((q @ k.mT > 0).float().mean().item())
     with torch.no_grad():
         data.k.copy_(data.q)
@@ -86,7 +87,7 @@ def test_what_cannot_run_has_no_error_and_the_others_have(monkeypatch):
     def broken(*_):
         raise NotImplementedError("no such thing")
 
-    found = Inputs.draw(small(), (1, 1, 16, 16)).errors(True, tra=fused, other=broken)
+    found = Inputs.draw(small(), (1, 1, 16, 16)).errors(True, {"tra": fused, "other": broken})
     assert list(found) == ["tra"]
 
 
@@ -98,3 +99,24 @@ def test_on_a_gpu_graphs_are_replayed(section):
     ours = [r for r in bench.rows if r.side == "tra"]
     assert ours
     assert all(r.ms and r.error < 1e-2 and tra.GRAPHED in r.note for r in ours)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_each_kind_of_attention_is_held_against_its_own_definition(backward):
+    data = Inputs.draw(small(), (2, 2, 200, 16))
+
+    def plain(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    assert data.error(plain, backward, PLAIN) < 1e-5
+    assert data.error(fused, backward) < 1e-5
+    assert data.error(lambda q, k, v: 1.1 * plain(q, k, v), backward, PLAIN) > 0.05
+    for truth, spec in ((FORGETTING, "forget"), (ENTMAX, "nope")):
+        weights = "entmax" if truth is ENTMAX else "softmax"
+        layer = mixers.build(f"attention({spec}, heads=2, weights={weights})", width=32)
+
+        def attend(q, k, v, gate=None, layer=layer):
+            marks = None if gate is None else gate[..., None]
+            return layer._look(q, k, v, torch.arange(k.shape[2]), marks, None, None)[0]
+
+        assert data.error(attend, backward, truth) < 1e-4

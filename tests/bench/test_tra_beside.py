@@ -10,7 +10,8 @@ import torch
 
 from outlast.bench import tra_beside
 from outlast.bench.timing import Bench
-from outlast.bench.tra import SECTIONS, default, fused
+from outlast.bench.tra import SECTIONS, default
+from outlast.bench.tra_sides import fused
 from outlast.kernels import libraries
 from outlast.kernels.entmax import entmax15
 from tiny_runs import CPU, tiny, trained

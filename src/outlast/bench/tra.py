@@ -6,9 +6,9 @@ that is (density) stands in the rows, as it was counted, with the spread of the 
 Peers: torch's attention by FlashAttention and by cuDNN (plain causal attention, which is less
 work), the reference as it stands, and the reference compiled.
 
-The error is the norm of the difference from the float64 reference over its norm, for the last
-queries of the first head, whose rows need nothing of the others; the largest of output and, with
-a backward pass, gradients.
+The error is the norm of the difference from what it should be in float64 over the norm of that,
+for the last queries of the first head, whose rows need nothing of the others; the largest of output
+and, with a backward pass, gradients. Each side is held against its own definition.
 
 On a GPU the sections `early`, `short`, `decode` and `trained` time the replay of a CUDA graph, on
 all sides: what they measure may take the GPU less time than the host needs to ask for it.
@@ -16,168 +16,32 @@ all sides: what they measure may take the GPU less time than the host needs to a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.bench.graphs import captured
 from outlast.bench.timing import Bench, Row, Side
+from outlast.bench.tra_sides import (
+    BATCH,
+    FAILURES,
+    HEADS,
+    PLAIN,
+    Inputs,
+    eager,
+    fused,
+    fused_early,
+    fused_online,
+    peers,
+    sdpa,
+)
 from outlast.bench.warm import side_by_side
-from outlast.kernels.tra import reference, threshold_relative_attention
-from outlast.kernels.tra.setting import Setting
 
-BATCH, HEADS = 2, 16
-#: queries whose result is compared with the truth
-CHECKED = 128
-EARLY = 2.0**-24
-PEERS = {"sdpa flash": "FLASH_ATTENTION", "sdpa cudnn": "CUDNN_ATTENTION"}
 WIDTHS, LENGTHS = (64, 128), (2048, 8192, 32768)
 #: length and batch of short sequences; keys in a cache
 SHORT, CACHES = ((64, 512), (128, 512), (256, 256), (512, 128)), (16384, 65536)
-#: heads whose kept keys are counted
-COUNTED = 4
-#: what may go wrong on one side without ending the others
-FAILURES = (RuntimeError, ImportError, NotImplementedError)
 GRAPHED = "replay of a CUDA graph"
-
-
-@dataclass
-class Inputs:
-    """q, k, v, gate and the gradient of the output."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    gate: Tensor
-    above: Tensor
-
-    @classmethod
-    def draw(
-        cls,
-        bench: Bench,
-        shape: tuple[int, int, int, int],
-        gate: float | None = None,
-        queries: int | None = None,
-    ) -> Inputs:
-        """Random ones; `gate` is the sigmoid of all gates, None for different ones."""
-        batch, heads, length, width = shape
-        chance = torch.Generator(bench.device).manual_seed(0)
-        dtype = torch.bfloat16 if bench.device.type == "cuda" else torch.float32
-
-        def normal(*size: int) -> Tensor:
-            return torch.randn(size, device=bench.device, generator=chance)
-
-        q, k, v = (normal(batch, heads, length, width) for _ in range(3))
-        q, k = (F.normalize(t, dim=-1) * width**0.5 for t in (q, k))
-        if queries is not None:
-            q = q[:, :, -queries:]
-        gates = F.logsigmoid(2 * normal(*q.shape[:3]) + 2)
-        if gate is not None:
-            gates = torch.full_like(gates, math.log(gate))
-        q, k, v = (t.to(dtype).contiguous().requires_grad_() for t in (q, k, v))
-        return cls(q, k, v, gates.requires_grad_(), normal(*q.shape).to(dtype))
-
-    @property
-    def leaves(self) -> list[Tensor]:
-        """What has a gradient."""
-        return [self.q, self.k, self.v, self.gate]
-
-    @torch.no_grad()
-    def density(self) -> float:
-        """The share of the keys it sees that a query keeps, counted over a few heads."""
-        q, k, v, gate = (t[:1, :COUNTED] for t in self.leaves)
-        found = threshold_relative_attention(q, k, v, gate, normalised=True, return_parts=True)
-        queries, keys = q.shape[2], k.shape[2]
-        seen = q.shape[1] * sum(range(keys - queries + 1, keys + 1))
-        return found.kept.sum().item() / seen
-
-    def words(self) -> str:
-        """The spread of the gates, and the share of keys that is kept."""
-        gates = self.gate.detach().exp().flatten()[:: max(1, self.gate.numel() // 2**20)]
-        shares = torch.tensor([0.05, 0.5, 0.95], device=gates.device)
-        low, middle, high = gates.quantile(shares).tolist()
-        spread = f"gates {low:.3g} {middle:.3g} {high:.3g} (5, 50, 95 %)"
-        if low == high:
-            spread = f"all gates {middle:.3g}"
-        return f"{spread}, density {self.density():.2f}"
-
-    def side(self, attend: Callable[..., Tensor], backward: bool, gated: bool = True) -> Side:
-        """A run of some attention, with its backward pass or without."""
-        leaves = self.leaves if gated else self.leaves[:3]
-        if not backward:
-            bare = [t.detach() for t in leaves]
-            return lambda: attend(*bare)
-        return lambda: torch.autograd.grad(attend(*leaves), leaves, self.above)
-
-    def error(self, attend: Callable[..., Tensor], backward: bool) -> float:
-        """How far the last queries of the first head are from the truth."""
-        some = min(CHECKED, self.q.shape[2])
-        above = torch.zeros_like(self.above)
-        above[:1, :1, -some:] = self.above[:1, :1, -some:]
-        leaves = self.leaves if backward else [t.detach() for t in self.leaves]
-        out = attend(*leaves)
-        q, k, v, gate = (t[:1, :1].detach().double() for t in self.leaves)
-        exact = [q[:, :, -some:], k, v, gate[:, :, -some:]]
-        q, k, v, gate = exact = [t.requires_grad_() for t in exact]
-        how = Setting(0.0, self.q.shape[-1] ** -0.5, self.k.shape[2] - some)
-        wanted = reference.attend(q, k, v, gate, None, None, how)[0]
-        pairs = [(out[:1, :1, -some:], wanted)]
-        if backward:
-            found = torch.autograd.grad(out, leaves, above)
-            truth = torch.autograd.grad(wanted, exact, above[:1, :1, -some:].double())
-            for one, two in zip(found, truth, strict=True):
-                pairs.append((one[:1, :1, -two.shape[2] :], two))
-        return max(((a.double() - b).norm() / b.norm()).item() for a, b in pairs)
-
-    def errors(self, backward: bool, **attends: Callable[..., Tensor]) -> dict[str, float]:
-        """That of each that can run; why another cannot is said when it is timed."""
-        found = {}
-        for name, attend in attends.items():
-            with suppress(*FAILURES):
-                found[name] = self.error(attend, backward)
-        return found
-
-
-def fused(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
-    """The op as it is meant to be used, with a QK-norm."""
-    return threshold_relative_attention(q, k, v, gate, normalised=True)
-
-
-def fused_online(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
-    """The op without being told of the QK-norm: a running maximum."""
-    return threshold_relative_attention(q, k, v, gate)
-
-
-def fused_early(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
-    """The op that may leave out what cannot matter."""
-    return threshold_relative_attention(q, k, v, gate, normalised=True, tolerance=EARLY)
-
-
-def eager(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
-    """Explicit scores."""
-    how = Setting(0.0, q.shape[-1] ** -0.5, k.shape[2] - q.shape[2])
-    return reference.attend(q, k, v, gate, None, None, how)[0]
-
-
-def sdpa(peer: str) -> Callable[..., Tensor]:
-    """Plain causal attention by one of torch's own kernels."""
-    which = getattr(torch.nn.attention.SDPBackend, PEERS[peer])
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with torch.nn.attention.sdpa_kernel(which):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    return attend
-
-
-def peers(data: Inputs, backward: bool) -> dict[str, Side]:
-    """torch's own kernels; the first is what times are given against."""
-    return {name: data.side(sdpa(name), backward, gated=False) for name in PEERS}
 
 
 def replayed(bench: Bench, sides: dict[str, Side]) -> dict[str, Side]:
@@ -212,9 +76,9 @@ def _sizes(bench: Bench, section: str, backward: bool) -> None:
                 return
             data = Inputs.draw(bench, (BATCH, HEADS, length, width))
             ours = {"tra": fused, "tra, online": fused_online}
-            sides = peers(data, backward)
+            sides, errors = peers(data, backward)
             sides |= {name: data.side(attend, backward) for name, attend in ours.items()}
-            errors = {name: data.error(attend, backward) for name, attend in ours.items()}
+            errors |= {name: data.error(attend, backward) for name, attend in ours.items()}
             what = f"n {length}, width {width}, {'fwd+bwd' if backward else 'forward'}"
             bench.compare(section, what, sides, errors, data.words())
 
@@ -232,17 +96,18 @@ def backward(bench: Bench) -> None:
 def against_eager(bench: Bench, length: int = 8192) -> None:
     """The reference as it stands, with backward pass, at a length that it can hold."""
     data = Inputs.draw(bench, (BATCH, HEADS, length, 64))
-    sides = {name: data.side(f, True) for name, f in (("tra", fused), ("eager", eager))}
-    errors = data.errors(True, tra=fused, eager=eager)
+    both = {"tra": fused, "eager": eager}
+    sides = {name: data.side(attend, True) for name, attend in both.items()}
+    errors = data.errors(True, both)
     bench.compare("eager", f"n {length}, width 64, fwd+bwd", sides, errors, data.words())
 
 
 def against_compiled(bench: Bench, length: int = 8192) -> None:
     """The reference through torch.compile, which takes a while itself."""
     data = Inputs.draw(bench, (BATCH, HEADS, length, 64))
-    built = torch.compile(eager)
-    sides = {name: data.side(f, True) for name, f in (("tra", fused), ("compiled", built))}
-    errors = data.errors(True, tra=fused, compiled=built)
+    both = {"tra": fused, "compiled": torch.compile(eager)}
+    sides = {name: data.side(attend, True) for name, attend in both.items()}
+    errors = data.errors(True, both)
     bench.compare("compiled", f"n {length}, width 64, fwd+bwd", sides, errors, data.words())
 
 
@@ -257,7 +122,8 @@ def early(bench: Bench) -> None:
             plain = sdpa("sdpa flash")
             sides = {"sdpa flash": data.side(plain, learns, gated=False)}
             sides["tra, early"] = data.side(fused_early, learns)
-            errors = {"tra, early": data.error(fused_early, learns)}
+            errors = data.errors(learns, {"sdpa flash": plain}, PLAIN)
+            errors["tra, early"] = data.error(fused_early, learns)
             what, words = f"n 32768, width 64, {name}", graphed(bench, note)
             bench.compare("early", what, replayed(bench, sides), errors, words)
 
@@ -268,9 +134,10 @@ def short(bench: Bench, sizes: Sequence[tuple[int, int]] = SHORT) -> None:
         if bench.left() <= 0:
             return
         data = Inputs.draw(bench, (batch, 8, length, 64))
-        sides = peers(data, True)
-        sides |= {name: data.side(f, True) for name, f in (("tra", fused), ("eager", eager))}
-        errors = data.errors(True, tra=fused, eager=eager)
+        both = {"tra": fused, "eager": eager}
+        sides, errors = peers(data, True)
+        sides |= {name: data.side(attend, True) for name, attend in both.items()}
+        errors |= data.errors(True, both)
         note = graphed(bench, f"{batch * 8} heads in all, {data.words()}")
         what = f"n {length}, width 64, fwd+bwd"
         bench.compare("short", what, replayed(bench, sides), errors, note)

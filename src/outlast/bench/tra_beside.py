@@ -2,31 +2,31 @@
 
 The libraries are called in the layout they want, on inputs that lie so already: FoX of
 flash-linear-attention (tokens before heads) and 1.5-entmax of AdaSplash. Neither computes what TRA
-computes; each is compared, in the forward pass, with its own definition in float64.
+computes; each is compared with its own definition in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from outlast.bench.timing import Bench, Row, Side
-from outlast.bench.tra import (
+from outlast.bench.timing import Bench, Row
+from outlast.bench.tra import graphed, replayed
+from outlast.bench.tra_sides import (
     BATCH,
-    CHECKED,
+    ENTMAX,
+    FORGETTING,
     HEADS,
+    PLAIN,
+    Attend,
     Inputs,
     fused,
     fused_early,
-    graphed,
-    replayed,
     sdpa,
 )
-from outlast.kernels.entmax import entmax15
 from outlast.kernels.libraries import PACKAGES, installed
 from outlast.mixers.attention import Attention
 from outlast.models import Model
@@ -60,14 +60,16 @@ def beside(bench: Bench, length: int = 8192, width: int = 64) -> None:
     """FoX and AdaSplash at one length, beside plain attention and TRA."""
     data = Inputs.draw(bench, (BATCH, HEADS, length, width))
     swapped = _swapped(data)
+    plain = sdpa("sdpa flash")
     for name, learns in PASSES:
-        sides = {"sdpa flash": data.side(sdpa("sdpa flash"), learns, gated=False)}
+        sides = {"sdpa flash": data.side(plain, learns, gated=False)}
         sides["tra"] = data.side(fused, learns)
         sides["fox, fla"] = _tried(swapped.side(fox, learns))
         sides["adasplash"] = _tried(data.side(splash, learns, gated=False))
         errors = {"tra": data.error(fused, learns)}
-        if not learns:
-            errors |= _errors(data, sides)
+        errors |= data.errors(learns, {"sdpa flash": plain}, PLAIN)
+        errors |= data.errors(learns, {"fox, fla": _tried(_turned_fox)}, FORGETTING)
+        errors |= data.errors(learns, {"adasplash": _tried(splash)}, ENTMAX)
         what = f"n {length}, width {width}, {name}"
         bench.compare("peers", what, sides, errors, f"for tra: {data.words()}")
 
@@ -89,10 +91,12 @@ def trained(bench: Bench) -> None:
         data = inputs(bench, taken)
         heads, note = data.q.shape[0] * data.q.shape[1], data.words()
         for name, learns in PASSES:
-            sides = {"sdpa flash": data.side(sdpa("sdpa flash"), learns, gated=False)}
-            sides["tra"] = data.side(fused, learns)
-            sides["tra, early"] = data.side(fused_early, learns)
-            errors = {"tra, early": data.error(fused_early, learns)}
+            plain = sdpa("sdpa flash")
+            sides = {"sdpa flash": data.side(plain, learns, gated=False)}
+            errors = data.errors(learns, {"sdpa flash": plain}, PLAIN)
+            for which, attend in (("tra", fused), ("tra, early", fused_early)):
+                sides[which] = data.side(attend, learns)
+                errors[which] = data.error(attend, learns)
             what = f"layer {layer}, n {data.q.shape[2]}, {heads} heads, {name}"
             bench.compare("trained", what, replayed(bench, sides), errors, graphed(bench, note))
 
@@ -166,28 +170,9 @@ def _swapped(data: Inputs) -> Inputs:
     return Inputs(q, k, v, gate, data.above.transpose(1, 2).contiguous())
 
 
-def _errors(data: Inputs, sides: dict[str, Side]) -> dict[str, float]:
-    """How far the last queries of the first head are from each library's own definition."""
-    q, k, v, gate = (t[0, 0].detach().double() for t in data.leaves)
-    some = min(CHECKED, len(q))
-    scores = q[-some:] @ k.mT / q.shape[-1] ** 0.5
-    later = torch.ones_like(scores).triu(len(k) - some + 1).bool()
-    sums = gate.cumsum(0)
-    forgotten = scores + sums[-some:, None] - sums
-    weights: dict[str, Callable[[], Tensor]] = {
-        "fox, fla": lambda: forgotten.masked_fill(later, -torch.inf).softmax(-1),
-        "adasplash": lambda: entmax15(scores.masked_fill(later, -torch.inf)),
-    }
-    found = {}
-    for name, weigh in weights.items():
-        try:
-            out = sides[name]()
-        except (RuntimeError, ImportError):
-            continue  # said when it is timed
-        rows = out[0, -some:, 0] if name == "fox, fla" else out[0, 0, -some:]
-        truth = weigh() @ v
-        found[name] = ((rows.double() - truth).norm() / truth.norm()).item()
-    return found
+def _turned_fox(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
+    """`fox` of inputs with heads before tokens."""
+    return fox(*(t.transpose(1, 2) for t in (q, k, v, gate))).transpose(1, 2)
 
 
 def _need(package: str) -> None:
@@ -195,12 +180,12 @@ def _need(package: str) -> None:
         raise ImportError(f"{PACKAGES[package]} is not installed (outlast[fast])")
 
 
-def _tried(side: Side) -> Side:
+def _tried(side: Attend) -> Attend:
     """The same with everything that can go wrong in another library as one kind of error."""
 
-    def run() -> Any:
+    def run(*given: Tensor) -> Any:
         try:
-            return side()
+            return side(*given)
         except ImportError:
             raise
         except Exception as error:

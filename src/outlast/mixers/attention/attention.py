@@ -6,8 +6,9 @@ scheme's business, how scores become weights that of the weights: `attention(rop
 weights of its own (`tra`, `stick_breaking`) takes no others, and one without queries
 (`position_only`) none that scale them (`scalable`, `temperature`, `asentmax`).
 
-A softmax without bias, or with one that depends on positions alone, is torch's fused attention;
-everything else, and every bias too large to hold, goes a block of queries at a time.
+A softmax without bias, or with one that depends on positions alone, is torch's fused attention, in
+16 bit with the bias rounded to that; everything else, and in training every bias too large to hold,
+goes a block of queries at a time.
 
 `dropout` is of the *logits*, in training: a share of them is 0 and the rest over 1 - share, before
 weights are made of them. No fused kernel does that, so it goes a block of queries at a time too.
@@ -142,7 +143,7 @@ class Attention(Mixer):
 
     def _made(self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None) -> Tensor | None:
         """What the queries get, from a kernel made for the scheme or the weights, if there is."""
-        if self.scheme.weighs or self.weights.fused:
+        if self.scheme.weighs or self.weights.is_softmax:
             drawn = self.placed and self.told.positions is not None
             return self.scheme.fused(q, k, v, marks, drawn)
         plain = self.scheme.pointwise and type(self.scheme).bias is Scheme.bias
@@ -168,7 +169,7 @@ class Attention(Mixer):
             if made is not None:
                 return made, carry
         scores = self.heads * k.shape[-2] * self.scheme.heavy  # of one query
-        if key is None and self.scheme.pointwise and self.weights.fused:
+        if key is None and self.scheme.pointwise and self.weights.is_softmax:
             if type(self.scheme).bias is Scheme.bias:
                 return attend(q, k, v) if packed is None else attend_packed(packed), carry
             # the bias is the same for the whole batch. To train in several blocks of it under

@@ -7,7 +7,7 @@ L is `threshold` times a learned 1. As the query's position bounds the distance,
 between 0 and 1 at any length. Absolute values keep c and L positive, as in the paper's listing
 (checked from memory); i is counted from 0.
 
-Path: a bias of positions alone, so torch's fused attention.
+Path: a bias of positions alone, so torch's fused attention while its table fits (`attention`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ power:  -r1 (i-j)^r2,             r1 > 0, 0 < r2 <= 2
 r1 and r2 are learned for each head, start as U(0, 2) and U(0, 1), and are kept at 0.01 or above,
 as in the authors' code (checked for the log form); a gradient passes also where they are held.
 
-Path: a bias of positions alone, so torch's fused attention.
+Path: a bias of positions alone, so torch's fused attention while its table fits (`attention`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ From "Are queries and keys always relevant?" (2405.18874): o_i = sum_j α_{i-j} 
 number for each distance of a lattice of fixed size. Ours has no largest distance: a learned score
 for each of T5's ranges of distance (see `t5`), made into weights like any other scores.
 
-Path: queries of 0 and a bias of positions alone, so torch's fused attention.
+Path: queries of 0 and a bias of positions alone, so torch's fused attention while its table fits
+(`attention`).
 """
 
 from __future__ import annotations

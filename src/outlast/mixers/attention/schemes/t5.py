@@ -5,7 +5,7 @@ that grow in equal steps of the log up to `distance`; everything farther shares 
 leaves out the 1/sqrt(d) on the scores; here it stays, as in all schemes. The biases start as
 N(0, 0.02) (ours).
 
-Path: a bias of positions alone, so torch's fused attention.
+Path: a bias of positions alone, so torch's fused attention while its table fits (`attention`).
 """
 
 from __future__ import annotations

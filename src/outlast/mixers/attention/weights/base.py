@@ -1,10 +1,10 @@
 """The seam all weights stand behind: from scores to what is done with the values.
 
 A temperature goes into the queries (`sharpen`) and leaves torch's fused softmax in place. It
-multiplies q k^T and leaves a bias of the position scheme alone, as in the code of ASEntmax's
-authors. Anything else is `normalise`, over a block of queries and all keys up to them. What must
-be known of earlier queries travels as the `carry` (batch, heads, keys seen), through blocks and
-in the cache.
+multiplies q k^T and leaves a bias of positions alone, as in the code of ASEntmax's authors; a
+scheme that makes more of the queries (`cope`, `dape`) sees the sharper ones. Anything else is
+`normalise`, over a block of queries and all keys up to them. What must be known of earlier queries
+travels as the `carry` (batch, heads, keys seen), through blocks and in the cache.
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ class Weights(nn.Module):
         return type(self).sharpen is not Weights.sharpen
 
     @property
-    def fused(self) -> bool:
+    def is_softmax(self) -> bool:
         """Whether it is a softmax, of queries that may have been sharpened."""
         return type(self).normalise is Weights.normalise

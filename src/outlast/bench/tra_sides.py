@@ -1,0 +1,206 @@
+"""What `outlast bench tra` compares: random inputs, kinds of attention, and the truth of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from outlast.bench.timing import Bench, Side
+from outlast.kernels.entmax import entmax15
+from outlast.kernels.tra import reference, threshold_relative_attention
+from outlast.kernels.tra.setting import Setting
+
+BATCH, HEADS = 2, 16
+#: queries whose result is compared with the truth
+CHECKED = 128
+EARLY = 2.0**-24
+PEERS = {"sdpa flash": "FLASH_ATTENTION", "sdpa cudnn": "CUDNN_ATTENTION"}
+#: heads whose kept keys are counted
+COUNTED = 4
+#: what may go wrong on one side without ending the others
+FAILURES = (RuntimeError, ImportError, NotImplementedError)
+
+Attend = Callable[..., Tensor]
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
+    """The op as it is meant to be used, with a QK-norm."""
+    return threshold_relative_attention(q, k, v, gate, normalised=True)
+
+
+def fused_online(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
+    """The op without being told of the QK-norm: a running maximum."""
+    return threshold_relative_attention(q, k, v, gate)
+
+
+def fused_early(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
+    """The op that may leave out what cannot matter."""
+    return threshold_relative_attention(q, k, v, gate, normalised=True, tolerance=EARLY)
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
+    """Explicit scores."""
+    how = Setting(0.0, q.shape[-1] ** -0.5, k.shape[2] - q.shape[2])
+    return reference.attend(q, k, v, gate, None, None, how)[0]
+
+
+def sdpa(peer: str) -> Callable[..., Tensor]:
+    """Plain causal attention by one of torch's own kernels."""
+    which = getattr(torch.nn.attention.SDPBackend, PEERS[peer])
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with torch.nn.attention.sdpa_kernel(which):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    return attend
+
+
+class Truth(NamedTuple):
+    """A definition to hold results against, for some last queries, and which inputs are a query's.
+
+    The others are a key's, and all of them are given.
+    """
+
+    attend: Attend
+    of_queries: tuple[bool, ...]
+
+
+def _scores(q: Tensor, k: Tensor) -> Tensor:
+    """Scores of the last queries, minus infinity for later keys."""
+    queries, keys = q.shape[2], k.shape[2]
+    later = torch.ones(queries, keys, device=q.device).triu(keys - queries + 1).bool()
+    return (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(later, -torch.inf)
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return _scores(q, k).softmax(-1) @ v
+
+
+def _forgetting(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
+    sums = gate.cumsum(-1)
+    decay = sums[..., -q.shape[2] :, None] - sums[..., None, :]
+    return (_scores(q, k) + decay).softmax(-1) @ v
+
+
+def _entmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return entmax15(_scores(q, k)) @ v
+
+
+TRA = Truth(eager, (True, False, False, True))
+PLAIN = Truth(_plain, (True, False, False))
+FORGETTING = Truth(_forgetting, (True, False, False, False))
+ENTMAX = Truth(_entmax, (True, False, False))
+
+
+@dataclass
+class Inputs:
+    """q, k, v, gate and the gradient of the output."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate: Tensor
+    above: Tensor
+
+    @classmethod
+    def draw(
+        cls,
+        bench: Bench,
+        shape: tuple[int, int, int, int],
+        gate: float | None = None,
+        queries: int | None = None,
+    ) -> Inputs:
+        """Random ones; `gate` is the sigmoid of all gates, None for different ones."""
+        batch, heads, length, width = shape
+        chance = torch.Generator(bench.device).manual_seed(0)
+        dtype = torch.bfloat16 if bench.device.type == "cuda" else torch.float32
+
+        def normal(*size: int) -> Tensor:
+            return torch.randn(size, device=bench.device, generator=chance)
+
+        q, k, v = (normal(batch, heads, length, width) for _ in range(3))
+        q, k = (F.normalize(t, dim=-1) * width**0.5 for t in (q, k))
+        if queries is not None:
+            q = q[:, :, -queries:]
+        gates = F.logsigmoid(2 * normal(*q.shape[:3]) + 2)
+        if gate is not None:
+            gates = torch.full_like(gates, math.log(gate))
+        q, k, v = (t.to(dtype).contiguous().requires_grad_() for t in (q, k, v))
+        return cls(q, k, v, gates.requires_grad_(), normal(*q.shape).to(dtype))
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """What has a gradient."""
+        return [self.q, self.k, self.v, self.gate]
+
+    @torch.no_grad()
+    def density(self) -> float:
+        """The share of the keys it sees that a query keeps, counted over a few heads."""
+        q, k, v, gate = (t[:1, :COUNTED] for t in self.leaves)
+        found = threshold_relative_attention(q, k, v, gate, normalised=True, return_parts=True)
+        queries, keys = q.shape[2], k.shape[2]
+        seen = q.shape[1] * sum(range(keys - queries + 1, keys + 1))
+        return found.kept.sum().item() / seen
+
+    def words(self) -> str:
+        """The spread of the gates, and the share of keys that is kept."""
+        gates = self.gate.detach().exp().flatten()[:: max(1, self.gate.numel() // 2**20)]
+        shares = torch.tensor([0.05, 0.5, 0.95], device=gates.device)
+        low, middle, high = gates.quantile(shares).tolist()
+        spread = f"gates {low:.3g} {middle:.3g} {high:.3g} (5, 50, 95 %)"
+        if low == high:
+            spread = f"all gates {middle:.3g}"
+        return f"{spread}, density {self.density():.2f}"
+
+    def side(self, attend: Callable[..., Tensor], backward: bool, gated: bool = True) -> Side:
+        """A run of some attention, with its backward pass or without."""
+        leaves = self.leaves if gated else self.leaves[:3]
+        if not backward:
+            bare = [t.detach() for t in leaves]
+            return lambda: attend(*bare)
+        return lambda: torch.autograd.grad(attend(*leaves), leaves, self.above)
+
+    def error(self, attend: Attend, backward: bool, truth: Truth = TRA) -> float:
+        """How far the last queries of the first head are from the truth."""
+        some = min(CHECKED, self.q.shape[2])
+        above = torch.zeros_like(self.above)
+        above[:1, :1, -some:] = self.above[:1, :1, -some:]
+        leaves = self.leaves[: len(truth.of_queries)]
+        if not backward:
+            leaves = [t.detach() for t in leaves]
+        out = attend(*leaves)
+        exact = [
+            t[:1, :1, -some if own else 0 :].detach().double().requires_grad_()
+            for t, own in zip(leaves, truth.of_queries, strict=True)
+        ]
+        wanted = truth.attend(*exact)
+        pairs = [(out[:1, :1, -some:], wanted)]
+        if backward:
+            found = torch.autograd.grad(out, leaves, above)
+            right = torch.autograd.grad(wanted, exact, above[:1, :1, -some:].double())
+            pairs += [(a[:1, :1, -b.shape[2] :], b) for a, b in zip(found, right, strict=True)]
+        return max(((a.double() - b).norm() / b.norm()).item() for a, b in pairs)
+
+    def errors(
+        self, backward: bool, attends: Mapping[str, Attend], truth: Truth = TRA
+    ) -> dict[str, float]:
+        """That of each that can run; why another cannot is said when it is timed."""
+        found = {}
+        for name, attend in attends.items():
+            with suppress(*FAILURES):
+                found[name] = self.error(attend, backward, truth)
+        return found
+
+
+def peers(data: Inputs, backward: bool) -> tuple[dict[str, Side], dict[str, float]]:
+    """torch's own kernels and their errors; the first is what times are given against."""
+    attends = {name: sdpa(name) for name in PEERS}
+    sides = {name: data.side(attend, backward, gated=False) for name, attend in attends.items()}
+    return sides, data.errors(backward, attends, PLAIN)
