@@ -15,7 +15,6 @@ metric is strict: every answer of a sequence right.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Literal
 
 from outlast.registry import studies
@@ -32,6 +31,9 @@ GLITCH = "arXiv 2306.00946 (hint): Transformers glitch out of distribution"
 
 ROPE_LEARNED = "RoPE has learned the task in distribution on every seed"
 CONDITION = "the condition for other claims to mean anything"
+
+#: lengths that are tested: there are three kinds of flip-flop rows, long ones at the paper's size
+FAR, FLIP_FLOPS_FAR = (1, 2, 4, 10), (1, 2, 4)
 
 #: the arguments of `attention` and the words of a legend, for each scheme
 RIVALS = {
@@ -66,9 +68,10 @@ def _arms(tasks: dict[str, str], model: str, seeds: int, settings: Settings) -> 
     """Every scheme on every task; on the first one an arm is called by its scheme alone."""
     first = next(iter(tasks))
     for group, task in tasks.items():
+        ladder = FLIP_FLOPS_FAR if group == first else FAR
         for name, (scheme, label) in SCHEMES.items():
             run = RunSpec(task, model.format(scheme), (), tuple(range(seeds)), settings, label)
-            yield Arm(name if group == first else f"{group}-{name}", run, group)
+            yield Arm(name if group == first else f"{group}-{name}", run, group, ladder)
 
 
 def _right_everywhere(source: str, low: float) -> list[Claim]:
@@ -107,7 +110,7 @@ def _demo() -> Study:
     settings = Settings(steps=1000, batch=32, lr=2e-3, schedule="cosine", probe=0)
     arms = list(_arms(DEMO_TASKS, DEMO_MODEL, 4, settings))
     return Study(
-        "tra", "demo", TITLE, QUESTION, arms, _demo_claims(), (1, 2, 4),
+        "tra", "demo", TITLE, QUESTION, arms, _demo_claims(), FAR,
         default=("tra", "rope", "alibi", "nope", "forget"),
     )  # fmt: skip
 
@@ -138,8 +141,6 @@ PAPER_TASKS = {
     "recall": "recall(keys=256, queries=4, length=25)",
 }
 PAPER_MODEL = "tra_transformer({}) @ 256"
-#: flip-flop rows are long already, and three kinds of them are tested
-FAR, FLIP_FLOPS_FAR = (1, 2, 4, 10), (1, 2, 4)
 
 
 def _paper() -> Study:
@@ -148,10 +149,7 @@ def _paper() -> Study:
         steps=25_000, batch=64, lr=1e-4, schedule="cosine", warmup=0, clip=1e6, probe=2500,
         precision="bf16", checkpoint=2500,
     )  # fmt: skip
-    arms = [
-        replace(arm, ladder=FLIP_FLOPS_FAR) if arm.group == "flip-flop" else arm
-        for arm in _arms(PAPER_TASKS, PAPER_MODEL, 4, settings)
-    ]
+    arms = list(_arms(PAPER_TASKS, PAPER_MODEL, 4, settings))
     rivals = ["tra", *RIVALS]
     default = [*SCHEMES, *(f"{group}-{name}" for group in ("copy", "recall") for name in rivals)]
     return Study(
