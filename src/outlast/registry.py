@@ -48,6 +48,11 @@ class Parameter:
     default: Any
     python_name: str
 
+    @property
+    def accepts(self) -> str:
+        """What it accepts, in words: named after a kind, an item of that kind."""
+        return describe(self.annotation, KINDS[self.name].one if self.name in KINDS else "a spec")
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -79,8 +84,9 @@ class Registry:
 
     def __init__(self, kind: str, package: str, given: tuple[str, ...] = ()) -> None:
         self.kind, self.package, self.given = kind, package, given
-        #: how several of them are called
+        #: how several of them are called, and how one is
         self.plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind.removesuffix('s')}s"
+        self.one = kind if kind == self.plural else f"a {kind}"
         #: the entry points in which other packages name items of this kind
         self.group = f"outlast.{self.plural}"
         self._entries: dict[str, Entry] = {}
@@ -297,12 +303,12 @@ def to_value(value: Any) -> Value:
     return value  # type: ignore[no-any-return]
 
 
-def describe(annotation: Any) -> str:
-    """What an annotation accepts, in words."""
+def describe(annotation: Any, item: str = "a spec") -> str:
+    """What an annotation accepts, in words; `item` is what a spec in it stands for."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         options = [o for o in inside if not (o is int and float in inside)]
-        return " or ".join(describe(option) for option in options)
+        return " or ".join(describe(option, item) for option in options)
     if origin is Literal:
         return " | ".join(str(option) for option in inside)
     if origin is tuple:
@@ -314,7 +320,7 @@ def describe(annotation: Any) -> str:
         float: "a number",
         bool: "true | false",
         str: "a word",
-        Spec: "a spec such as name(argument=value)",
+        Spec: f"{item} such as name(argument=value)",
         types.NoneType: "none",
         None: "none",
     }

@@ -74,6 +74,43 @@ def test_sections_that_need_a_gpu_are_refused_without_one_and_others_are_not(cap
     assert "--run" in capsys.readouterr().out
 
 
+def test_each_row_is_told_once_and_as_it_comes(capfd, caplog, monkeypatch):
+    rows = [Row("cpu", "what", side, 1.0) for side in ("peer", "ours")]
+    told = []
+
+    def cpu(bench):
+        for row in rows:
+            bench.add(row)
+            told.append(capfd.readouterr())
+
+    monkeypatch.setitem(tra.SECTIONS, "cpu", cpu)
+    with caplog.at_level("INFO"):
+        main("tra", ("cpu",), device="cpu")
+    head, first = told[0].out.splitlines()
+    assert head == f"outlast bench tra: CPU, torch {torch.__version__}, median of 20"
+    assert [first, told[1].out.rstrip("\n")] == [line(row) for row in rows]
+    assert [*(t.err for t in told), *capfd.readouterr()] == [""] * 4
+    assert not caplog.records
+
+
+def test_the_rows_of_a_bench_within_a_bench_are_told_once(capfd, tmp_path, caplog):
+    with caplog.at_level("INFO"):
+        main("tra", ("cpu",), device="cpu", repeats=1, out=tmp_path / "rows.json")
+    rows = [Row(**row) for row in json.loads((tmp_path / "rows.json").read_text())["rows"]]
+    out, err = capfd.readouterr()
+    assert rows
+    assert out.splitlines()[1:] == [line(row) for row in rows]
+    assert (err, caplog.records) == ("", [])
+
+
+@pytest.mark.parametrize(("repeats", "times"), [(19, 1), (20, 0)])
+def test_too_few_turns_for_a_record_are_said_once(repeats, times, capsys, monkeypatch):
+    monkeypatch.setitem(tra.SECTIONS, "cpu", lambda bench: None)
+    main("tra", ("cpu",), device="cpu", repeats=repeats)
+    said = capsys.readouterr().out
+    assert said.count("for trying out, not for a record: fewer than 20 turns") == times
+
+
 def test_what_was_measured_before_a_failure_is_kept(tmp_path, monkeypatch):
     def cpu(bench):
         bench.add(Row("cpu", "what", "ours", 1.0))

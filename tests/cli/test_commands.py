@@ -13,11 +13,14 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+import torch
 
+from outlast import api
 from outlast.cli import MISTAKE, VERBS, main
 from outlast.cli.common import read_seeds
-from outlast.errors import SpecError
-from outlast.registry import KINDS
+from outlast.errors import SpecError, bad_value
+from outlast.mixers import Mixer
+from outlast.registry import KINDS, Entry
 from outlast.runs import CHECKPOINT, METRICS, RESULTS, RUN
 from tiny_runs import outlast, tiny, trained
 
@@ -123,6 +126,9 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("show", "compsite"), r"there is nothing called 'compsite'; did you mean 'composite'\?"),
     (("show", "lstm > mpl"), r"there is no mixer or preset 'mpl'"),
     (("show", "composite(modulus=1)"), r"modulus=1: expected a whole number >= 2"),
+    (("show", "attention(tra, weights=entmax)"), r"weights=entmax: expected none beside tra"),
+    (("show", "rope(scaling=yarn)"), r"scheme rope: original=none: expected the training length"),
+    (("show", "entmax(alpha=1)"), r"weights entmax: alpha=1.0: expected a number > 1"),
 ]
 
 
@@ -313,6 +319,76 @@ def test_show_a_model_line(line: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "(model)" in text
     assert "in all" in text
     assert "recurrent" in text
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ("attention(tra, weights=entmax)", "{}"),
+        ("attention(position_only, weights=scalable)", "{}"),
+        ("attention(rope(scaling=yarn))", "{}"),
+        ("attention(heads=0)", "{}"),
+        ("mlp(expand=0)", "{}"),
+        ("tra(gate=none, distance=plain)", "attention({})"),
+        ("rope(scaling=yarn)", "attention({})"),
+        ("dape(rope)", "attention({})"),
+        ("entmax(alpha=1)", "attention(weights={})"),
+        ("topk(k=0)", "attention(weights={})"),
+    ],
+)
+def test_show_refuses_what_training_refuses_in_the_same_words(
+    spec: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        api.model(line.format(spec), "parity")
+    assert main(["show", spec]) == MISTAKE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    outer = "" if line == "{}" else "mixer attention: "
+    assert str(refused.value) == outer + shown.err.removeprefix("error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["attention(heads=3)", "attention(rope, heads=129)", "attention(tra, heads=1000000)"],
+)
+def test_show_takes_heads_that_are_right_at_some_width(
+    spec: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", spec]) == 0
+    assert spec in said(capsys)
+
+
+def test_show_of_an_item_that_wants_numbers_to_begin_with(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Drawn(Mixer):
+        """Needs a number in its constructor."""
+
+        pathway = "pointwise"
+
+        def __init__(self, width: int, keep: float = 1.0) -> None:
+            super().__init__()
+            self.first = torch.randn(width).tolist()[0]
+            if keep < 0:
+                raise bad_value("keep", keep, "a number >= 0")
+
+    monkeypatch.setitem(KINDS["mixer"]._entries, "drawn", Entry("drawn", Drawn, "the test"))
+    assert main(["show", "drawn(keep=0.5)"]) == 0
+    assert "keep 0.5 a number" in said(capsys)
+    assert main(["show", "drawn(keep=-1)"]) == MISTAKE
+    assert capsys.readouterr().err == "error: mixer drawn: keep=-1.0: expected a number >= 0\n"
+
+
+def test_show_names_the_kind_that_an_argument_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "attention"]) == 0
+    text = said(capsys)
+    assert "scheme nope a scheme such as name(argument=value)" in text
+    assert "weights softmax weights such as name(argument=value)" in text
+    assert main(["show", "dape(alibi)"]) == 0
+    assert "scheme alibi a scheme such as name(argument=value)" in said(capsys)
+    assert main(["show", "loss_order"]) == 0
+    assert "a number or a spec such as name(argument=value)" in said(capsys)
 
 
 def test_show_a_task_draws_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,10 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from outlast.cli import main
 
@@ -62,6 +64,17 @@ def test_every_python_block_runs(
     monkeypatch.chdir(tmp_path)
     code = compile(blocks("python")[number], f"README.md, block {number}", "exec")
     exec(code, {"__name__": "readme"})
+
+
+def test_attention_after_a_cache_is_what_it_is_said_to_be() -> None:
+    (block,) = [b for b in blocks("python") if "threshold_relative_attention" in b]
+    seen: dict[str, Any] = {"__name__": "readme"}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        exec(compile(block, "README.md", "exec"), seen)
+    out, new, scores = seen["out"], seen["new"], seen["q"][:, :, -1:] @ seen["k"].mT
+    assert torch.allclose(new.out, out[:, :, -1:], atol=1e-5)
+    assert torch.equal(new.kept, (scores > 0).sum(-1).int())
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -25,19 +25,17 @@ def main(
         name: What to measure: tra, seeds or lstm.
         sections: Parts of it; by default all that the device can show in short time.
         budget: Seconds after which nothing new is begun.
-        repeats: Turns of each side; the median is shown.
+        repeats: Turns of each side; the median is shown. Fewer than 20 are for trying out.
         device: auto, cpu, cuda, cuda:1 ...
         out: A JSON file for the numbers; where a bench has a figure, it lies beside as PNG.
         run: The folder of a trained run, for the section `trained` of tra.
     """
     import json
-    import logging
-    import sys
 
     import torch
 
     from outlast.bench import bench_module
-    from outlast.bench.timing import Bench, line
+    from outlast.bench.timing import REPEATS, Bench
     from outlast.errors import bad_value
     from outlast.train.session import pick_device
 
@@ -45,7 +43,7 @@ def main(
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise bad_value("out", out, "a file in a folder that is there")
     where = pick_device(device)
-    bench = Bench(where, budget, repeats, logging.getLogger("outlast").info, run)
+    bench = Bench(where, budget, repeats, _say, run)
     chosen = sections or module.default(where)
     able = getattr(module, "ON_CPU", module.default(where))
     for section in chosen:
@@ -56,6 +54,9 @@ def main(
             raise bad_value("sections", section, accepted)
     card = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
     facts = {"bench": name, "device": card, "torch": torch.__version__, "repeats": repeats}
+    trial = f" (for trying out, not for a record: fewer than {REPEATS} turns)"
+    note = trial if repeats < REPEATS else ""
+    _say(f"outlast bench {name}: {card}, torch {torch.__version__}, median of {repeats}{note}")
     if where.type == "cuda":
         module.prepare(bench, chosen)
     for section in chosen:
@@ -67,8 +68,13 @@ def main(
                 out.write_text(text, encoding="utf-8")
         if where.type == "cuda":
             torch.cuda.empty_cache()
-    sys.stdout.write(f"outlast bench {name}: {card}, torch {torch.__version__}, ")
-    sys.stdout.write(f"median of {repeats}\n")
-    sys.stdout.write("".join(f"{line(row)}\n" for row in bench.rows))
     if out is not None and hasattr(module, "draw"):
         module.draw(bench.rows, out.with_suffix(".png"))
+
+
+def _say(text: str) -> None:
+    """A line on stdout, now: also in a file or a pipe it is there as soon as it is known."""
+    import sys
+
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

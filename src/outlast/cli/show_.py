@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import tyro
 
+#: of attention, where nothing says how many
+HEADS = 4
+
 
 def main(spec: Annotated[str, tyro.conf.Positional]) -> None:
     """Explain a task, model, mixer, scheme, weights, method or study: parameters, paper, example.
@@ -40,14 +43,14 @@ def _show_entry(kind: str, spec: Any) -> None:
     from rich.table import Table
 
     from outlast.cli.common import console
-    from outlast.registry import KINDS, REQUIRED, describe, to_value
+    from outlast.registry import KINDS, REQUIRED, to_value
     from outlast.specs import write_value
 
     registry = KINDS[kind]
     entry, plain = registry.entry(spec.name), not spec.args and not spec.kwargs
     bound = {} if plain else registry.bind(spec)  # a bare name may lack what is needed
-    if kind in ("task", "method") and not plain:
-        registry.build(spec)  # a bad value is an error before anything is shown
+    if kind != "study" and not plain:
+        _try(registry, spec)
     title = spec.name if plain else str(registry.canonical(spec))
     console.print(f"[bold]{escape(title)}[/bold]  ({kind})")
     home = inspect.getmodule(entry.factory)
@@ -62,11 +65,36 @@ def _show_entry(kind: str, spec: Any) -> None:
     for p in entry.parameters(registry.given):
         default = "(needed)" if p.default is REQUIRED else write_value(to_value(p.default))
         value = write_value(to_value(bound[p.python_name])) if p.python_name in bound else default
-        table.add_row(p.name, escape(value), describe(p.annotation))
+        table.add_row(p.name, escape(value), p.accepts)
     if table.row_count:
         console.print(table)
     if kind == "task":
         _show_task(registry.build(spec))
+
+
+def _try(registry: Any, spec: Any) -> None:
+    """Build it: what training would refuse is an error before anything is shown.
+
+    As wide as its heads want: which widths will do is for a model line to say.
+    """
+    import torch
+
+    from outlast.errors import OutlastError
+    from outlast.models.build import DEFAULT_WIDTH
+
+    values = {p.python_name: p.default for p in registry.entry(spec.name).parameters()}
+    heads = (values | registry.bind(spec)).get("heads")
+    known = isinstance(heads, int) and heads > 0
+    width = DEFAULT_WIDTH // HEADS * heads if known else DEFAULT_WIDTH
+    sizes = {"width": width, "heads": HEADS}
+    given = {name: sizes[name] for name in registry.given if name in sizes}
+    try:
+        with torch.device("meta"):  # nothing is drawn, and no size is too large
+            registry.build(spec, **given)
+    except OutlastError:
+        raise
+    except Exception:  # an item of another package may want numbers to begin with
+        registry.build(spec, **given)
 
 
 def _show_task(task: Any) -> None:
