@@ -62,6 +62,7 @@ class Group:
 def grouped(digests: Sequence[Digest]) -> list[Group]:
     """All arms of one task together while they are few; else by group, a panel's worth at a time.
 
+    A group's first arm, the one the others are compared with, is in every panel of a split group.
     Across groups, arms whose labels end alike ("..., joint") share a colour where that is clear.
     """
     tasks = {d.run.task for d in digests if d.run}
@@ -77,7 +78,8 @@ def grouped(digests: Sequence[Digest]) -> list[Group]:
             Group(name, tuple(_styled(d, roles.index(_role(d)), _role(d)) for d in members))
             for name, members in by_group.items()
         ]
-    return [group for name, members in by_group.items() for group in _split(name, members)]
+    size = _share(max(len(members) for members in by_group.values()))
+    return [group for name, members in by_group.items() for group in _split(name, members, size)]
 
 
 def _styled(d: Digest, index: int, label: str) -> Styled:
@@ -94,14 +96,24 @@ def _roles_are_clear(by_group: dict[str, list[Digest]]) -> bool:
     return len(by_group) > 1 and len(roles) <= MOST and all(each)
 
 
-def _split(name: str, members: list[Digest]) -> list[Group]:
-    count = math.ceil(len(members) / MOST)
-    size = math.ceil(len(members) / count)
+def _share(arms: int) -> int:
+    """How many arms join the first in a panel, if the largest group has so many.
+
+    One number for all groups: arms that stand in the same order have the same colours.
+    """
+    others, most = max(1, arms - 1), MOST - 1
+    return math.ceil(others / math.ceil(others / most))
+
+
+def _split(name: str, members: list[Digest], size: int) -> list[Group]:
+    first, *others = members
+    size = size if len(members) > MOST else MOST
+    parts = [others[start : start + size] for start in range(0, len(others), size)] or [[]]
     groups = []
-    for part in range(count):
-        some = members[part * size : (part + 1) * size]
-        title = f"{name} ({part + 1}/{count})".strip() if count > 1 else name
-        groups.append(Group(title, tuple(_styled(d, i, d.arm.label) for i, d in enumerate(some))))
+    for number, part in enumerate(parts, 1):
+        title = f"{name} ({number}/{len(parts)})".strip() if len(parts) > 1 else name
+        arms = (_styled(d, i, d.arm.label) for i, d in enumerate([first, *part]))
+        groups.append(Group(title, tuple(arms)))
     return groups
 
 
