@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from report_folders import MULTIPLES, write_run, write_study
 
+from outlast.report.curves import loss_figure
 from outlast.report.digest import Digest, digest
 from outlast.report.load import read
 from outlast.report.plots import accuracy_figure
-from outlast.report.sheet import MOST, WIDE, Form, grouped
-from outlast.report.style import PALETTE
+from outlast.report.sheet import MOST, NARROW, WIDE, Form, grouped
+from outlast.report.style import MARKERS, PALETTE
 
 THREE = (None, "sparse", "dense")
 
@@ -36,6 +39,15 @@ def figure_of(digests: list[Digest], form: Form = WIDE) -> Figure:
     figure = accuracy_figure(digests, ["joint"], form)
     assert figure is not None
     return figure
+
+
+def names(figure: Figure) -> list[list[str]]:
+    return [[text.get_text() for text in legend.get_texts()] for legend in figure.legends]
+
+
+def drawn(ax: Axes, index: int) -> list[list[float]]:
+    """The lines of one colour, as their heights."""
+    return [list(line.get_ydata()) for line in ax.lines if line.get_color() == PALETTE[index]]
 
 
 def title(ax: Axes) -> str:
@@ -72,3 +84,74 @@ def test_every_other_arm_is_in_one_panel(tmp_path: Path) -> None:
         assert others == [f"arm {i}" for i in range(1, count)]
     colours = {(arm.label, arm.index) for group in groups[:5] for arm in group.arms}
     assert len(colours) == 16  # an arm that comes in both groups has one colour
+
+
+@pytest.mark.parametrize("form", [WIDE, NARROW])
+def test_panels_of_the_same_arms_have_one_key(tmp_path: Path, form: Form) -> None:
+    figure = figure_of(study(tmp_path, {"g": 16}, THREE), form)
+    keys = [found for found in names(figure) if "arm 0" in found]
+    assert len(figure.axes) == 9
+    assert all(ax.get_legend() is None for ax in figure.axes)
+    assert [sorted(key, key=lambda label: int(label.split()[1])) for key in keys] == [
+        ["arm 0", *(f"arm {i}" for i in range(start, start + 5))] for start in (1, 6, 11)
+    ]
+    assert ["trained lengths", "chance at 1×"] in names(figure)
+    first = [
+        key.legend_handles[0] for key in figure.legends if key.get_texts()[0].get_text() == "arm 0"
+    ]
+    looks = [(h.get_color(), h.get_marker()) for h in first if isinstance(h, Line2D)]
+    assert looks == [(PALETTE[0], MARKERS[0])] * 3
+
+
+@pytest.mark.parametrize("form", [WIDE, NARROW])
+def test_keys_stand_under_their_panels_and_cover_none(tmp_path: Path, form: Form) -> None:
+    figure = figure_of(study(tmp_path, {"g": 16, "h": 9}, THREE), form)
+    figure.draw_without_rendering()
+    boxes = {title(ax): ax.get_window_extent() for ax in figure.axes}
+    keys = [
+        key.get_window_extent()
+        for key, found in zip(figure.legends, names(figure), strict=True)
+        if "arm 0" in found
+    ]
+    last = ["g (1/3) · dense", "g (2/3) · dense", "g (3/3) · dense", "h (1/2) · plain"]
+    for name, key in zip([*last, "h (2/2) · plain"], keys, strict=True):
+        assert key.y1 < boxes[name].y0
+        assert all(box.y0 >= boxes[name].y0 or box.y1 < key.y0 for box in boxes.values())
+        assert figure.bbox.x0 <= key.x0 < key.x1 <= figure.bbox.x1
+        assert key.y0 >= figure.bbox.y0
+    if form is WIDE:  # panels with a key each stand side by side
+        assert boxes["h (1/2) · plain"].y0 == pytest.approx(boxes["h (2/2) · plain"].y0)
+
+
+def test_long_names_end_within_the_sheet(tmp_path: Path) -> None:
+    arms = [
+        (f"a{i}", f"{i} parallel hybrid of DeltaNet with alibi, recall loss", "") for i in range(16)
+    ]
+    for name, label, _ in arms:
+        write_run(tmp_path / name, label, seeds=(0,), until=0)
+    study = read([write_study(tmp_path, arms, [])])[0]
+    figure = figure_of([digest(arm) for arm in study.arms])
+    figure.draw_without_rendering()
+    assert len(figure.legends) == 4
+    for key in figure.legends:
+        assert key.get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_the_loss_has_the_first_arm_in_every_panel_too(tmp_path: Path) -> None:
+    figure = loss_figure(study(tmp_path, {"g": 16}, until=200), WIDE)
+    assert figure is not None
+    assert len(figure.axes) == 9
+    for column in range(3):
+        lines = [drawn(ax, 0) for ax in figure.axes[column::3]]
+        assert lines[0] == lines[1] == lines[2] != []
+    assert sum("arm 0" in found for found in names(figure)) == 3
+
+
+def test_few_arms_have_one_key_at_the_top_or_names_at_their_lines(tmp_path: Path) -> None:
+    several = figure_of(study(tmp_path / "three", {"g": 3}, THREE))
+    assert [sorted(found) for found in names(several)] == [
+        ["arm 0", "arm 1", "arm 2", "chance at 1×", "trained lengths"]
+    ]
+    single = figure_of(study(tmp_path / "one", {"g": 3}))
+    assert names(single) == []
+    assert {"arm 0", "arm 1", "arm 2"} <= {text.get_text() for text in single.axes[0].texts}

@@ -251,8 +251,8 @@ def _label_axes(page: Sheet, groups: Sequence[Group]) -> None:
 
 def under_last(page: Sheet, text: str) -> None:
     """What the x axes show, said once."""
-    columns = len({round(ax.get_position().x0, 4) for ax in page.axes})
-    first = page.axes[(len(page.axes) - 1) // columns * columns]
+    boxes = [ax.get_position() for ax in page.axes]
+    first = page.axes[min(range(len(boxes)), key=lambda i: (round(boxes[i].y0, 4), boxes[i].x0))]
     first.annotate(
         text,
         (0, 0),
