@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from outlast.report.digest import Digest, digest
 from outlast.report.load import read
 from outlast.report.plots import accuracy_figure
 from outlast.report.sheet import MOST, NARROW, WIDE, Form, grouped
-from outlast.report.style import MARKERS, PALETTE
+from outlast.report.style import MARKERS, PALETTE, svg
 
 THREE = (None, "sparse", "dense")
 
@@ -33,6 +35,20 @@ def study(
             salt=salt, task=group,
         )  # fmt: skip
     return [digest(arm) for arm in read([write_study(folder, arms, [])])[0].arms]
+
+
+def same(folder: Path, accuracies: Sequence[Sequence[float]]) -> Figure:
+    """One panel: an arm for each row of accuracies at 1, 2 and 4 times the length."""
+    arms = [(f"a{i}", f"arm {i}", "") for i in range(len(accuracies))]
+    for (name, label, _), values in zip(arms, accuracies, strict=True):
+        run = write_run(folder / name, label, seeds=(0,), until=0)
+        rows = [
+            {"seed": 0, "variant": None, "length": 10 * m, "multiple": m, "exact": {"joint": value}}
+            for m, value in zip((1, 2, 4), values, strict=True)
+        ]
+        (run / "results.json").write_text(json.dumps({"format": 1, "rows": rows}))
+    found = [digest(arm) for arm in read([write_study(folder, arms, [])])[0].arms]
+    return figure_of(found)
 
 
 def figure_of(digests: list[Digest], form: Form = WIDE) -> Figure:
@@ -155,3 +171,22 @@ def test_few_arms_have_one_key_at_the_top_or_names_at_their_lines(tmp_path: Path
     single = figure_of(study(tmp_path / "one", {"g": 3}))
     assert names(single) == []
     assert {"arm 0", "arm 1", "arm 2"} <= {text.get_text() for text in single.axes[0].texts}
+
+
+def test_arms_on_each_other_take_turns_and_stay_where_they_are(tmp_path: Path) -> None:
+    figure = same(tmp_path, [[1, 1, 1], [1, 1, 0.5], [1, 1, 1], [0.9, 0.5, 0.2]])
+    (ax,) = figure.axes
+    for index, pieces in enumerate([[[1, 1], [1, 1]], [[1, 1], [1, 0.5]], [[1, 1], [1, 1]]]):
+        dashed = [line for line in ax.lines if line.get_color() == PALETTE[index]]
+        lines = [list(line.get_ydata()) for line in dashed if line.get_linestyle() != "None"]
+        assert lines[:2] == pieces  # all three up to 2 x, then the first and the third
+        assert [line.is_dashed() for line in dashed[:2]] == [True, index != 1]
+    alone = [line for line in ax.lines if line.get_color() == PALETTE[3]]
+    assert [list(line.get_ydata()) for line in alone[:2]] == [[0.9, 0.5, 0.2]] * 2
+    assert not alone[0].is_dashed()
+    assert alone[1].get_marker() == MARKERS[3]
+    found = re.findall(
+        r"stroke-dasharray: ([\d.]+),([\d.]+); stroke-dashoffset: ([\d.]+)", svg(figure)
+    )
+    turns = [tuple(round(float(number), 3) for number in dash) for dash in found]
+    assert {(4, 8, 0), (4, 8, 8), (4, 8, 4), (4, 4, 0), (4, 4, 4)} <= set(turns)
