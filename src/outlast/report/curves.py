@@ -14,8 +14,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from outlast.report.digest import Digest
 from outlast.report.load import Run, Series
-from outlast.report.plots import accuracy_axis, under_last
+from outlast.report.plots import SAME, accuracy_axis, under_last
 from outlast.report.sheet import Form, Group, Key, Styled, grouped, sheet
+from outlast.report.strokes import Curve, draw_curves
 from outlast.report.style import MUTED, drawing
 from outlast.report.words import short, times
 
@@ -28,7 +29,7 @@ def loss_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
     """Each part's loss over the steps, with a tick for each seed's switch."""
     runs = [d.run for d in digests if d.run]
     parts = dict.fromkeys(part for run in runs for part in run.losses)
-    return _figure(digests, [(part, _loss_of(part)) for part in parts], form, _loss_axis)
+    return _figure(digests, [(part, _loss_of(part)) for part in parts], form, _loss_axis, 0)
 
 
 def probe_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
@@ -36,7 +37,7 @@ def probe_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
     runs = [d.run for d in digests if d.run]
     at = sorted({multiple for run in runs for multiple in run.probes})
     picks = [(f"at {times(multiple)}", _probe_of(multiple)) for multiple in at]
-    return _figure(digests, picks, form, accuracy_axis)
+    return _figure(digests, picks, form, accuracy_axis, SAME)
 
 
 def _loss_of(part: str) -> Pick:
@@ -52,6 +53,7 @@ def _figure(
     picks: Sequence[tuple[str, Pick]],
     form: Form,
     axis: Callable[[Axes], None],
+    near: float,
 ) -> Figure | None:
     panels = _panels(digests, picks)
     if not panels:
@@ -60,8 +62,8 @@ def _figure(
     page = sheet(form, [group for group, *_ in panels], [_switch_key()] if switches else [])
     with drawing():
         for ax, (group, title, pick) in zip(page.axes, panels, strict=True):
-            for arm in group.arms:
-                _draw(ax, arm, pick)
+            means = [_draw(ax, arm, arm.digest.run, pick) for arm in group.arms if arm.digest.run]
+            draw_curves(ax, means, near)
             ax.set_title(short(title, 48), pad=8)
             axis(ax)
             _step_axis(ax)
@@ -80,29 +82,20 @@ def _panels(digests: Sequence[Digest], picks: Sequence[tuple[str, Pick]]) -> lis
     return panels
 
 
-def _draw(ax: Axes, arm: Styled, pick: Pick) -> None:
-    run = arm.digest.run
-    if run is None:
-        return
+def _draw(ax: Axes, arm: Styled, run: Run, pick: Pick) -> Curve:
+    """The seeds' curves and their switches, drawn; their mean, to be drawn."""
     series = pick(run)
     if len(series) > 1:
         thin = [_thinned(curve) for curve in series.values()]
         xs = [x for steps, _ in thin for x in [*steps, math.nan]]  # one line with gaps
         ys = [y for _, values in thin for y in [*values, math.nan]]
         ax.plot(xs, ys, color=arm.colour, linewidth=0.6, alpha=0.4, zorder=3)
-    mean = _mean(series)
-    marker = arm.marker if len(mean) <= 12 else None
-    ax.plot(
-        *_thinned(mean),
-        color=arm.colour,
-        linewidth=0.75 * arm.weight,
-        marker=marker,
-        markersize=4,
-        zorder=4,
-    )
     switches = [event for event in run.events if event.name == "switch"]
     _ticks(ax, arm, [e.step for e in switches if e.converged is not False], "solid")
     _ticks(ax, arm, [e.step for e in switches if e.converged is False], (0, (1, 1)))
+    mean = _mean(series)
+    points = list(zip(*_thinned(mean), strict=True))
+    return Curve(arm, points, 0.75 * arm.weight, 5 if len(mean) <= 12 else 0)
 
 
 def _ticks(ax: Axes, arm: Styled, steps: list[int], style: Any) -> None:

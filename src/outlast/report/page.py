@@ -123,7 +123,8 @@ def _pictures(digests: list[Digest], out: Path, prefix: str) -> dict[str, Pictur
             "accuracy",
             "Accuracy by length",
             "Share of test sequences with every answer right, by test length. Thick: mean over "
-            "seeds. Band: 95 % interval of the mean. Thin: each seed.",
+            "seeds. Band: 95 % interval of the mean. Thin: each seed. Striped: arms that lie on "
+            "each other.",
             lambda form: accuracy_figure(digests, ["joint"], form),
         ),
         (

@@ -20,9 +20,11 @@ from outlast.report.sheet import (
     range_key,
     sheet,
 )
-from outlast.report.style import INK, MUTED, PAPER, SHADE, drawing
+from outlast.report.strokes import Curve, draw_curves
+from outlast.report.style import INK, MUTED, SHADE, drawing
 from outlast.report.words import percent, short, times
 
+SAME = 0.004  # accuracies that cannot be told apart in a panel
 Panel = tuple[Group, str | None, str, str]  # arms, variant, part, title
 
 
@@ -76,11 +78,11 @@ def _draw(
     trained = (ax.get_xlim()[0], 1.0)
     for chance in _chances(group, variant, part):  # a longer sequence may ask for more answers
         ax.plot(trained, [chance] * 2, color=INK, linewidth=1, linestyle=(0, (1, 2)), zorder=1.5)
-    for arm in group.arms:
-        ladder = arm.digest.ladder(variant)
-        if ladder:
-            _seeds(ax, arm, ladder, part)
-            _mean(ax, arm, ladder, part)
+    found = [(arm, arm.digest.ladder(variant)) for arm in group.arms]
+    arms = [(arm, ladder) for arm, ladder in found if ladder]
+    for arm, ladder in arms:
+        _seeds(ax, arm, ladder, part)
+    draw_curves(ax, [_mean(ax, arm, ladder, part) for arm, ladder in arms], SAME, clip=False)
     if page.direct:
         _names(ax, group, variant, part)
         _notes(ax, group, variant, part)
@@ -106,24 +108,15 @@ def _seeds(ax: Axes, arm: Styled, ladder: Ladder, part: str) -> None:
     )
 
 
-def _mean(ax: Axes, arm: Styled, ladder: Ladder, part: str) -> None:
+def _mean(ax: Axes, arm: Styled, ladder: Ladder, part: str) -> Curve:
+    """The mean over the seeds, its interval drawn."""
     found = [(r.multiple, r.exact[part].summary) for r in ladder.rungs if part in r.exact]
     banded = [(x, s.low, s.high) for x, s in found if s.low is not None and s.high is not None]
     if banded:
         xs, low, high = zip(*banded, strict=True)
         ax.fill_between(xs, low, high, color=arm.colour, alpha=0.14, linewidth=0, zorder=2)
-    ax.plot(
-        [x for x, _ in found],
-        [s.mean for _, s in found],
-        color=arm.colour,
-        linewidth=arm.weight,
-        marker=arm.marker,
-        markersize=2.6 + 1.5 * arm.weight,
-        markeredgecolor=PAPER,
-        markeredgewidth=0.8,
-        zorder=4,
-        clip_on=False,
-    )
+    means = [(x, summary.mean) for x, summary in found]
+    return Curve(arm, means, arm.weight, 2.6 + 1.5 * arm.weight)
 
 
 def _names(ax: Axes, group: Group, variant: str | None, part: str) -> None:
@@ -251,8 +244,8 @@ def _label_axes(page: Sheet, groups: Sequence[Group]) -> None:
 
 def under_last(page: Sheet, text: str) -> None:
     """What the x axes show, said once."""
-    columns = len({round(ax.get_position().x0, 4) for ax in page.axes})
-    first = page.axes[(len(page.axes) - 1) // columns * columns]
+    boxes = [ax.get_position() for ax in page.axes]
+    first = page.axes[min(range(len(boxes)), key=lambda i: (round(boxes[i].y0, 4), boxes[i].x0))]
     first.annotate(
         text,
         (0, 0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,6 +18,7 @@ from outlast.report.words import short, times
 
 MOST = len(PALETTE)  # arms in one panel
 LEFT, RIGHT, TITLE, FOOT, LINE = 0.52, 0.12, 0.34, 0.44, 0.19
+SMALL = 7.5  # letters of a key under its panels
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Group:
 def grouped(digests: Sequence[Digest]) -> list[Group]:
     """All arms of one task together while they are few; else by group, a panel's worth at a time.
 
+    A group's first arm, the one the others are compared with, is in every panel of a split group.
     Across groups, arms whose labels end alike ("..., joint") share a colour where that is clear.
     """
     tasks = {d.run.task for d in digests if d.run}
@@ -77,7 +80,8 @@ def grouped(digests: Sequence[Digest]) -> list[Group]:
             Group(name, tuple(_styled(d, roles.index(_role(d)), _role(d)) for d in members))
             for name, members in by_group.items()
         ]
-    return [group for name, members in by_group.items() for group in _split(name, members)]
+    size = _share(max(len(members) for members in by_group.values()))
+    return [group for name, members in by_group.items() for group in _split(name, members, size)]
 
 
 def _styled(d: Digest, index: int, label: str) -> Styled:
@@ -94,14 +98,24 @@ def _roles_are_clear(by_group: dict[str, list[Digest]]) -> bool:
     return len(by_group) > 1 and len(roles) <= MOST and all(each)
 
 
-def _split(name: str, members: list[Digest]) -> list[Group]:
-    count = math.ceil(len(members) / MOST)
-    size = math.ceil(len(members) / count)
+def _share(arms: int) -> int:
+    """How many arms join the first in a panel, if the largest group has so many.
+
+    One number for all groups: arms that stand in the same order have the same colours.
+    """
+    others, most = max(1, arms - 1), MOST - 1
+    return math.ceil(others / math.ceil(others / most))
+
+
+def _split(name: str, members: list[Digest], size: int) -> list[Group]:
+    first, *others = members
+    size = size if len(members) > MOST else MOST
+    parts = [others[start : start + size] for start in range(0, len(others), size)] or [[]]
     groups = []
-    for part in range(count):
-        some = members[part * size : (part + 1) * size]
-        title = f"{name} ({part + 1}/{count})".strip() if count > 1 else name
-        groups.append(Group(title, tuple(_styled(d, i, d.arm.label) for i, d in enumerate(some))))
+    for number, part in enumerate(parts, 1):
+        title = f"{name} ({number}/{len(parts)})".strip() if len(parts) > 1 else name
+        arms = (_styled(d, i, d.arm.label) for i, d in enumerate([first, *part]))
+        groups.append(Group(title, tuple(arms)))
     return groups
 
 
@@ -118,6 +132,19 @@ class Sheet:
 Key = tuple[Line2D | Patch, str]
 
 
+@dataclass(frozen=True)
+class Foot:
+    """The key of the panels above it: in which row, from which column on, over how many."""
+
+    row: int
+    column: int
+    span: int
+    keys: list[Key]
+
+    def room(self, wide: float) -> float:
+        return self.span * wide - LEFT - 0.04
+
+
 def sheet(
     form: Form,
     panels: Sequence[Group],
@@ -125,38 +152,74 @@ def sheet(
     direct: bool = False,
     height: float = 0,
 ) -> Sheet:
-    """An empty sheet for these panels with its key: at the top if shared, else under each panel."""
+    """An empty sheet for these panels with its key: at the top if shared, else under each group."""
     direct = direct and form.labels > 0 and len(panels) == 1
-    columns = _columns(form, len(panels))
-    rows = math.ceil(len(panels) / columns)
-    shared = list(dict.fromkeys((arm.index, arm.label) for group in panels for arm in group.arms))
-    on_top = len({index for index, _ in shared}) == len(shared)
-    keys = [*((_line(i), label) for i, label in shared), *extra] if on_top else list(extra)
-    keys = [] if direct else keys
-    across = _across(form, [label for _, label in keys])
-    top = LINE * math.ceil(len(keys) / across) + (0.06 if keys else 0)
-    under = 0 if on_top else LINE * max(len(group.arms) for group in panels)
-    tall = height or (_single(form) if len(panels) == 1 else 1.9)
-    cell = TITLE + tall + FOOT + under
-    total = top + rows * cell
-    right = form.labels if direct else RIGHT
+    shared = _arms(panels)
+    on_top = len({arm.index for arm in shared}) == len(shared)
+    blocks = [list(panels)] if on_top else _blocks(panels)
+    longest = max(len(block) for block in blocks)
+    columns = _columns(form, longest if longest > 1 else len(panels))
     wide = form.width / columns
+    cells, feet = _placed(blocks, columns)
+    keys = [] if direct else [*(_keys(shared) if on_top else []), *extra]
+    feet = [] if on_top else feet
+    under = [0.0] * (cells[-1][0] + 1)
+    for foot in feet:
+        lines = _lines(foot.keys, foot.room(wide), SMALL)
+        under[foot.row] = max(under[foot.row], LINE * lines)
+    top = LINE * _lines(keys, form.width - 0.2) + (0.06 if keys else 0)
+    tall = height or (_single(form) if len(panels) == 1 else 2.2)
+    ends = [
+        top + (row + 1) * (TITLE + tall + FOOT) + sum(under[:row]) for row in range(len(under))
+    ]  # of each row, from the top, without its key
+    total = ends[-1] + under[-1]
+    right = form.labels if direct else RIGHT
     with drawing():
         figure = Figure(figsize=(form.width, total), dpi=180)
         axes = []
-        for index, group in enumerate(panels):
-            row, column = divmod(index, columns)
-            bottom = total - top - (row + 1) * cell + FOOT + under
+        for row, column in cells:
+            bottom = total - ends[row] + FOOT
             box = (column * wide + LEFT, bottom, wide - LEFT - right, tall)
-            ax = figure.add_axes(
-                (box[0] / form.width, box[1] / total, box[2] / form.width, box[3] / total)
+            axes.append(
+                figure.add_axes(
+                    (box[0] / form.width, box[1] / total, box[2] / form.width, box[3] / total)
+                )
             )
-            axes.append(ax)
-            if not on_top:
-                _legend_under(ax, group, tall)
+        for foot in feet:
+            free = 0.15 if foot.row < len(ends) - 1 else 0  # the last row has words there
+            corner = (foot.column * wide + LEFT, total - ends[foot.row] + free)
+            _legend(figure, foot.keys, foot.room(wide), corner, SMALL)
         if keys:
-            _legend_on_top(figure, keys, across, total, form)
+            _legend(figure, keys, form.width - 0.2, (0.04, total - 0.02))
     return Sheet(figure, tuple(axes), form, direct)
+
+
+def _arms(panels: Sequence[Group]) -> list[Styled]:
+    """The arms of these panels, each colour and name once."""
+    found = {(arm.index, arm.label): arm for group in panels for arm in group.arms}
+    return list(found.values())
+
+
+def _blocks(panels: Sequence[Group]) -> list[list[Group]]:
+    """Neighbouring panels of the same arms."""
+    return [list(block) for _, block in groupby(panels, lambda group: group.title)]
+
+
+def _placed(
+    blocks: Sequence[Sequence[Group]], columns: int
+) -> tuple[list[tuple[int, int]], list[Foot]]:
+    """Row and column of each panel, and the blocks' keys; a block is broken only if it must be."""
+    cells: list[tuple[int, int]] = []
+    feet = []
+    row = column = 0
+    for block in blocks:
+        if column and column + len(block) > columns:
+            row, column = row + 1, 0
+        cells += [(row + i // columns, column + i % columns) for i in range(len(block))]
+        row = cells[-1][0]
+        feet.append(Foot(row, column, min(len(block), columns), _keys(_arms(block))))
+        column += len(block)
+    return cells, feet
 
 
 def _single(form: Form) -> float:
@@ -170,54 +233,53 @@ def _columns(form: Form, count: int) -> int:
     return 2 if count in (2, 4) else form.columns
 
 
-def _across(form: Form, labels: Sequence[str]) -> int:
-    """How many entries of the key fit side by side."""
-    longest = max((len(short(label, 44)) for label in labels), default=1)
-    return max(1, int((form.width - 0.2) / (0.5 + 0.072 * longest)))
+def _keys(arms: Sequence[Styled]) -> list[Key]:
+    ordered = sorted(arms, key=lambda arm: arm.index)
+    return [(_line(arm), arm.label) for arm in ordered]
 
 
-def _line(index: int) -> Line2D:
-    marker, colour = MARKERS[index], PALETTE[index]
-    return Line2D([], [], color=colour, marker=marker, markersize=4.5, linewidth=2)
+def _line(arm: Styled) -> Line2D:
+    return Line2D([], [], color=arm.colour, marker=arm.marker, markersize=4.5, linewidth=2)
 
 
-def _legend_on_top(
-    figure: Figure, keys: Sequence[Key], across: int, total: float, form: Form
+def _lines(keys: Sequence[Key], room: float, size: float = 8.0) -> int:
+    """How many lines a key takes."""
+    sizes = [0.5 + 0.009 * size * len(_cut(label, room, size)) for _, label in keys]
+    for lines in range(1, len(sizes)):
+        columns = math.ceil(len(sizes) / lines)
+        if sum(max(sizes[column::columns]) for column in range(columns)) <= room:
+            return lines
+    return len(sizes)
+
+
+def _cut(label: str, room: float, size: float) -> str:
+    return short(label, min(44, int((room - 0.4) / (0.0085 * size))))
+
+
+def _legend(
+    figure: Figure,
+    keys: Sequence[Key],
+    room: float,
+    corner: tuple[float, float],
+    size: float = 8.0,
 ) -> None:
-    """The key in rows, read left to right."""
-    rows = math.ceil(len(keys) / across)
-    columns = math.ceil(len(keys) / rows)
-    order = [
-        keys[r * columns + c]
-        for c in range(columns)
-        for r in range(rows)
-        if r * columns + c < len(keys)
-    ]
+    """The key in lines, read left to right; its upper left corner in inches."""
+    lines = _lines(keys, room, size)
+    columns = math.ceil(len(keys) / lines)
+    order = [key for column in range(columns) for key in keys[column::columns]]
+    width, total = figure.get_size_inches()
     figure.legend(
         [handle for handle, _ in order],
-        [short(label, 44) for _, label in order],
+        [_cut(label, room, size) for _, label in order],
         loc="upper left",
-        bbox_to_anchor=(0.04 / form.width, 1 - 0.02 / total),
+        bbox_to_anchor=(corner[0] / width, corner[1] / total),
         ncols=columns,
         borderaxespad=0,
         borderpad=0.1,
         labelspacing=0.42,
         columnspacing=1.6,
         handlelength=1.7,
-    )
-
-
-def _legend_under(ax: Axes, group: Group, tall: float) -> None:
-    ax.legend(
-        [_line(arm.index) for arm in group.arms],
-        [short(arm.label, 42) for arm in group.arms],
-        loc="upper left",
-        bbox_to_anchor=(0, -FOOT / tall),
-        borderaxespad=0,
-        borderpad=0,
-        labelspacing=0.42,
-        handlelength=1.7,
-        fontsize=7.2,
+        fontsize=size,
     )
 
 
