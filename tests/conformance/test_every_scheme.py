@@ -8,7 +8,7 @@ from subjects import plain_specs, specs_of
 from torch.func import functional_call, vmap
 
 from outlast.errors import OutlastError, SpecError
-from outlast.mixers.attention import Attention, blocks
+from outlast.mixers.attention import Attention, blocks, compiled
 from outlast.models import build_model
 from outlast.registry import mixers, schemes, weightings
 from tiny_runs import InMemory, tiny
@@ -52,6 +52,10 @@ SPECS = [
     *MORE,
 ]
 every = pytest.mark.parametrize("spec", SPECS)
+PLAIN = [
+    *(f"attention({scheme}, heads=2)" for scheme in plain_specs(schemes)),
+    *(f"attention(heads=2, weights={weights})" for weights in plain_specs(weightings)),
+]
 
 
 @pytest.fixture(params=["whole", "row by row"])
@@ -121,6 +125,29 @@ def test_the_path_taken_is_the_reference_gradients_included(spec, blocked, monke
         close(got, want)
     single, _ = make(spec).float()(x.detach().float())
     close(single.double(), truth, 1e-4)
+
+
+@pytest.mark.parametrize("spec", PLAIN)
+def test_compiled_it_is_what_it_was(spec, monkeypatch):
+    """As on a GPU where tables are large, through a backend that needs no compiler."""
+    layer, x = make(spec), draw().requires_grad_()
+    inputs, weighing = [x, *layer.parameters()], draw(seed=1)
+
+    def found() -> list[torch.Tensor]:
+        y = layer(x)[0]
+        return [y, *torch.autograd.grad((y * weighing).sum(), inputs)]
+
+    wanted = found()
+    for name, value in {
+        "BACKEND": "aot_eager",
+        "FEWEST": 1,
+        "_has_compiler": lambda q: True,
+    }.items():
+        monkeypatch.setattr(compiled, name, value)
+    compiled._program.cache_clear()
+    for got, want in zip(found(), wanted, strict=True):
+        close(got, want)
+    compiled._program.cache_clear()
 
 
 @every
