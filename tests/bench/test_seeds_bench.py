@@ -74,7 +74,7 @@ def test_under_a_budget_the_most_seeds_come_last():
     cuda = torch.device("cuda")
     first, *_ = order = seeds.default(cuda)
     assert first == "scaling"
-    assert order[1:] == ("peers", "mps", "bf16", "loop", "between", "large")
+    assert order[1:] == ("peers", "mps", "bf16", "loop", "lengths", "between", "large")
     told = [*seeds.FIRST, *seeds.BETWEEN, *seeds.MOST]
     assert sorted(told) == [2**n for n in range(8)]
 
@@ -147,3 +147,14 @@ def test_without_jax_its_peer_says_so_and_leaves():
     found = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True)
     assert found.returncode == 0
     assert "jax is not installed" in found.stdout
+
+
+def test_blocks_by_length_stand_beside_padded_ones():
+    bench = Bench(CPU, 60, 2, lambda line: None)
+    seeds._by_length(bench, "cpu lengths", "auto", 2, TINY)
+    assert [(r.side, r.ms is not None) for r in bench.rows] == [
+        ("padded", True),
+        ("by length", True),
+    ]
+    assert bench.rows[0].against == 1
+    assert "seed-steps/s" in bench.rows[1].note

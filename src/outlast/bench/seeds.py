@@ -38,6 +38,8 @@ __all__ = ["SECTIONS", "default", "draw", "prepare"]
 
 #: steps in one turn: a turn of a few is longer than what starting it costs
 STEPS = 3
+#: blocks before steps by length are timed: each of the first ones meets lengths without a graph
+WARM = 3
 #: seeds at once: what is asked first, what lies between, and the most, by themselves for room
 FIRST, BETWEEN, MOST = (1, 8, 32), (2, 4, 16), (64, 128)
 MANY = 32
@@ -53,6 +55,7 @@ class Loop:
     seeds: int
     size: Size = FULL
     kind: str = "auto"
+    by_length: bool = False
     folder: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
 
     def __post_init__(self) -> None:
@@ -62,6 +65,7 @@ class Loop:
             block=self.size.block,
             probe=0,
             precision=self.kind,  # type: ignore[arg-type]
+            by_length=self.by_length,
         )
         run = RunSpec(
             self.size.task, self.size.model, seeds=tuple(range(self.seeds)), settings=settings
@@ -76,7 +80,7 @@ class Loop:
         if self.bench.device.type == "cuda":
             self.stepper.run(data, plan)  # captures a step
             (recorded,) = self.stepper.recorded.values()
-            (self.graph,) = recorded.graphs.values()
+            self.graph = next(iter(recorded.graphs.values()))
 
     @property
     def tokens(self) -> int:
@@ -292,6 +296,30 @@ def loop(bench: Bench) -> None:
     _shares(bench, "loop", MANY, FULL)
 
 
+def _by_length(bench: Bench, section: str, kind: str, seeds: int, size: Size) -> None:
+    if _spent(bench, section, counted(seeds)):
+        return
+    with precision(kind, bench.device):
+        padded, sorted_ = (Loop(bench, seeds, size, kind, by_length=by) for by in (False, True))
+        for _ in range(WARM):  # until there is a graph for most lengths
+            sorted_.block()
+        sides = {"padded": padded.block, "by length": sorted_.block}
+        found, failed = bench.times(sides)
+    for name in sides:
+        if name in found:
+            ms = found[name] / padded.trainer.settings.block
+            against = found[name] / found["padded"] if "padded" in found else None
+            note = f"{seeds / ms * 1e3:.0f} seed-steps/s, {kind}"
+            bench.add(Row(section, f"{counted(seeds)}, a step", name, ms, against, note=note))
+        else:
+            bench.add(Row(section, counted(seeds), name, None, note=failed[name]))
+
+
+def lengths(bench: Bench) -> None:
+    """A block whose steps have as many tokens as their own sequences need, and as all do."""
+    _by_length(bench, "lengths", "bf16", MANY, FULL)
+
+
 def cpu(bench: Bench) -> None:
     """A small model on the CPU: seeds together, against one at a time, and a whole block."""
     small = Bench(torch.device("cpu"), max(bench.left(), 1e-3), bench.repeats, bench.say)
@@ -299,12 +327,13 @@ def cpu(bench: Bench) -> None:
     _peers(small, "cpu peers", 8, SMALL)
     if bench.repeats > 2:
         _shares(small, "cpu loop", 8, SMALL)
+        _by_length(small, "cpu lengths", "auto", 8, SMALL)
     bench.rows += small.rows
 
 
 def prepare(bench: Bench, sections: Sequence[str]) -> None:
     """Compile what the sections will use, side by side."""
-    kinds = ("auto", "bf16") if "bf16" in sections else ("auto",)
+    kinds = ("auto", "bf16") if {"bf16", "lengths"} & set(sections) else ("auto",)
     jobs = [(mixer, kind) for kind in kinds for mixer in ("lstm", "attention", "mlp")]
     side_by_side(_compile, jobs, max(1.0, bench.left() / 3))
 
@@ -323,6 +352,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "mps": mps,
     "bf16": half,
     "loop": loop,
+    "lengths": lengths,
     "between": between,
     "large": large,
     "cpu": cpu,
