@@ -15,6 +15,7 @@ import pytest
 import outlast.studies.runner as runner
 import outlast.train.loop as loop
 from outlast.errors import RunFolderError
+from outlast.evaluate.run import evaluate_run
 from outlast.runs import CHECKPOINT, RESULTS, RUN, read_metrics, read_run, write_json
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import Job, News, Pack, needed, packs, run_study
@@ -358,3 +359,29 @@ def test_an_arm_that_nobody_listens_to_saves_and_leaves(tmp_path: Path) -> None:
     process.join(60)
     assert process.exitcode is not None
     assert json.loads(checkpoint(tmp_path / "long")[1])["step"] < 100_000
+
+
+def test_an_arm_tested_before_its_end_is_tested_again(tmp_path: Path) -> None:
+    arm, folder = ARMS[0], tmp_path / "plain"
+    begin(arm.run, folder, CPU)
+    go_on(folder, CPU)
+    assert runner.unfinished_arms([arm], tmp_path, False) == [arm], "trained and never tested"
+    evaluate_run(folder, (1,), 8)
+    assert runner.unfinished_arms([arm], tmp_path, False) == []
+    results = json.loads((folder / RESULTS).read_text())
+    write_json(folder / RESULTS, results | {"step": 10})
+    assert runner.unfinished_arms([arm], tmp_path, False) == [arm]
+
+
+def test_going_on_takes_back_the_results_of_an_earlier_step(tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    begin(ARMS[0].run, folder, CPU)
+
+    def leave(progress: loop.Progress) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert not go_on(folder, CPU, leave)
+    evaluate_run(folder, (1,), 8)
+    assert json.loads((folder / RESULTS).read_text())["step"] == 10
+    assert go_on(folder, CPU)
+    assert not (folder / RESULTS).exists()

@@ -228,3 +228,9 @@ def test_runs_of_one_name_and_other_seeds_are_told_apart(
     for name in ("x/run", "y/run"):
         assert f"\n{name}: step 10/10" in text
         assert f"\n{name}\n" in text
+
+
+def test_a_run_that_is_over_does_not_stop_one_beside_it(tmp_path: Path) -> None:
+    runs = [spec(schedule="constant", steps=steps, seeds=(0,)) for steps in (10, 20)]
+    folders = begun(tmp_path, runs)
+    assert go_on_together(folders, CPU) == (True, [None, None])

@@ -230,3 +230,21 @@ def test_a_dry_step_on_a_gpu_measures_bytes() -> None:
 
 def test_free_memory_is_a_sensible_number() -> None:
     assert 2**20 < free_memory(CPU) < 2**50
+
+
+def test_on_linux_caches_are_free_and_a_container_has_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "SYSTEM", tmp_path)
+    monkeypatch.setattr(memory, "CONTAINER", tmp_path)
+    (tmp_path / "meminfo").write_text("MemTotal: 900 kB\nMemFree: 10 kB\nMemAvailable: 600 kB\n")
+    assert free_memory(CPU) == 600 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory(CPU) == 600 * 1024
+    (tmp_path / "memory.max").write_text("500000\n")
+    (tmp_path / "memory.current").write_text("400000\n")
+    (tmp_path / "memory.stat").write_text("anon 300000\ninactive_file 60000\nactive_file 1\n")
+    assert free_memory(CPU) == 160000
+    (tmp_path / "meminfo").unlink()
+    (tmp_path / "memory.max").unlink()
+    assert 2**20 < free_memory(CPU) < 2**50

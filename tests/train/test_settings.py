@@ -145,3 +145,10 @@ def test_what_is_left_out_is_written_out() -> None:
 def test_bad_seeds(seeds: tuple[int, ...]) -> None:
     with pytest.raises(SpecError, match="seeds="):
         RunSpec("parity", "lstm", seeds=seeds)
+
+
+@pytest.mark.parametrize("changed", [{"schedule": "constant"}, {"decay_from": 1.0}], ids=str)
+def test_past_its_end_a_schedule_that_never_falls_has_a_rate(changed: dict[str, Any]) -> None:
+    """A run that is over is asked for it, where others go on beside it."""
+    settings = Settings(steps=20, lr=0.02, warmup=1, **changed)
+    assert settings.rate(20) == settings.rate(19) == 0.02

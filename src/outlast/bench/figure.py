@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from outlast.bench.timing import Row
 from outlast.report.style import PALETTE, drawing, png
+from outlast.runs import write_atomically
 
 SCALING = ("scaling", "bf16", "cpu")
 #: the curves there may be, in the order of their colours
@@ -31,8 +32,13 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
         for axes, (title, value) in zip(figure.subplots(1, 3), panels, strict=True):
             _panel(axes, title, value, lines)
         figure.axes[0].legend()
-        path.write_bytes(png(figure))
+        picture = png(figure)
+        write_atomically(path, lambda temporary: _put(temporary, picture))
     return True
+
+
+def _put(path: Path, picture: bytes) -> None:
+    path.write_bytes(picture)
 
 
 def curves(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -37,6 +37,7 @@ def main(
     from outlast.bench import bench_module
     from outlast.bench.timing import REPEATS, Bench
     from outlast.errors import bad_value
+    from outlast.runs import write_text
     from outlast.train.session import pick_device
 
     module = bench_module(name)
@@ -65,7 +66,7 @@ def main(
         finally:  # after each: a run that is stopped has kept what it knew
             if out is not None:
                 text = json.dumps(facts | {"rows": bench.records()}, indent=1)
-                out.write_text(text, encoding="utf-8")
+                write_text(out, text)
         if where.type == "cuda":
             torch.cuda.empty_cache()
     if out is not None and hasattr(module, "draw"):

@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from outlast.errors import OutlastError, RunFolderError
-from outlast.runs import RESULTS, RUN, read_run
+from outlast.runs import RUN, read_run
 from outlast.studies.base import Arm, Study
 from outlast.train.loop import Progress
 from outlast.train.rows import alike
@@ -32,6 +32,7 @@ from outlast.train.session import (
     go_on_together,
     pick_device,
     signals,
+    tested,
 )
 from outlast.train.settings import RunSpec
 
@@ -185,7 +186,7 @@ def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
             f"{folder} holds a run with other seeds or settings ({'; '.join(other)}): "
             f"choose another --out, or start anew with --overwrite"
         )
-    return finished(folder) and (folder / RESULTS).exists()
+    return finished(folder) and tested(folder)
 
 
 def _flat(run: RunSpec) -> dict[str, str]:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -34,6 +36,8 @@ OVERHEAD = 2.0
 #: copies of a block's data: made, cut into waves, and in the hands of a CUDA graph
 TABLES = 3
 GIB = 2**30
+#: where Linux tells of its memory, and of a container's
+SYSTEM, CONTAINER = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -141,8 +145,29 @@ def free_memory(device: torch.device) -> float:
         free, _ = torch.cuda.mem_get_info(device)
         idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return float(free + idle)
-    try:
-        pages = os.sysconf("SC_AVPHYS_PAGES")
-    except (ValueError, OSError):  # not told on this system: half of all there is
-        pages = os.sysconf("SC_PHYS_PAGES") // 2
-    return float(pages * os.sysconf("SC_PAGE_SIZE"))
+    told = [room for room in (_available(), _left_in_container()) if room is not None]
+    if told:
+        return min(told)
+    # not told on this system: half of all there is
+    return float(os.sysconf("SC_PHYS_PAGES") // 2 * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _available() -> float | None:
+    """What the system could give, caches included that it would drop for it."""
+    with suppress(OSError, ValueError):
+        for line in (SYSTEM / "meminfo").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name == "MemAvailable":
+                return float(rest.split()[0]) * 1024
+    return None
+
+
+def _left_in_container() -> float | None:
+    """What the limit of a container leaves, if there is one (version 2 of control groups)."""
+    with suppress(OSError, ValueError):
+        limit = float((CONTAINER / "memory.max").read_text())  # "max" is no number: no limit
+        used = float((CONTAINER / "memory.current").read_text())
+        lines = (CONTAINER / "memory.stat").read_text().splitlines()
+        dropped = sum(float(x.split()[1]) for x in lines if x.startswith("inactive_file "))
+        return max(0.0, limit - used + dropped)
+    return None

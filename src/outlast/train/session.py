@@ -26,7 +26,17 @@ from outlast.methods.base import Control
 from outlast.models import Model, build_model
 from outlast.models.build import canonical_layout
 from outlast.registry import methods, tasks
-from outlast.runs import CHECKPOINT, FORMAT, METRICS, RESULTS, RUN, locked, read_run, write_json
+from outlast.runs import (
+    CHECKPOINT,
+    FORMAT,
+    METRICS,
+    RESULTS,
+    RUN,
+    locked,
+    read_json,
+    read_run,
+    write_json,
+)
 from outlast.tasks import Task
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.fleet import Fleet
@@ -186,8 +196,11 @@ def go_on_together(
         asked = held.enter_context(signals())
         fleet = Fleet(list(zip(runs, folders, strict=True)), device)
         fleet.resume()
-        if any(trainer.going for trainer in fleet.trainers):
+        going = [trainer for trainer in fleet.trainers if trainer.going]
+        if going:
             say(fleet.fit(share))
+        for trainer in going:  # a test of what it is now will not be one of what it becomes
+            (trainer.folder / RESULTS).unlink(missing_ok=True)
         tell = None if watch is None else lambda t, progress: watch(t.folder, progress)
         ended = fleet.train(tell, stop=lambda: bool(asked))
         return ended, [trainer.failure for trainer in fleet.trainers]
@@ -229,6 +242,14 @@ def finished(folder: Path) -> bool:
     return bool(state["step"] >= read_run(folder)["settings"]["steps"]) or ended_early(
         state["parked"], state["succeeded"]
     )
+
+
+def tested(folder: Path) -> bool:
+    """Whether the results of a run are of what its last checkpoint holds."""
+    if not ((folder / RESULTS).exists() and (folder / CHECKPOINT).exists()):
+        return False
+    _, state = load_checkpoint(folder)
+    return bool(read_json(folder / RESULTS, "results").get("step") == state["step"])
 
 
 def keep_freed_memory() -> None:

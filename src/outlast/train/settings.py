@@ -76,7 +76,7 @@ class Settings:
         warm = min(1.0, (step + 1) / max(1, self.warmup))
         start = {"constant": 1.0, "cosine": 0.0}.get(self.schedule, self.decay_from)
         done = step / self.steps
-        falling = 0.0 if done < start else (done - start) / (1 - start)
+        falling = 0.0 if done <= start else (done - start) / (1 - start)
         return self.lr * warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * falling)))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The LSTM recurrence fused over time: dozens of seeds in the time of one.
+"""The LSTM recurrence fused over time, with seeds as an axis of its own.
 
 Two kernels, one interface: `resident` holds the recurrent matrix on chip, `streamed` reads it at
 every step and takes what the other cannot: widths above 128, and products in full float32. Either
