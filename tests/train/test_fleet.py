@@ -171,6 +171,7 @@ def test_a_comma_in_brackets_is_the_values_own() -> None:
         (["rl=0.1,0.2"], "grid=rl=0.1,0.2: expected a setting that may differ.*mean 'lr'"),
         (["batch=8,16"], "grid=batch=8,16: expected a setting that may differ"),
         (["lr=0.1", "lr=0.2"], "grid=lr=0.1 lr=0.2: expected each setting once"),
+        (["lr=0.001,1e-3"], "grid=lr=0.001,1e-3: expected different values: lr=1e-3 is twice"),
         (["lr=fast,0.1"], "settings: lr=fast: expected a number"),
         (["lr=0,0.1"], "lr=0.*: expected a number > 0"),
         (["stop=success(0.9,never"], r"cannot read the value 'success\(0.9,never'"),
@@ -234,3 +235,9 @@ def test_a_run_that_is_over_does_not_stop_one_beside_it(tmp_path: Path) -> None:
     runs = [spec(schedule="constant", steps=steps, seeds=(0,)) for steps in (10, 20)]
     folders = begun(tmp_path, runs)
     assert go_on_together(folders, CPU) == (True, [None, None])
+
+
+def test_a_grid_does_not_hide_in_a_run(tmp_path: Path) -> None:
+    begin(tiny(), tmp_path / "run", CPU)
+    with pytest.raises(OutlastError, match="out=.*run: expected a folder that is no run itself"):
+        spread(tiny(), ["lr=0.001,0.002"], tmp_path / "run")

@@ -16,6 +16,7 @@ from typing import Any
 
 from outlast.errors import bad_value
 from outlast.registry import suggest
+from outlast.runs import RUN
 from outlast.specs import Spec, parse_value
 from outlast.train.rows import SHARED
 from outlast.train.settings import RunSpec, Settings
@@ -29,11 +30,17 @@ def spread(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, 
     names = [name for name, _ in read]
     if len(set(names)) < len(names):
         raise bad_value("grid", " ".join(axes), "each setting once, with all its values")
-    runs = []
+    if (out / RUN).exists():
+        raise bad_value("out", out, "a folder that is no run itself, for the runs of a grid")
+    runs: list[tuple[RunSpec, Path]] = []
     for values in product(*(values for _, values in read)):
         changed = dict(zip(names, values, strict=True))
         settings = Settings.read(asdict(run.settings) | {k: _value(v) for k, v in changed.items()})
         shown = [f"{name}={value}" for name, value in changed.items()]
+        if any(settings == other.settings for other, _ in runs):  # 0.001 is 1e-3
+            raise bad_value(
+                "grid", " ".join(axes), f"different values: {', '.join(shown)} is twice"
+            )
         label = " ".join(filter(None, (run.label, *shown)))
         runs.append((replace(run, settings=settings, label=label), out / ",".join(shown)))
     return runs
