@@ -239,5 +239,5 @@ def test_a_run_that_is_over_does_not_stop_one_beside_it(tmp_path: Path) -> None:
 
 def test_a_grid_does_not_hide_in_a_run(tmp_path: Path) -> None:
     begin(tiny(), tmp_path / "run", CPU)
-    with pytest.raises(OutlastError, match="out=.*run: expected a folder that is no run itself"):
+    with pytest.raises(OutlastError, match=r"out=.*run: expected a folder that is no run itself"):
         spread(tiny(), ["lr=0.001,0.002"], tmp_path / "run")
