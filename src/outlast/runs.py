@@ -54,9 +54,14 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically."""
+    write_atomically(path, lambda temporary: _put(temporary, data))
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    write_atomically(path, lambda temporary: _put(temporary, text))
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -64,8 +69,8 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def _put(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+def _put(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

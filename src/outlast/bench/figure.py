@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from outlast.bench.timing import Row
 from outlast.report.style import PALETTE, drawing, png
-from outlast.runs import write_atomically
+from outlast.runs import write_bytes
 
 SCALING = ("scaling", "bf16", "cpu")
 #: the curves there may be, in the order of their colours
@@ -32,13 +32,8 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
         for axes, (title, value) in zip(figure.subplots(1, 3), panels, strict=True):
             _panel(axes, title, value, lines)
         figure.axes[0].legend()
-        picture = png(figure)
-        write_atomically(path, lambda temporary: _put(temporary, picture))
+        write_bytes(path, png(figure))
     return True
-
-
-def _put(path: Path, picture: bytes) -> None:
-    path.write_bytes(picture)
 
 
 def curves(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -19,6 +19,13 @@ def unfold(tensor: Tensor, size: int) -> Tensor:
     return tensor.unflatten(0, (size, -1))
 
 
+def unfold_all(out: Any, size: int) -> tuple[Any, Any]:
+    """What a vmap rule returns, of an op's result or results: each unfolded, and where."""
+    if isinstance(out, Tensor):
+        return unfold(out, size), 0
+    return tuple(unfold(o, size) for o in out), (0,) * len(out)
+
+
 def folded(op: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     """The vmap rule of an op whose tensors all have the seeds first: more of them in one call.
 
@@ -33,8 +40,6 @@ def folded(op: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
                 for a, axis in zip(args, axes, strict=True)
             )
         )
-        if isinstance(out, Tensor):
-            return unfold(out, size), 0
-        return tuple(unfold(o, size) for o in out), (0,) * len(out)
+        return unfold_all(out, size)
 
     return rule

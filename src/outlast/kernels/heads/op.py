@@ -15,7 +15,7 @@ from torch import Tensor
 
 from outlast.kernels.choosing import can_fuse
 from outlast.kernels.derivatives import first_only
-from outlast.kernels.folding import fold, folded, unfold
+from outlast.kernels.folding import fold, folded, unfold_all
 from outlast.kernels.heads import reference
 
 _library = torch.library.Library("outlast", "FRAGMENT")
@@ -135,10 +135,7 @@ def _with_turns(op: Any) -> Any:
         data = [fold(t, axis, size) for t, axis in pairs[:split]]
         shared = all(axis is None and len(t) == 1 for t, axis in pairs[split:])
         turns = [t if shared else fold(t, axis, size) for t, axis in pairs[split:]]
-        out = op(*data, *turns)
-        if isinstance(out, Tensor):
-            return unfold(out, size), 0
-        return tuple(unfold(o, size) for o in out), (0,) * len(out)
+        return unfold_all(op(*data, *turns), size)
 
     return rule
 

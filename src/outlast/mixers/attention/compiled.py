@@ -80,11 +80,11 @@ def attend(
     """What the look makes of these, whose tables hold so many numbers."""
     batch = q.shape[0]
     rows = _divisor(batch, MOST * batch // numbers)
-    found = [
-        _attend(look, positions, *(None if t is None else t[i : i + rows] for t in own), key)
-        for own in [(carry, marks, q, k, v)]
-        for i in range(0, batch, rows)
-    ]
+    found = []
+    for first in range(0, batch, rows):
+        part = slice(first, first + rows)
+        of_rows = (None if t is None else t[part] for t in (carry, marks, q, k, v))
+        found.append(_attend(look, positions, *of_rows, key))
     if len(found) == 1:
         return found[0]
     y, after = zip(*found, strict=True)
