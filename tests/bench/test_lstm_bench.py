@@ -1,10 +1,13 @@
 """The bench of the LSTM: both sides compute the same, and errors are seen."""
 
+import os
+
 import pytest
 import torch
 
 from outlast.bench import lstm
 from outlast.bench.timing import Bench
+from outlast.kernels.lstm import layer
 
 CPU = torch.device("cpu")
 
@@ -34,6 +37,24 @@ def test_its_rows_stand_beside_torchs():
     assert [row.side for row in bench.rows] == ["torch fp32", "ours"]
     assert all(row.error is not None and row.error < 1e-5 for row in bench.rows)
     assert bench.rows[1].note == "plain, 2 seeds"
+
+
+def test_where_one_seed_goes_by_cudnn_our_kernel_stands_beside_it(monkeypatch):
+    calls = []
+    run = torch.lstm
+    monkeypatch.setattr(torch, "lstm", lambda *a, **k: (calls.append(1), run(*a, **k))[1])
+    for module in (lstm, layer):
+        monkeypatch.setattr(module, "cudnn_wins", lambda *_: os.environ[layer.SWITCH] != "fused")
+    monkeypatch.setenv(layer.SWITCH, "auto")
+    bench = Bench(CPU, seconds=60, repeats=1)
+    lstm._measure(bench, "cpu", [(8, 4, 2)], 1, False)
+    assert [row.side for row in bench.rows] == ["torch fp32", "ours", "ours, fused"]
+    assert all(row.error is not None and row.error < 1e-5 for row in bench.rows)
+    assert bench.rows[1].note == "plain, 1 seed, ours by cuDNN"
+    assert len(calls) == 3  # for its error, to warm up and to be timed: of `ours` alone
+    lstm._measure(bench, "cpu", [(8, 4, 2)], 2, False)
+    assert [row.side for row in bench.rows[3:]] == ["torch fp32", "ours"]
+    assert len(calls) == 3
 
 
 def test_nothing_is_begun_after_the_budget():

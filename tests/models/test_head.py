@@ -13,7 +13,6 @@ from torch.profiler import ProfilerActivity, profile
 import outlast.kernels.linear.op as linear_op
 import outlast.kernels.loss.op as loss_op
 import outlast.kernels.rows as rows
-import outlast.mixers.base as base
 from outlast.kernels.loss import part_losses
 from outlast.registry import tasks
 from outlast.tasks import IGNORE
@@ -32,7 +31,7 @@ PASSES = {"add", "add_", "cat", "clone", "copy_", "fill_", "sum", "zero_"}
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """All that a GPU in half precision would do, but for the kernels elsewhere in the model."""
-    monkeypatch.setattr(base, "_on_gpu", lambda x: True)
+    monkeypatch.setattr(linear_op, "_on_gpu", lambda x: True)
     monkeypatch.setattr(linear_op, "_half", lambda x: x.dtype.itemsize == 2)
     monkeypatch.setattr(loss_op, "can_fuse", lambda *_: True)
 

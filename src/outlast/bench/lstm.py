@@ -3,6 +3,7 @@
 Both sides are a whole layer: the product with the inputs, the recurrence, and the gradients of the
 inputs and of all weights. Peers are torch's layer in float16 and float32 (cuDNN's on a GPU). What
 is said to be graphed is replayed as a CUDA graph, which takes the host's share away from all.
+Where one seed goes by cuDNN (the note says so), our kernel stands beside it as `ours, fused`.
 
 The error is the norm of the difference from torch's layer in float64 over its norm, the largest of
 the output and the gradients.
@@ -10,7 +11,9 @@ the output and the gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +24,7 @@ from torch.func import functional_call, vmap
 from outlast.bench.graphs import captured
 from outlast.bench.timing import Bench, Side
 from outlast.bench.warm import side_by_side
+from outlast.kernels.lstm.layer import SWITCH, cudnn_wins
 from outlast.mixers.lstm import LSTM
 from outlast.train.session import precision
 
@@ -79,8 +83,15 @@ class Case:
 
         return side
 
-    def ours(self, half: bool = False) -> Side:
-        """Our layer, all seeds in one call; `half` is as under bfloat16's autocast in training."""
+    def by_cudnn(self) -> bool:
+        """Whether our layer takes cuDNN: for one seed, where it wins."""
+        return len(self.x) == 1 and cudnn_wins(self.x[0], self.weights[1][0])
+
+    def ours(self, half: bool = False, fused: bool = False) -> Side:
+        """Our layer, all seeds in one call; `half` is as under bfloat16's autocast in training.
+
+        `fused`: by our kernel, also where cuDNN wins.
+        """
         layer = LSTM(self.x.shape[-1]).to(self.x.device)
         names = ("input.weight", "weight", "input.bias", "bias")
         dtype = torch.bfloat16 if half else self.x.dtype
@@ -92,7 +103,8 @@ class Case:
             return functional_call(layer, weights, (x,))[0]
 
         def side() -> list[tuple[Tensor, ...]]:
-            with torch.autocast(self.x.device.type, torch.bfloat16, enabled=half):
+            autocast = torch.autocast(self.x.device.type, torch.bfloat16, enabled=half)
+            with autocast, _by_our_kernel() if fused else nullcontext():
                 out = vmap(one)(own, x)
             found = torch.autograd.grad(out, [x, *leaves], above)
             return list(zip(out, *found, strict=True))
@@ -111,13 +123,27 @@ class Case:
         return max(((a.double() - b).norm() / b.norm()).item() for a, b in pairs)
 
 
+@contextmanager
+def _by_our_kernel() -> Iterator[None]:
+    """Whatever the layer would choose."""
+    before = os.environ.get(SWITCH, "auto")
+    os.environ[SWITCH] = "fused"
+    try:
+        yield
+    finally:
+        os.environ[SWITCH] = before
+
+
 def _sides(
     case: Case, graphed: bool, halves: bool = True
 ) -> tuple[dict[str, Side], dict[str, float]]:
     sides = {"torch fp16": case.torchs(torch.float16)} if halves else {}
-    sides |= {"torch fp32": case.torchs(torch.float32), "ours": case.ours()}
-    if halves:
-        sides["ours, bf16"] = case.ours(half=True)
+    sides["torch fp32"] = case.torchs(torch.float32)
+    for half in (False, True) if halves else (False,):
+        kind = ", bf16" if half else ""
+        sides[f"ours{kind}"] = case.ours(half)
+        if case.by_cudnn():
+            sides[f"ours, fused{kind}"] = case.ours(half, fused=True)
     errors = {name: case.error(side) for name, side in sides.items()}
     return {n: captured(side) if graphed else side for n, side in sides.items()}, errors
 
@@ -134,6 +160,7 @@ def _measure(
             sides, errors = _sides(case, graphed, halves)
             what = f"width {width}, {steps} steps, {batch} rows"
             note = ("graphed, " if graphed else "plain, ") + f"{seeds} seed{'s' * (seeds > 1)}"
+            note += ", ours by cuDNN" if case.by_cudnn() else ""
             bench.compare(section, what, sides, errors, note)
 
 

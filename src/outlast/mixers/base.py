@@ -14,14 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from outlast.kernels import pointwise
-from outlast.kernels.choosing import product_type
-from outlast.kernels.linear import linear as stacked_linear
+from outlast.kernels.linear import over_last
 from outlast.kernels.norm import add_norm, norm, rms
 from outlast.mixers.chance import Told
 from outlast.specs import Spec
 
 Pathway = Literal["recurrent", "attention", "pointwise"]
 State = Any
+
+linear = over_last
 
 
 class Mixer(nn.Module):
@@ -45,26 +46,6 @@ class Mixer(nn.Module):
         """
         y, state = self(x, state)
         return y, None, state
-
-
-def _on_gpu(x: Tensor) -> bool:
-    """Whether products go through an op of our own, whose gradients lie well in a GPU's memory."""
-    return x.is_cuda
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear` over the last axis that stays one matrix product a seed under vmap.
-
-    With an input of three axes vmap would batch over the rows too, and copy the weights for each.
-    """
-    flat = x.reshape(-1, x.shape[-1])
-    if _on_gpu(x):
-        kind = product_type(x)
-        bias = None if bias is None else bias.to(kind)
-        out = stacked_linear(flat.to(kind), weight.to(kind), bias)
-    else:
-        out = F.linear(flat, weight, bias)
-    return out.reshape(*x.shape[:-1], -1)
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

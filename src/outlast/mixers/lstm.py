@@ -15,8 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from outlast.kernels.lstm import lstm
-from outlast.mixers.base import Linear, Mixer, linear
+from outlast.kernels.lstm import lstm_layer
+from outlast.mixers.base import Linear, Mixer
 from outlast.registry import mixers
 
 LSTMState = tuple[Tensor, Tensor]
@@ -50,9 +50,9 @@ class LSTM(Mixer):
                 self.bias[width : 2 * width] = 0
 
     def forward(self, x: Tensor, state: LSTMState | None = None) -> tuple[Tensor, LSTMState]:
-        projected = linear(x, self.input.weight)
         if state is None:
             start = self.weight.new_zeros(x.shape[0], self.width)
             state = (start, start)
-        hidden, h, c = lstm(projected, self.input.bias + self.bias, self.weight, *state)
-        return hidden.to(x.dtype), (h, c)
+        bias = self.input.bias + self.bias
+        hidden, h, c = lstm_layer(x, self.input.weight, bias, self.weight, *state)
+        return hidden, (h, c)

@@ -1,5 +1,5 @@
 """A linear map with weights for each seed."""
 
-from outlast.kernels.linear.op import linear
+from outlast.kernels.linear.op import linear, over_last
 
-__all__ = ["linear"]
+__all__ = ["linear", "over_last"]

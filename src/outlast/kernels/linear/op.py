@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from outlast.kernels.choosing import product_type
 from outlast.kernels.folding import folded
 from outlast.kernels.rows import ALIGNED, spare, whole
 from outlast.kernels.splitting import summed_product
@@ -33,6 +34,26 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b for x (rows, k), weight (out, k) and bias (out), all of one type."""
     out: Tensor = torch.ops.outlast.linear(x, weight, bias)
     return out
+
+
+def _on_gpu(x: Tensor) -> bool:
+    """Whether products go through an op of our own, whose gradients lie well in a GPU's memory."""
+    return x.is_cuda
+
+
+def over_last(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear` over the last axis that stays one matrix product a seed under vmap.
+
+    With an input of three axes vmap would batch over the rows too, and copy the weights for each.
+    """
+    flat = x.reshape(-1, x.shape[-1])
+    if _on_gpu(x):
+        kind = product_type(x)
+        bias = None if bias is None else bias.to(kind)
+        out = linear(flat.to(kind), weight.to(kind), bias)
+    else:
+        out = F.linear(flat, weight, bias)
+    return out.reshape(*x.shape[:-1], -1)
 
 
 def _half(x: Tensor) -> bool:

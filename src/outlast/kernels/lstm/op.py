@@ -70,12 +70,19 @@ def lstm(
     kept in float32 at least, whatever autocast is in force; a kernel that reads bfloat16 as it is
     gives all hidden states, but not the last, in bfloat16 too.
     """
+    hidden, h, c = stacked(*(a.unsqueeze(0) for a in (projected, bias, weight, h0, c0)))
+    return hidden.squeeze(0), h.squeeze(0), c.squeeze(0)
+
+
+def stacked(
+    projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`lstm` of many seeds, whose axis is the first of all."""
     wide = torch.promote_types(projected.dtype, torch.float32)
     if back_end(projected, weight) is reference:
         projected = projected.to(wide)
     others = (a.to(wide) for a in (bias, weight, h0, c0))
-    found = torch.ops.outlast.lstm(*(a.unsqueeze(0) for a in (projected, *others)))
-    hidden, h, c = (a.squeeze(0) for a in found[:3])
+    hidden, h, c, *_ = torch.ops.outlast.lstm(projected, *others)
     return hidden, h, c
 
 

@@ -1,0 +1,448 @@
+"""The whole LSTM layer: torch's own LSTM for one seed, ours for more, and who is taken when.
+
+Without a GPU the choice is made for it: torch's LSTM on the CPU stands in for cuDNN's.
+"""
+
+import warnings
+
+import pytest
+import torch
+from kernel_cases import beside_others, draw, near, same
+from torch.func import vmap
+
+from outlast.errors import SpecError
+from outlast.kernels.linear import linear
+from outlast.kernels.lstm import layer, lstm, lstm_layer
+from outlast.mixers.lstm import LSTM
+from outlast.train.session import begin, go_on
+from tiny_runs import InMemory, assert_same_run, assert_seed_is, tiny
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+# steps, rows, width, width of the input
+SHAPES = [(1, 1, 1, 1), (7, 3, 5, 6), (4, 2, 16, 16)]
+shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+def inputs(steps: int, rows: int, width: int, width_in: int, *lead: int) -> list[torch.Tensor]:
+    """x, weight_in, bias, weight, h0, c0, with leading axes such as the seeds'."""
+    return [
+        draw(*lead, rows, steps, width_in, seed=1),
+        draw(*lead, 4 * width, width_in, seed=2) * width_in**-0.5,
+        draw(*lead, 4 * width, seed=3),
+        draw(*lead, 4 * width, width, seed=4) * width**-0.5,
+        draw(*lead, rows, width, seed=5),
+        draw(*lead, rows, width, seed=6),
+    ]
+
+
+def with_gradients(function, given):
+    """Outputs, and gradients of a random weighing of all of them."""
+    found = function(*given)
+    weighed = sum((f * draw(*f.shape, seed=9 + i).to(f.device)).sum() for i, f in enumerate(found))
+    return [*found, *torch.autograd.grad(weighed, given)]
+
+
+def leaves(tensors, device="cpu", dtype=torch.float64):
+    return [t.detach().to(device, dtype).requires_grad_() for t in tensors]
+
+
+@pytest.fixture
+def torchs(monkeypatch):
+    """How often torch's LSTM was run; it is always the choice."""
+    calls = []
+    run = torch.lstm
+    monkeypatch.setattr(layer, "cudnn_wins", lambda *_: True)
+    monkeypatch.setattr(torch, "lstm", lambda *a, **k: (calls.append(1), run(*a, **k))[1])
+    return calls
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """The layer by our kernel, whatever the choice is elsewhere."""
+    own = layer.lstm_layer
+
+    def run(*given):
+        with monkeypatch.context() as patch:
+            patch.setattr(layer, "cudnn_wins", lambda *_: False)
+            return own(*given)
+
+    return run
+
+
+# ---- torch's LSTM is the present path ------------------------------------------------------------
+
+
+@shapes
+def test_outputs_states_and_every_gradient_are_ours(shape, torchs, ours):
+    given = leaves(inputs(*shape))
+    found = with_gradients(lstm_layer, given)
+    assert len(torchs) == 1
+    same(found, with_gradients(ours, given), 1e-9)
+    assert len(torchs) == 1
+
+
+@pytest.mark.parametrize("output", [0, 1, 2])
+def test_gradients_of_each_output_alone(output, torchs, ours):
+    given = leaves(inputs(3, 2, 4, 5))
+    found = with_gradients(lambda *a: [lstm_layer(*a)[output]], given)
+    same(found, with_gradients(lambda *a: [ours(*a)[output]], given), 1e-9)
+
+
+def test_a_sequence_in_two_parts_is_the_whole(torchs):
+    x, *weights, h0, c0 = inputs(6, 3, 4, 4)
+    wanted = lstm_layer(x, *weights, h0, c0)
+    first, *state = lstm_layer(x[:, :2], *weights, h0, c0)
+    second, *state = lstm_layer(x[:, 2:], *weights, *state)
+    same([torch.cat([first, second], 1), *state], wanted)
+
+
+def test_without_gradients_nothing_is_kept(torchs, ours):
+    given = leaves(inputs(3, 2, 4, 5))
+    with torch.no_grad():
+        found = lstm_layer(*given)
+        same(found, ours(*given))
+    assert not any(f.requires_grad for f in found)
+
+
+def test_both_biases_of_the_mixer_have_the_gradient(torchs):
+    mixer = LSTM(4).double()
+    mixer(draw(2, 3, 4))[0].sum().backward()
+    assert len(torchs) == 1
+    assert mixer.bias.grad.abs().min() > 0
+    assert torch.equal(mixer.bias.grad, mixer.input.bias.grad)
+
+
+# ---- seeds ---------------------------------------------------------------------------------------
+
+
+AXES = {
+    "all stacked": (0, 0, 0, 0, 0, 0),
+    "one input for all": (None, 0, 0, 0, None, None),
+    "one set of weights for all": (0, None, None, None, 0, 0),
+    "stacked elsewhere": (2, 1, 1, 2, 1, 0),
+}
+
+
+def stacked_leaves(axes, seeds):
+    stack = inputs(4, 3, 5, 6, seeds)
+    return leaves(
+        a[0] if axis is None else a.movedim(0, axis) for a, axis in zip(stack, axes, strict=True)
+    )
+
+
+@pytest.mark.parametrize("axes", AXES.values(), ids=AXES.keys())
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_one_seed_is_torchs_and_more_are_ours(seeds, axes, torchs, ours):
+    given = stacked_leaves(axes, seeds)
+    found = with_gradients(vmap(lstm_layer, in_dims=axes), given)
+    assert len(torchs) == (seeds == 1)
+    same(found, with_gradients(vmap(ours, in_dims=axes), given), 1e-9)
+
+
+@pytest.mark.parametrize("axes", AXES.values(), ids=AXES.keys())
+def test_more_than_one_seed_are_product_and_recurrence_to_the_bit(axes, torchs):
+    def apart(x, weight_in, *others):  # as on a GPU, where the product is the op's
+        projected = linear(x.flatten(0, 1), weight_in).unflatten(0, x.shape[:2])
+        return lstm(projected, *others)
+
+    given = stacked_leaves(axes, 3)
+    results = [with_gradients(vmap(f, in_dims=axes), given) for f in (lstm_layer, apart)]
+    assert not torchs
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("seeds", [(1, 1), (3, 1), (1, 3), (2, 3)], ids=str)
+def test_a_stack_of_stacks(seeds, torchs, ours):
+    given = leaves(inputs(3, 2, 4, 4, *seeds))
+    found = with_gradients(vmap(vmap(lstm_layer)), given)
+    assert len(torchs) == (seeds == (1, 1))
+    same(found, with_gradients(vmap(vmap(ours)), given), 1e-9)
+
+
+def test_weights_that_lie_in_a_table(torchs, ours):
+    x, weight_in, bias, weight, h0, c0 = inputs(3, 2, 4, 4, 1)
+    given = [x, *map(beside_others, (weight_in, bias, weight)), h0, c0]
+    same(vmap(lstm_layer)(*given), vmap(ours)(*given))
+    assert len(torchs) == 1
+
+
+# ---- types ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_under_autocast_the_state_is_float32_and_the_rest_as_it_came(dtype, seeds, torchs, ours):
+    x, *others = inputs(5, 3, 4, 4, seeds)
+    given = [*leaves([x], dtype=dtype), *leaves(others, dtype=torch.float32)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = with_gradients(vmap(lstm_layer), given)
+        wanted = with_gradients(vmap(ours), given)
+    assert len(torchs) == (seeds == 1)
+    kinds = [dtype, torch.float32, torch.float32, dtype, *[torch.float32] * 5]
+    assert [f.dtype for f in found] == [w.dtype for w in wanted] == kinds
+    near(found, wanted, 3e-2)
+    exact = with_gradients(vmap(ours), leaves(given))
+    near(found[1:3], exact[1:3], 1e-5 if seeds == 1 else 3e-2)  # nothing of one seed is rounded
+
+
+def test_it_trains_as_our_kernel_does(torchs, monkeypatch):
+    def trainer():
+        return InMemory(tiny(model="lstm > mlp @ 16", seeds=(3,))).steps(30)
+
+    found = trainer()
+    assert torchs
+    monkeypatch.undo()
+    assert_seed_is(trainer(), found, 3)
+
+
+# ---- who is taken --------------------------------------------------------------------------------
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says it lies on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.fixture
+def cudnn(monkeypatch):
+    """cuDNN seems to be there, and our kernel up to a width of 256."""
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    monkeypatch.setattr(
+        layer, "back_end", lambda _, w: layer.reference if w.shape[-1] > 256 else None
+    )
+    monkeypatch.setattr(layer, "_exact_enough", lambda: True)
+
+
+def wins(width: int, dtype: torch.dtype = torch.float32) -> bool:
+    x = torch.zeros(2, 3, width, dtype=dtype).as_subclass(OnGpu)
+    return layer.cudnn_wins(x, torch.zeros(4 * width, width))
+
+
+def test_cudnn_is_for_narrow_layers_and_where_there_is_no_kernel(cudnn, monkeypatch):
+    assert wins(8)
+    assert wins(layer.WIDEST)
+    assert wins(layer.WIDEST, torch.bfloat16)
+    assert not wins(layer.WIDEST + 1)
+    assert not wins(256)
+    assert wins(257)
+    assert not wins(8, torch.float64)
+    monkeypatch.setattr(layer, "_exact_enough", lambda: False)
+    assert not wins(8)
+
+
+def test_cudnn_can_be_switched_off_by_torchs_own_switch(cudnn, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    assert not wins(8)
+
+
+def test_cudnn_is_not_taken_if_it_is_less_exact_than_torch_is_asked_to_be():
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.rnn.fp32_precision
+    try:
+        for products, cudnns, enough in [
+            ("high", "tf32", True),
+            ("high", "ieee", True),
+            ("highest", "ieee", True),
+            ("highest", "tf32", False),
+        ]:
+            torch.set_float32_matmul_precision(products)
+            torch.backends.cudnn.rnn.fp32_precision = cudnns
+            assert layer._exact_enough() == enough
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.rnn.fp32_precision = before[1]
+
+
+def test_the_switch(cudnn, monkeypatch):
+    monkeypatch.setenv(layer.SWITCH, "fused")
+    assert not wins(8)
+    monkeypatch.setenv(layer.SWITCH, "cudnn")
+    assert wins(200, torch.float64)
+    monkeypatch.setenv(layer.SWITCH, "maybe")
+    with pytest.raises(SpecError, match=r"OUTLAST_LSTM=maybe: expected auto \| fused \| cudnn"):
+        wins(8)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_on_the_cpu_nothing_changes_and_cudnn_cannot_be_asked_for(seeds, monkeypatch):
+    given = inputs(3, 2, 4, 4, seeds)
+    monkeypatch.setattr(torch, "lstm", None)
+    vmap(lstm_layer)(*given)
+    monkeypatch.setenv(layer.SWITCH, "cudnn")
+    with pytest.raises(SpecError, match=r"OUTLAST_LSTM=cudnn: expected auto .* needs a GPU"):
+        vmap(lstm_layer)(*given)
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exact():
+    """Products in full float32, torch's and cuDNN's."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.rnn.fp32_precision
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.rnn.fp32_precision = "ieee"
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.rnn.fp32_precision = before[1]
+
+
+@pytest.fixture
+def fast():
+    """Products of ten bits, as in training."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often torch's LSTM was run; the choice is left as it is."""
+    calls = []
+    run = torch.lstm
+    monkeypatch.setattr(torch, "lstm", lambda *a, **k: (calls.append(1), run(*a, **k))[1])
+    return calls
+
+
+def on_gpu(tensors):
+    return leaves(tensors, "cuda", torch.float32)
+
+
+GPU_SHAPES = [(1, 1, 8, 8), (30, 21, 24, 10), (64, 128, 64, 64), (9, 5, 5, 7), (5, 3, 264, 16)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", GPU_SHAPES, ids=str)
+def test_on_a_gpu_cudnn_is_the_reference_in_float64(shape, exact, counted):
+    given = inputs(*shape)
+    wanted = with_gradients(lstm_layer, leaves(given))
+    assert not counted
+    near(with_gradients(lstm_layer, on_gpu(given)), wanted, 1e-4)
+    assert len(counted) == 1
+    table = [beside_others(a[None].to("cuda", torch.float32)) for a in given]
+    near([f[0] for f in vmap(lstm_layer)(*table)], wanted[:3], 1e-4)
+    assert len(counted) == 2
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_choice_is_the_width(fast, counted):
+    for width, taken in [(64, 1), (72, 0), (128, 0)]:
+        counted.clear()
+        lstm_layer(*on_gpu(inputs(2, 3, width, 8)))
+        assert len(counted) == taken
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_exact_products_are_not_left_to_a_cudnn_that_rounds(counted):
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.backends.cudnn.rnn.fp32_precision == "tf32"
+    lstm_layer(*on_gpu(inputs(2, 3, 16, 8)))
+    assert not counted
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("half", [False, True])
+def test_on_a_gpu_more_than_one_seed_are_ours_to_the_bit(half, fast, counted, monkeypatch):
+    stack = on_gpu(inputs(30, 21, 24, 24, 3))
+    results = []
+    for switch in ("auto", "fused"):
+        monkeypatch.setenv(layer.SWITCH, switch)
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            results.append(with_gradients(vmap(lstm_layer), stack))
+    assert not counted
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_one_seed_is_as_near_as_our_kernel(fast, counted, monkeypatch):
+    given = inputs(64, 32, 64, 64, 1)
+    wanted = with_gradients(vmap(lstm_layer), leaves(given))
+    for switch, taken in [("auto", 1), ("fused", 0)]:
+        counted.clear()
+        monkeypatch.setenv(layer.SWITCH, switch)
+        near(with_gradients(vmap(lstm_layer), on_gpu(given)), wanted, 1e-2)
+        assert len(counted) == taken
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_under_autocast_the_state_is_not_rounded(exact, counted):
+    given = inputs(30, 21, 24, 24)
+    wanted = lstm_layer(*given)
+    with torch.autocast("cuda", torch.bfloat16):
+        found = lstm_layer(*on_gpu(given))
+    assert len(counted) == 1
+    assert {f.dtype for f in found} == {torch.float32}
+    near(found, wanted, 1e-4)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_weights_are_not_copied_with_a_warning(fast):
+    for width in (5, 16, 64):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            with_gradients(lstm_layer, on_gpu(inputs(3, 2, width, width)))
+            with torch.no_grad():
+                lstm_layer(*on_gpu(inputs(3, 2, width, width)))
+        assert not heard
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(30, 21, 24, 24), (64, 128, 64, 64), (256, 16, 64, 64)], ids=str)
+def test_on_a_gpu_every_run_has_the_same_bits(shape, fast, counted):
+    given = on_gpu(inputs(*shape))
+    wanted = with_gradients(lstm_layer, given)
+    for _ in range(20):
+        found = with_gradients(lstm_layer, given)
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    assert len(counted) == 21
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_it_can_be_captured_with_its_gradients(fast, counted):
+    given = inputs(30, 21, 24, 24, 1)
+    above = [draw(*s, seed=9).float().cuda() for s in [(1, 21, 30, 24), (1, 21, 24), (1, 21, 24)]]
+
+    def run(own):
+        found = vmap(lstm_layer)(*own)
+        return [*found, *torch.autograd.grad(found, own, above)]
+
+    wanted = run(on_gpu(given))
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        own = on_gpu(given)
+        for _ in range(2):
+            run(own)
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=aside):
+        found = run(own)
+    for tensor in found:
+        tensor.detach().zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert len(counted) == 4
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_second_derivatives_are_refused_not_wrong(fast, counted):
+    x, *others = on_gpu(inputs(3, 2, 4, 4))
+    (first,) = torch.autograd.grad(lstm_layer(x, *others)[0].pow(2).sum(), x, create_graph=True)
+    assert counted
+    with pytest.raises(RuntimeError, match=r"(?i)double backward|not implemented"):
+        torch.autograd.grad(first.sum(), x)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("precision", ["auto", "bf16"])
+def test_on_a_gpu_a_run_trains_through_it_and_again_to_the_bit(precision, counted, tmp_path):
+    run = tiny(model="lstm > mlp @ 16", seeds=(3,), precision=precision)
+    for name in ("one", "two"):
+        begin(run, tmp_path / name, torch.device("cuda"))
+        assert go_on(tmp_path / name, torch.device("cuda"))
+    assert counted
+    assert_same_run(tmp_path / "one", tmp_path / "two")
