@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-import outlast.train.loop as loop_module
+import outlast.train.trainer as trainer_module
 from outlast.bench import seeds
 from outlast.bench.figure import curves
 from outlast.bench.plain import Hybrid, peer_batch, training_step
@@ -137,7 +137,7 @@ def test_the_time_of_the_data_is_without_the_plan(monkeypatch):
     loop = seeds.Loop(Bench(CPU, seconds=60, repeats=1), 2, TINY)
     monkeypatch.setattr(loop.trainer.conductor, "plan", None)
     made = []
-    monkeypatch.setattr(loop_module, "fresh", lambda *args: made.append(args[4]))
+    monkeypatch.setattr(trainer_module, "fresh", lambda *args: made.append(args[4]))
     loop.data()
     assert made == [(TINY.block, TINY.batch)]
 

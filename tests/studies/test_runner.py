@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import outlast.studies.runner as runner
-import outlast.train.loop as loop
+import outlast.train.trainer as trainer_module
 from outlast.errors import RunFolderError
 from outlast.evaluate.run import evaluate_run
 from outlast.runs import CHECKPOINT, RESULTS, RUN, read_metrics, read_run, write_json
@@ -112,13 +112,13 @@ def test_an_interrupted_arm_goes_on(tmp_path: Path) -> None:
     arm, out = ARMS[1], tmp_path / "study"
     begin(arm.run, out / arm.name, CPU)
     with pytest.MonkeyPatch.context() as patch:
-        save = loop.save_checkpoint
+        save = trainer_module.save_checkpoint
 
         def last(*args: Any) -> None:
             save(*args)
             raise Killed
 
-        patch.setattr(loop, "save_checkpoint", last)
+        patch.setattr(trainer_module, "save_checkpoint", last)
         with pytest.raises(Killed):
             go_on(out / arm.name, CPU)
     assert json.loads(checkpoint(out / arm.name)[1])["step"] == 10
@@ -377,7 +377,7 @@ def test_going_on_takes_back_the_results_of_an_earlier_step(tmp_path: Path) -> N
     folder = tmp_path / "plain"
     begin(ARMS[0].run, folder, CPU)
 
-    def leave(progress: loop.Progress) -> None:
+    def leave(progress: trainer_module.Progress) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert not go_on(folder, CPU, leave)

@@ -12,12 +12,12 @@ from test_parking import break_rows
 from test_stopping import DAT, successes
 
 import outlast.train.fleet as fleet
-import outlast.train.loop as loop
 import outlast.train.rows as rows
+import outlast.train.trainer as trainer_module
 from outlast.runs import read_metrics
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.fleet import Fleet
-from outlast.train.rows import busy
+from outlast.train.rows import rows_to_step
 from outlast.train.session import begin, go_on, go_on_together
 from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
@@ -64,7 +64,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ],
 )
 def test_who_is_stepped(rests: list[int], clock: int, chosen: tuple[int, ...]) -> None:
-    assert busy(rests, clock) == chosen
+    assert rows_to_step(rests, clock) == chosen
 
 
 def test_it_does_not_matter_what_comes_later() -> None:
@@ -74,8 +74,8 @@ def test_it_does_not_matter_what_comes_later() -> None:
         rests = torch.randint(1, 12, (9,), generator=made).tolist()
         for clock in range(12):
             unknown = [12 if at > clock else at for at in rests]
-            chosen = busy(rests, clock)
-            assert chosen == busy(unknown, clock)
+            chosen = rows_to_step(rests, clock)
+            assert chosen == rows_to_step(unknown, clock)
             assert {row for row, at in enumerate(rests) if at > clock} <= set(chosen)
 
 
@@ -134,7 +134,7 @@ def halt(*folders: Path, saves: int = 1) -> None:
     """Go on until some checkpoints are saved, and be killed."""
     left = [saves]
     with pytest.MonkeyPatch.context() as patch:
-        save = loop.save_checkpoint
+        save = trainer_module.save_checkpoint
 
         def last(*args: Any) -> None:
             save(*args)
@@ -142,7 +142,7 @@ def halt(*folders: Path, saves: int = 1) -> None:
             if not left[0]:
                 raise Killed
 
-        patch.setattr(loop, "save_checkpoint", last)
+        patch.setattr(trainer_module, "save_checkpoint", last)
         with pytest.raises(Killed):
             go_on_together(folders, CPU)
 
@@ -216,7 +216,7 @@ def test_a_probe_is_of_the_rows_that_are_stepped(monkeypatch: pytest.MonkeyPatch
 
     def note(model: Any, seeds: int, *args: Any, **options: Any) -> list[list[Any]]:
         rows = real(model, seeds, *args, **options)
-        run_all = loop.tester(among.fleet.rows.stack, among.trainers, range(len(SEEDS)))
+        run_all = trainer_module.tester(among.fleet.rows.stack, among.trainers, range(len(SEEDS)))
         everyone = real(run_all, len(SEEDS), *args, **options)
         tested.append(seeds)
         assert rows == [everyone[row] for row in among.fleet.chosen]

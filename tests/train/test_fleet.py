@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-import outlast.train.loop as loop
+import outlast.train.trainer as trainer_module
 from outlast.cli import MISTAKE, main
 from outlast.errors import OutlastError, TrainingError
 from outlast.runs import CHECKPOINT, RESULTS, read_metrics, read_run
@@ -91,7 +91,7 @@ def test_killed_and_resumed_together_is_bit_for_bit(whole: list[Path], tmp_path:
     for saves in (3, 1, 7, 2):
         left = [saves]
         with pytest.MonkeyPatch.context() as patch:
-            save = loop.save_checkpoint
+            save = trainer_module.save_checkpoint
 
             def count(*args: Any, left: list[int] = left, save: Any = save) -> None:
                 save(*args)
@@ -99,7 +99,7 @@ def test_killed_and_resumed_together_is_bit_for_bit(whole: list[Path], tmp_path:
                 if not left[0]:
                     raise Killed
 
-            patch.setattr(loop, "save_checkpoint", count)
+            patch.setattr(trainer_module, "save_checkpoint", count)
             with pytest.raises(Killed):
                 go_on_together(folders, CPU)
     steps = {json.loads(checkpoint(f)[1])["step"] for f in folders if (f / CHECKPOINT).exists()}

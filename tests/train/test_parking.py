@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import outlast.train.loop as loop
+import outlast.train.trainer as trainer_module
 from outlast.cli.progress import sentence
 from outlast.errors import TrainingError
 from outlast.evaluate.run import evaluate_run
@@ -17,9 +17,9 @@ from outlast.report import report
 from outlast.runs import CHECKPOINT, METRICS, read_metrics
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.fleet import Fleet
-from outlast.train.loop import Progress, Trainer
 from outlast.train.optimiser import AdamW
 from outlast.train.session import begin, go_on, load
+from outlast.train.trainer import Progress, Trainer
 from tiny_runs import CPU, InMemory, assert_same_run, checkpoint, tiny
 
 METHODS: list[tuple[str, ...]] = [
@@ -147,13 +147,13 @@ def test_killed_and_resumed_is_the_run_that_was_not(
     assert load_checkpoint(whole)[1]["parked"][1] is not None
     for _ in range(2):
         with pytest.MonkeyPatch.context() as patch:
-            save = loop.save_checkpoint
+            save = trainer_module.save_checkpoint
 
             def last(*args: Any, save: Any = save) -> None:
                 save(*args)
                 raise Killed
 
-            patch.setattr(loop, "save_checkpoint", last)
+            patch.setattr(trainer_module, "save_checkpoint", last)
             with pytest.raises(Killed):
                 go_on(folder, CPU)
     assert go_on(folder, CPU)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-import outlast.train.loop as loop
+import outlast.train.trainer as trainer_module
 from outlast.registry import methods
 from outlast.runs import CHECKPOINT, METRICS, read_metrics
 from outlast.specs import parse
@@ -80,12 +80,12 @@ def killed_in_a_line(patch: pytest.MonkeyPatch, folder: Path) -> None:
             file.write(text[: 2 * len(text) // 3])
         raise Killed
 
-    patch.setattr(loop, "append_metrics", torn)
+    patch.setattr(trainer_module, "append_metrics", torn)
 
 
 def killed_before_saving(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Metrics are written, the checkpoint is not."""
-    patch.setattr(loop, "save_checkpoint", _die)
+    patch.setattr(trainer_module, "save_checkpoint", _die)
 
 
 def killed_before_the_rename(patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -102,13 +102,13 @@ def killed_before_the_rename(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def killed_after_saving(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """The checkpoint is the last thing that was done."""
-    save = loop.save_checkpoint
+    save = trainer_module.save_checkpoint
 
     def last(*args: Any) -> None:
         save(*args)
         raise Killed
 
-    patch.setattr(loop, "save_checkpoint", last)
+    patch.setattr(trainer_module, "save_checkpoint", last)
 
 
 def killed_in_a_block(patch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from test_parking import break_rows
 
-import outlast.train.loop as loop
+import outlast.train.trainer as trainer_module
 from outlast.cli import MISTAKE, main
 from outlast.cli.progress import sentence
 from outlast.errors import SpecError
@@ -22,11 +22,11 @@ from outlast.runs import RESULTS, read_metrics, read_run
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.fleet import Fleet
 from outlast.train.grid import spread
-from outlast.train.loop import Progress
 from outlast.train.session import begin, canonical, finished, go_on, go_on_together
 from outlast.train.settings import RunSpec, Settings
 from outlast.train.stopping import Success, read_stop
 from outlast.train.subset import take_seeds
+from outlast.train.trainer import Progress
 from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, tiny
 
 DAT = "dat(switch=20)"
@@ -200,13 +200,13 @@ def test_killed_and_resumed_is_the_run_that_was_not(
     streaks = set()
     for _ in range(13):
         with pytest.MonkeyPatch.context() as patch:
-            save = loop.save_checkpoint
+            save = trainer_module.save_checkpoint
 
             def last(*args: Any, save: Any = save) -> None:
                 save(*args)
                 raise Killed
 
-            patch.setattr(loop, "save_checkpoint", last)
+            patch.setattr(trainer_module, "save_checkpoint", last)
             with pytest.raises(Killed):
                 go_on(folder, CPU)
             streaks |= set(load_checkpoint(folder)[1]["streaks"])

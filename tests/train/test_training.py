@@ -17,9 +17,9 @@ from outlast.evaluate.run import evaluate_run
 from outlast.runs import read_metrics, read_run
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.fleet import Fleet
-from outlast.train.loop import Progress
 from outlast.train.session import begin, canonical, go_on, load, open_run, pick_device
 from outlast.train.step import Stepper
+from outlast.train.trainer import Progress
 from tiny_runs import CPU, SETTINGS, checkpoint, tiny, trained
 
 # ---- what is written down ----------------------------------------------------------------------

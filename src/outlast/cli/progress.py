@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from outlast.train.loop import Progress as Report
+from outlast.train.trainer import Progress as Report
 
 #: seconds between two plain lines of one run
 QUIET = 15.0

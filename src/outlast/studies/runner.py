@@ -23,7 +23,6 @@ from pathlib import Path
 from outlast.errors import OutlastError, RunFolderError
 from outlast.runs import RUN, read_run
 from outlast.studies.base import Arm, Study
-from outlast.train.loop import Progress
 from outlast.train.rows import alike
 from outlast.train.session import (
     begin_all,
@@ -35,6 +34,7 @@ from outlast.train.session import (
     tested,
 )
 from outlast.train.settings import RunSpec
+from outlast.train.trainer import Progress
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,13 @@ from outlast.evaluate.ladder import evaluate_stack
 from outlast.streams import stream
 from outlast.tasks import Batch
 from outlast.train.data import join
-from outlast.train.loop import Progress, Trainer, tester
 from outlast.train.memory import DRY, even, fit
 from outlast.train.plan import Plan
-from outlast.train.rows import Rows, busy
+from outlast.train.rows import Rows, rows_to_step
 from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
 from outlast.train.stopping import MULTIPLES, SEQUENCES
+from outlast.train.trainer import Progress, Trainer, tester
 
 log = logging.getLogger(__name__)
 Watch = Callable[[Trainer, Progress], None]
@@ -88,7 +88,7 @@ class Fleet:
     def choose(self, clock: int) -> None:
         """Leave out rows that rest at a step, where enough do."""
         rests = [t.rests(row) for t in self.trainers for row in range(len(t.run.seeds))]
-        chosen = busy(rests, clock)
+        chosen = rows_to_step(rests, clock)
         if chosen != self.chosen:
             self.waves, self.chosen = [], chosen  # what the old ones held is free for the new
             self._build(even(len(chosen), self.most))

@@ -34,7 +34,7 @@ USABLE = {"cuda": 0.8, "cpu": 0.5}
 #: what a step takes over what it keeps for the backward pass: gradients on their way, copies
 OVERHEAD = 2.0
 #: copies of a block's data: made, cut into waves, and in the hands of a CUDA graph
-TABLES = 3
+DATA_COPIES = 3
 GIB = 2**30
 #: where Linux tells of its memory, and of a container's
 SYSTEM, CONTAINER = Path("/proc"), Path("/sys/fs/cgroup")
@@ -75,7 +75,7 @@ def fit(
     some, device = len(data.inputs), data.inputs.device
     each = max(1.0, dry_step(rows.part(slice(some)), data, parts, bf16, drawn) / some)
     copies = 2 * sum(table.nbytes for table in rows.tables())  # of a block's start, and a capture's
-    tables = copies + TABLES * block * len(rows) * 3 * data.inputs[0].nbytes
+    tables = copies + DATA_COPIES * block * len(rows) * 3 * data.inputs[0].nbytes
     room = free_memory(device) * USABLE[device.type] * share - tables
     why = f"about {each / GIB:.2g} GiB a seed, {max(0.0, room) / GIB:.3g} GiB to use"
     return _told(len(rows), max(1, int(room // each)), why)

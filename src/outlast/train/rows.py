@@ -91,7 +91,7 @@ class Rows:
 FEW = 4
 
 
-def busy(rests: Sequence[int], clock: int) -> tuple[int, ...]:
+def rows_to_step(rests: Sequence[int], clock: int) -> tuple[int, ...]:
     """The rows to step: all of them, or about half as long as at least half are at rest.
 
     `rests` is the step from which each rests. Those that do not rest yet at `clock` are all in it,

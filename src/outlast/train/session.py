@@ -40,10 +40,10 @@ from outlast.runs import (
 from outlast.tasks import Task
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.fleet import Fleet
-from outlast.train.loop import Progress, Trainer, ended_early
 from outlast.train.plan import setup
 from outlast.train.settings import RunSpec
 from outlast.train.stopping import NEVER, read_stop
+from outlast.train.trainer import Progress, Trainer, ended_early
 
 log = logging.getLogger(__name__)
 
