@@ -10,6 +10,7 @@ import torch
 
 import outlast.train.memory as memory
 from outlast.cli import main
+from outlast.errors import TrainingError
 from outlast.train.memory import even, free_memory
 from outlast.train.session import begin, go_on, go_on_together
 from outlast.train.step import Stepper
@@ -107,6 +108,78 @@ def test_where_memory_is_short_it_is_waves(
     assert main([*command, "--device", "cpu"]) == 0
     lines = [x for x in capsys.readouterr().out.splitlines() if " at most (" in x]
     assert lines == ["5 seeds in 2 waves of 3 at most (about 1.3 GiB a seed, 4 GiB to use)"]
+
+
+def test_tables_that_cannot_fit_are_an_error_before_any_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At what is free and not at what would be used, and before a dry step."""
+    run = tiny(*METHODS, seeds=(0, 1, 2, 3, 4), steps=20, probe=0, block=10)
+    fleet = InMemory(run).fleet
+    settings, task = run.settings, fleet.task
+    tokens = settings.block * 5 * settings.batch * task.tokens(task.lengths[1])
+    copy, data = sum(table.nbytes for table in fleet.rows.tables()), (8 + 8 + 1) * tokens
+    just = copy + data
+    monkeypatch.setattr(memory, "free_memory", lambda _: just)
+    assert fleet.fit().startswith("5 seeds in 5 waves of 1 at most (about ")
+    assert fleet.fit(share=0.01).startswith("5 seeds in 5 waves of 1 at most (about ")
+
+    monkeypatch.setattr(memory, "free_memory", lambda _: just / 2)
+    monkeypatch.setattr(memory, "dry_step", lambda *_: pytest.fail("it is not needed"))
+    with pytest.raises(TrainingError) as refused:
+        fleet.fit()
+    needed, copied, made, there = (f"{n / memory.GIB:.3g}" for n in (just, copy, data, just / 2))
+    assert str(refused.value) == (
+        f"5 seeds in one run take {needed} GiB beside their weights and moments: {copied} for a "
+        f"copy of these, {made} for the data of a block. cpu has {there} GiB free. Train fewer "
+        f"seeds in one run, or with a smaller batch or block; together=1 tries all the same."
+    )
+    monkeypatch.setattr(memory, "free_memory", lambda _: just - 1)
+    with pytest.raises(TrainingError, match="Train fewer seeds"):
+        fleet.fit()
+
+    out = tmp_path / "refused"
+    begin(run, out, CPU)
+    assert main(["resume", str(out), "--device", "cpu"]) == 2
+    assert "error: 5 seeds in one run take" in capsys.readouterr().err
+
+
+def test_who_says_how_many_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda _: 0.0)
+    fleet = InMemory(tiny(seeds=(0, 1, 2), together=2)).fleet
+    assert fleet.fit() == "3 seeds in 2 waves of 2 at most (as told)"
+
+
+def test_a_dry_step_that_does_not_fit_is_made_of_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one if it must be; where that does not fit either, no wave would."""
+    fleet = InMemory(tiny(seeds=tuple(range(12)), probe=0)).fleet
+    tried: list[tuple[int, int]] = []
+    fits = 3
+
+    def measured(rows: Any, data: Any, *_: Any) -> float:
+        tried.append((len(rows), len(data.inputs)))
+        if len(rows) > fits:
+            raise torch.OutOfMemoryError("Tried to allocate 7.00 GiB.\nand more")
+        return len(rows) * 2.0 * memory.GIB
+
+    monkeypatch.setattr(memory, "dry_step", measured)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 13.0 * memory.GIB)
+    assert fleet.fit() == "12 seeds in 4 waves of 3 at most (about 2 GiB a seed, 6.5 GiB to use)"
+    assert tried == [(8, 8), (4, 4), (2, 2)]
+    fits = 0
+    with pytest.raises(
+        TrainingError, match=r"one seed .* smaller batch.*Tried to allocate 7\S+ GiB"
+    ):
+        fleet.fit()
+
+
+def test_tables_that_cannot_be_made_are_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> None:
+        raise torch.OutOfMemoryError("Tried to allocate 70.00 GiB.\nand more")
+
+    monkeypatch.setattr("outlast.train.rows.AdamW", never)
+    with pytest.raises(TrainingError, match=r"of 3 seeds in one run do not fit .* 70\S+ GiB"):
+        InMemory(tiny(seeds=(0, 1, 2)))
 
 
 def test_memory_that_turns_out_short_halves_the_waves(monkeypatch: pytest.MonkeyPatch) -> None:

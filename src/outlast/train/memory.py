@@ -3,7 +3,8 @@
 The weights and moments of all seeds stay on the device; what is large is what a step keeps for its
 backward pass. So a wave is some of the rows: each block of steps is done for one wave after the
 other, and the run is none the wiser. How much a seed takes is measured by a dry step, forward and
-backward, at the longest length.
+backward, at the longest length. Waves do nothing for the tables of all seeds: where a copy of those
+and a block's data are more than there is, that is an error before anything is trained.
 
 A run in waves that is resumed where other memory is free may be cut in other waves, and is then the
 same to float32 rounding only; the setting `together` fixes them.
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from outlast.errors import TrainingError
 from outlast.kernels.loss import part_losses
 from outlast.methods.base import PATHWAYS
 from outlast.tasks import IGNORE, Batch
@@ -33,8 +35,8 @@ DRY = 8
 USABLE = {"cuda": 0.8, "cpu": 0.5}
 #: what a step takes over what it keeps for the backward pass: gradients on their way, copies
 OVERHEAD = 2.0
-#: copies of a block's data: made, cut into waves, and in the hands of a CUDA graph
-DATA_COPIES = 3
+#: copies of a block's data: made, put in order, cut into waves, and in the hands of a CUDA graph
+DATA_COPIES = 4
 GIB = 2**30
 #: where Linux tells of its memory, and of a container's
 SYSTEM, CONTAINER = Path("/proc"), Path("/sys/fs/cgroup")
@@ -72,22 +74,55 @@ def fit(
     """
     if together:
         return _told(len(rows), together, "as told")
-    some, device = len(data.inputs), data.inputs.device
-    each = max(1.0, dry_step(rows.part(slice(some)), data, parts, bf16, drawn) / some)
-    copies = 2 * sum(table.nbytes for table in rows.tables())  # of a block's start, and a capture's
-    tables = copies + DATA_COPIES * block * len(rows) * 3 * data.inputs[0].nbytes
+    device = data.inputs.device
+    copy = sum(table.nbytes for table in rows.tables())
+    batch = sum(page[0].nbytes for page in (data.inputs, data.targets, data.part))
+    pages = block * len(rows) * batch
+    _check(len(rows), copy, pages, device)
+    each = max(1.0, _each(rows, data, parts, bf16, drawn))
+    tables = 2 * copy + DATA_COPIES * pages  # copied at a block's start, and for a capture
     room = free_memory(device) * USABLE[device.type] * share - tables
     why = f"about {each / GIB:.2g} GiB a seed, {max(0.0, room) / GIB:.3g} GiB to use"
     return _told(len(rows), max(1, int(room // each)), why)
 
 
+def _check(rows: int, copy: int, pages: int, device: torch.device) -> None:
+    """What no wave can do without is an error where it is more than all that is free."""
+    needed, free = copy + pages, free_memory(device)
+    if needed > free:
+        raise TrainingError(
+            f"{_seeds(rows)} in one run take {needed / GIB:.3g} GiB beside their weights and "
+            f"moments: {copy / GIB:.3g} for a copy of these, {pages / GIB:.3g} for the data of a "
+            f"block. {device} has {free / GIB:.3g} GiB free. Train fewer seeds in one run, or with "
+            f"a smaller batch or block; together=1 tries all the same."
+        )
+
+
+def _each(rows: Rows, data: Batch, parts: int, bf16: bool, drawn: bool) -> float:
+    """Bytes of one seed's step, by a dry step of those that data are given for, or of fewer."""
+    some = len(data.inputs)
+    try:
+        return dry_step(rows.part(slice(some)), data, parts, bf16, drawn) / some
+    except torch.OutOfMemoryError as error:
+        if some == 1:
+            raise TrainingError(
+                f"a step of one seed does not fit into the memory of {data.inputs.device}: take a "
+                f"smaller batch, model or length ({str(error).splitlines()[0]})"
+            ) from error
+    # only now: the error holds on to what the step had made
+    return _each(rows, data.map(lambda page: page[: some // 2]), parts, bf16, drawn)
+
+
 def _told(rows: int, most: int, why: str) -> Fit:
-    waves = even(rows, most)
-    seeds = f"{rows} seed{'s' * (rows != 1)}"
+    waves, seeds = even(rows, most), _seeds(rows)
     if len(waves) == 1:
         return Fit(waves, f"{seeds} at once ({why})")
     largest = max(w.stop - w.start for w in waves)
     return Fit(waves, f"{seeds} in {len(waves)} waves of {largest} at most ({why})")
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count != 1)}"
 
 
 def dry_step(rows: Rows, data: Batch, parts: int, bf16: bool, drawn: bool = False) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import TrainingError, bad_value
 from outlast.methods.base import Method
 from outlast.registry import methods, tasks
 from outlast.train.optimiser import AdamW
@@ -38,7 +38,20 @@ class Rows:
         """Fresh rows for the seeds of each run in turn; runs too unlike are an error."""
         check_alike(runs)
         each = [(run, decay_of(run), seed) for run in runs for seed in run.seeds]
-        stack = Stack(runs[0].model, tasks.build(runs[0].task), [s for _, _, s in each], device)
+        try:
+            return cls._made(runs[0], each, device)
+        except torch.OutOfMemoryError as error:
+            raise TrainingError(
+                f"the weights and moments of {len(each)} seeds in one run do not fit into the "
+                f"memory of {device}: take fewer seeds, or another device "
+                f"({str(error).splitlines()[0]})"
+            ) from error
+
+    @classmethod
+    def _made(
+        cls, like: RunSpec, each: Sequence[tuple[RunSpec, float | None, int]], device: torch.device
+    ) -> Rows:
+        stack = Stack(like.model, tasks.build(like.task), [s for _, _, s in each], device)
         optimiser = AdamW(
             stack,
             [run.settings.clip for run, _, _ in each],
