@@ -61,3 +61,19 @@ def test_nothing_is_begun_after_the_budget():
     bench = Bench(CPU, seconds=1e-9, repeats=1)
     lstm.cpu(bench)
     assert all(row.ms is None for row in bench.rows)
+
+
+def test_narrow_and_widest_layers_are_measured_too_and_said_to_be_streamed(monkeypatch):
+    asked = []
+    monkeypatch.setattr(lstm, "_measure", lambda _, name, sizes, *__: asked.append((name, sizes)))
+    bench = Bench(CPU, seconds=60, repeats=1)
+    lstm.one(bench)
+    lstm.many(bench)
+    for name, sizes in asked:
+        widths = [width for width, _, _ in sizes]
+        assert set(widths) == {16, 64, 128, 256}
+        assert widths.count(256) < widths.count(128), name  # a few, so that the run stays short
+    monkeypatch.undo()
+    monkeypatch.setattr(lstm, "form", lambda *_: "streamed")
+    lstm._measure(bench, "cpu", [(8, 4, 2)], 2, False)
+    assert bench.rows[-1].note == "plain, 2 seeds, ours streamed"

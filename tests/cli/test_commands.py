@@ -455,6 +455,22 @@ def test_python_dash_m(words: tuple[str, ...]) -> None:
     assert "outlast" in done.stdout
 
 
+@pytest.mark.parametrize("there", [False, True], ids=["no GPU", "a GPU"])
+def test_doctor_says_which_lstm_serves_which_widths(
+    there: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert main(["doctor"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    if there:
+        assert "weights on chip up to width 128, read at every step up to 256" in said
+        assert "lstm of one seed cuDNN up to width 64" in said
+    else:
+        assert "lstm a time loop" in said
+
+
 def test_the_script_is_this_function() -> None:
     (script,) = entry_points(group="console_scripts", name="outlast")
     loaded: Callable[..., int] = script.load()

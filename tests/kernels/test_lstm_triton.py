@@ -168,7 +168,7 @@ def test_it_is_not_taken_on_the_cpu_nor_for_float64():
     assert back_end(projected.float(), weight.float()) is reference
 
 
-# ---- where it cannot be taken on a GPU, that is said once ----------------------------------------
+# ---- where it cannot be taken on a GPU, or not at its best, that is said once --------------------
 
 
 class OnGpu(torch.Tensor):
@@ -199,16 +199,41 @@ def test_a_slow_lstm_on_a_gpu_is_told_once(monkeypatch, caplog, width, triton, s
     assert re.search(says, record.getMessage())
 
 
+@pytest.mark.parametrize("precision", PRECISIONS, indirect=True)
+@pytest.mark.parametrize("width", [16, 128, 129, 256, 257])
+def test_which_form_serves_which_width_is_told_once(monkeypatch, caplog, width, precision):
+    from outlast.kernels.lstm import triton as fused
+
+    op._tell.cache_clear()
+    caplog.set_level("INFO", op.__name__)
+    projected, _, weight, *_ = inputs = [a.float() for a in lstm_inputs(1, 1, width, 1)]
+    monkeypatch.setattr(fused, "forward", reference.forward)  # it is the choice that is looked at
+    projected = inputs[0] = projected.as_subclass(OnGpu)
+    for _ in range(2):
+        op._lstm(*inputs)
+    on_chip = width <= 128 and precision == "high"
+    wanted = "on chip" if on_chip else "streamed" if width <= 256 else "step by step"
+    assert op.form(projected, weight) == wanted
+    told = [(r.levelname, r.args[0]) for r in caplog.records]
+    level = {"on chip": [], "streamed": ["INFO"], "step by step": ["WARNING"]}[wanted]
+    assert told == [(name, width) for name in level]
+    if wanted == "streamed":
+        assert "reads its weights at every step" in caplog.text
+
+
 def test_on_the_cpu_there_is_nothing_to_tell(caplog):
     op._tell.cache_clear()
+    caplog.set_level("INFO", op.__name__)
     op._lstm(*lstm_inputs(2, 1, 264, 1))
     assert not caplog.records
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_a_slow_lstm_is_told_and_a_fused_one_not(caplog):
+@pytest.mark.parametrize("precision", ["high"], indirect=True)
+def test_on_a_gpu_a_slow_lstm_is_told_and_one_on_chip_not(caplog, precision):
     op._tell.cache_clear()
-    for width in (256, 264, 264):
+    caplog.set_level("INFO", op.__name__)
+    for width in (128, 256, 256, 264, 264):
         inputs = (a.to("cuda", torch.float32) for a in lstm_inputs(2, 1, width))
         lstm(*inputs)
-    assert [r.args[0] for r in caplog.records] == [264]
+    assert [(r.levelname, r.args[0]) for r in caplog.records] == [("INFO", 256), ("WARNING", 264)]

@@ -3,7 +3,8 @@
 Both sides are a whole layer: the product with the inputs, the recurrence, and the gradients of the
 inputs and of all weights. Peers are torch's layer in float16 and float32 (cuDNN's on a GPU). What
 is said to be graphed is replayed as a CUDA graph, which takes the host's share away from all.
-Where one seed goes by cuDNN (the note says so), our kernel stands beside it as `ours, fused`.
+Where one seed goes by cuDNN (the note says so), our kernel stands beside it as `ours, fused`; the
+note also says where our kernel's weights are not on chip but read at every step (`streamed`).
 
 The error is the norm of the difference from torch's layer in float64 over its norm, the largest of
 the output and the gradients.
@@ -25,10 +26,13 @@ from outlast.bench.graphs import captured
 from outlast.bench.timing import Bench, Side
 from outlast.bench.warm import side_by_side
 from outlast.kernels.lstm.layer import SWITCH, cudnn_wins
+from outlast.kernels.lstm.op import form
 from outlast.mixers.lstm import LSTM
 from outlast.train.session import precision
 
 WIDTHS, LENGTHS, BATCHES = (64, 128), (64, 256, 1024), (16, 128)
+#: a narrow layer and the widest that is fused, at a few sizes
+EDGES = (16, 256)
 SEEDS = 32
 
 
@@ -161,12 +165,14 @@ def _measure(
             what = f"width {width}, {steps} steps, {batch} rows"
             note = ("graphed, " if graphed else "plain, ") + f"{seeds} seed{'s' * (seeds > 1)}"
             note += ", ours by cuDNN" if case.by_cudnn() else ""
+            note += ", ours streamed" if form(case.x, case.weights[1]) == "streamed" else ""
             bench.compare(section, what, sides, errors, note)
 
 
 def one(bench: Bench) -> None:
     """One seed, graphed, by width, steps and rows."""
     sizes = [(w, t, b) for w in WIDTHS for t in LENGTHS for b in BATCHES]
+    sizes += [(w, t, 128) for w in EDGES for t in (64, 256)]
     _measure(bench, "one", sizes, 1, True)
 
 
@@ -177,7 +183,8 @@ def plain(bench: Bench) -> None:
 
 def many(bench: Bench) -> None:
     """Many seeds in one call against a loop over them."""
-    _measure(bench, "many", [(w, t, 128) for w in WIDTHS for t in (64, 256)], SEEDS, True)
+    sizes = [(w, t, 128) for w in WIDTHS for t in (64, 256)] + [(w, 64, 128) for w in EDGES]
+    _measure(bench, "many", sizes, SEEDS, True)
 
 
 def cpu(bench: Bench) -> None:
@@ -190,7 +197,7 @@ def cpu(bench: Bench) -> None:
 
 def prepare(bench: Bench, sections: Sequence[str]) -> None:
     """Compile what the sections will use, side by side."""
-    jobs = [(width, half) for width in WIDTHS for half in (False, True)]
+    jobs = [(width, half) for width in (*WIDTHS, *EDGES) for half in (False, True)]
     side_by_side(_compile, jobs, max(1.0, bench.left() / 3))
 
 

@@ -38,7 +38,9 @@ def main() -> None:
         table.add_row("cuda", "no device: everything runs on the CPU")
     fused = cuda and has_triton()
     plain = "operations of torch, one by one"
-    table.add_row("lstm", "fused over time (Triton) up to width 256" if fused else "a time loop")
+    table.add_row("lstm", _lstm() if fused else "a time loop")
+    if cuda:
+        table.add_row("lstm of one seed", _lstm_alone())
     sdpa = "torch's scaled_dot_product_attention"
     table.add_row(
         "attention", f"{sdpa}; short sequences in one program (Triton)" if fused else sdpa
@@ -52,3 +54,23 @@ def main() -> None:
     table.add_row("norm, gelu, losses, AdamW", "fused for all seeds (Triton)" if fused else plain)
     table.add_row("a training step", "captured as a CUDA graph" if cuda else plain)
     console.print(table)
+
+
+def _lstm() -> str:
+    """Which form of the fused kernel serves which widths."""
+    from outlast.kernels.lstm import resident, streamed
+
+    return (
+        f"fused over time (Triton): weights on chip up to width {resident.MOST_UNITS}, read at "
+        f"every step up to {streamed.MOST_UNITS} or with precision=fp32; beyond, a time loop"
+    )
+
+
+def _lstm_alone() -> str:
+    """Where cuDNN is taken instead."""
+    from outlast.kernels.lstm import layer
+
+    return (
+        f"cuDNN up to width {layer.WIDEST}, and where it would be a time loop "
+        f"({layer.SWITCH}=auto | fused | cudnn)"
+    )

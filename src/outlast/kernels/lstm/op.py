@@ -43,21 +43,43 @@ def back_end(projected: Tensor, weight: Tensor) -> ModuleType:
     return reference
 
 
-@cache  # once for each
-def _tell(width: int, kind: torch.dtype) -> None:
-    """Say that the fused kernel could not be had on a GPU, and what would do."""
-    takes = "Triton, which is not installed"
-    if has_triton():
-        from outlast.kernels.lstm.streamed import MOST_UNITS
+def form(projected: Tensor, weight: Tensor) -> str:
+    """How the recurrence would run: `on chip`, `streamed`, or `step by step` by the reference."""
+    if back_end(projected, weight) is reference:
+        return "step by step"
+    from outlast.kernels.lstm import resident, triton
 
-        takes = f"widths up to {MOST_UNITS}, in float32 or bfloat16"
-    log.warning(
-        "an LSTM of width %d in %s goes step by step, which is slow on a GPU: the fused kernel "
-        "wants %s",
-        width,
-        str(kind).removeprefix("torch."),
-        takes,
-    )
+    return "on chip" if triton.kernel(weight.shape[-1])[0] is resident else "streamed"
+
+
+@cache  # once for each
+def _tell(form: str, width: int, kind: torch.dtype) -> None:
+    """Say where an LSTM on a GPU is not as fast as a narrower one would be, and what would do."""
+    if form == "streamed":
+        from outlast.kernels.lstm.resident import MOST_UNITS
+
+        log.info(
+            "an LSTM of width %d reads its weights at every step: they stay on chip up to width "
+            "%d, where products are of ten bits (tf32, bf16)",
+            width,
+            MOST_UNITS,
+        )
+    elif form == "step by step":
+        log.warning(
+            "an LSTM of width %d in %s goes step by step, which is slow on a GPU: the fused kernel "
+            "wants %s",
+            width,
+            str(kind).removeprefix("torch."),
+            _wanted(),
+        )
+
+
+def _wanted() -> str:
+    if not has_triton():
+        return "Triton, which is not installed"
+    from outlast.kernels.lstm.streamed import MOST_UNITS
+
+    return f"widths up to {MOST_UNITS}, in float32 or bfloat16"
 
 
 def lstm(
@@ -89,9 +111,9 @@ def stacked(
 def _lstm(
     projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    if projected.is_cuda:
+        _tell(form(projected, weight), weight.shape[-1], projected.dtype)
     chosen = back_end(projected, weight)
-    if chosen is reference and projected.is_cuda:
-        _tell(weight.shape[-1], projected.dtype)
     hidden, last, cell, gates = chosen.forward(projected, bias, weight, h0, c0)
     return hidden, last, cell[:, :, -1].clone(), cell, gates
 
