@@ -5,7 +5,7 @@
 4 blocks of (lstm | attention > mlp), AdamW with clipping, each seed on a batch of its own, over
 and over: making data costs it nothing. Products are in JAX's own default precision (tf32 on recent
 NVIDIA GPUs). Prints milliseconds a step and steps of a seed a second: the median of 20 turns of
-three steps, after what it took to compile. Without JAX it says so and leaves.
+three steps, after what it took to compile. Without JAX it is an error that says so.
 
 The blocks are one scan, so that XLA compiles one of them and not each; `--unroll 4` writes all of
 them out, which takes several times as long to compile and may run a little faster.
@@ -14,20 +14,23 @@ them out, which takes several times as long to compile and may run a little fast
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from functools import partial
 from pathlib import Path
 
+from outlast.runs import write_json
+
 try:
     import jax
     import jax.numpy as jnp
     import numpy as np
-except ImportError:
-    print("jax is not installed: nothing to compare with (pip install 'jax[cuda12]')")
-    sys.exit(0)
+except ImportError as error:
+    sys.exit(
+        f"error: JAX cannot be imported ({error}), so there is nothing to compare with; "
+        f"pip install 'jax[cuda12]', or jax for the CPU"
+    )
 
 STEPS, TURNS = 3, 20
 RATE, DECAY, CLIP, BETA1, BETA2, EPSILON = 2e-3, 0.01, 1.0, 0.9, 0.999, 1e-8
@@ -186,6 +189,8 @@ def main() -> None:
     parser.add_argument("--unroll", type=int, default=1, help="blocks that are written out")
     parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
     given = parser.parse_args()
+    if given.out is not None and (given.out.is_dir() or not given.out.parent.is_dir()):
+        parser.error(f"--out={given.out}: expected a file in a folder that is there")
     rows = []
     print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}, median of {given.turns}")
     sizes = (given.blocks, given.width, given.batch, given.tokens, given.turns, given.unroll)
@@ -196,8 +201,8 @@ def main() -> None:
         print(f"{seeds:4d} seeds {ms:9.3f} ms  {each}, compiled in {compiled:.0f} s", flush=True)
         rows.append({"seeds": seeds, "ms": ms, "seed_steps_per_second": rate})
         rows[-1]["compiled_in_seconds"] = compiled
-    if given.out is not None:
-        given.out.write_text(json.dumps({"jax": jax.__version__, "rows": rows}, indent=1))
+        if given.out is not None:  # after each: a run that is stopped has kept what it knew
+            write_json(given.out, {"jax": jax.__version__, "rows": rows})
 
 
 if __name__ == "__main__":

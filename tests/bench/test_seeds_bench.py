@@ -1,9 +1,13 @@
 """The bench of many seeds: its peer is the same model; what its rows and its figure say."""
 
+import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 import torch
 
 import outlast.train.trainer as trainer_module
@@ -142,11 +146,50 @@ def test_the_time_of_the_data_is_without_the_plan(monkeypatch):
     assert made == [(TINY.block, TINY.batch)]
 
 
-def test_without_jax_its_peer_says_so_and_leaves():
+def test_without_jax_its_peer_is_a_clear_error():
     blocked = f"import sys, runpy; sys.modules['jax'] = None; runpy.run_path({str(JAX)!r})"
     found = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True)
-    assert found.returncode == 0
-    assert "jax is not installed" in found.stdout
+    assert found.returncode == 1
+    assert found.stderr.startswith("error: JAX cannot be imported (")
+    assert "pip install" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.fixture
+def jax_peer(monkeypatch):
+    """The program with a stand-in for JAX, which cannot compute."""
+    numpy, devices = SimpleNamespace(), [SimpleNamespace(device_kind="none")]
+    jax = SimpleNamespace(__version__="0", devices=lambda: devices, numpy=numpy)
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
+    spec = importlib.util.spec_from_file_location("jax_seeds", JAX)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_jax_took_is_kept_after_each_number_of_seeds(jax_peer, monkeypatch, tmp_path):
+    out = tmp_path / "jax.json"
+
+    def cut_short(seeds, *_):
+        if seeds == 3:
+            raise KeyboardInterrupt
+        return 1.0, 2.0 * seeds
+
+    monkeypatch.setattr(jax_peer, "measure", cut_short)
+    monkeypatch.setattr(sys, "argv", ["jax_seeds.py", "--seeds", "1", "2", "3", "--out", str(out)])
+    with pytest.raises(KeyboardInterrupt):
+        jax_peer.main()
+    assert [(r["seeds"], r["ms"]) for r in json.loads(out.read_text())["rows"]] == [(1, 2), (2, 4)]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_where_jax_cannot_write_is_told_before_it_measures(jax_peer, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(jax_peer, "measure", lambda *_: pytest.fail("it is too early"))
+    monkeypatch.setattr(sys, "argv", ["jax_seeds.py", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        jax_peer.main()
+    assert "expected a file in a folder that is there" in capsys.readouterr().err
 
 
 def test_blocks_by_length_stand_beside_padded_ones():
