@@ -20,17 +20,34 @@ TILE = 2048  # numbers of one of the three in a program
 
 
 @triton.jit
-def _places(count, heads, tokens, TALL: tl.constexpr):
-    """Of each row of this program's tile: its number, batch row, token and head; if it is there.
+def _tile(
+    count,
+    heads,
+    tokens,
+    D: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TALL: tl.constexpr,
+    HEADS_FIRST: tl.constexpr,
+):
+    """Where the heads of this program lie, and the first `COLUMNS` numbers of each.
 
-    Only what is the same for the whole program is divided as a long number.
+    Of each head its batch row and token; of each number its place in the packed projection, where
+    keys are `heads * D` after queries and values as much again, its place in a table of one of the
+    three, with tokens or heads first, and whether it is there at all. Only what is the same for the
+    whole program is divided as a long number.
     """
     first = tl.program_id(0).to(tl.int64) * TALL
-    token = first // heads
+    before = first // heads
     local = (first % heads).to(tl.int32) + tl.arange(0, TALL)
-    later = (token % tokens).to(tl.int32) + local // heads
+    later = (before % tokens).to(tl.int32) + local // heads
     row = first + tl.arange(0, TALL)
-    return row, token // tokens + later // tokens, later % tokens, local % heads, row < count
+    batch, token, head = before // tokens + later // tokens, later % tokens, local % heads
+    columns = tl.arange(0, WIDTH)[None, :]
+    inside = (row < count)[:, None] & (columns < COLUMNS)
+    packed = ((batch * tokens + token) * 3 * heads + head)[:, None] * D + columns
+    alone = (batch * heads + head) * tokens + token if HEADS_FIRST else row
+    return batch, token, packed, alone[:, None] * D + columns, inside
 
 
 @triton.jit
@@ -47,18 +64,13 @@ def _forward(
     WIDTH: tl.constexpr,
     TALL: tl.constexpr,
 ):
-    row, batch, token, head, real = _places(count, heads, tokens, TALL)
-    columns = tl.arange(0, WIDTH)
-    inside = real[:, None] & (columns < D)[None, :]
-    own = ((batch * tokens + token) * 3 * heads + head) * D
-    there = packed + own[:, None] + columns[None, :]
-    at = row[:, None] * D + columns[None, :]
+    _, _, there, at, inside = _tile(count, heads, tokens, D, D, WIDTH, TALL, False)
     for which in tl.static_range(2):
-        x = tl.load(there + which * heads * D, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(packed + there + which * heads * D, mask=inside, other=0.0).to(tl.float32)
         x *= (1 / tl.sqrt(tl.sum(x * x, 1) / D + eps))[:, None]
         out = q if which == 0 else k
         tl.store(out + at, x.to(out.dtype.element_ty), mask=inside)
-    tl.store(v + at, tl.load(there + 2 * heads * D, mask=inside), mask=inside)
+    tl.store(v + at, tl.load(packed + there + 2 * heads * D, mask=inside), mask=inside)
 
 
 @triton.jit
@@ -76,12 +88,7 @@ def _backward(
     WIDTH: tl.constexpr,
     TALL: tl.constexpr,
 ):
-    _, batch, token, head, real = _places(count, heads, tokens, TALL)
-    columns = tl.arange(0, WIDTH)
-    inside = real[:, None] & (columns < D)[None, :]
-    own = ((batch * tokens + token) * 3 * heads + head) * D
-    there = own[:, None] + columns[None, :]
-    at = (((batch * heads + head) * tokens + token) * D)[:, None] + columns[None, :]
+    _, _, there, at, inside = _tile(count, heads, tokens, D, D, WIDTH, TALL, True)
     for which in tl.static_range(2):
         above = dq if which == 0 else dk
         x = tl.load(packed + there + which * heads * D, mask=inside, other=0.0).to(tl.float32)
@@ -95,9 +102,9 @@ def _backward(
 
 
 @triton.jit
-def _angles(cos, sin, batch, token, tokens, rows, columns, inside, HALF: tl.constexpr):
-    """Of each row of a tile; `rows` rows of the batch share a table."""
-    at = ((batch // rows) * tokens + token)[:, None] * HALF + columns[None, :]
+def _angles(cos, sin, batch, token, tokens, rows, inside, HALF: tl.constexpr, WIDTH: tl.constexpr):
+    """Cosine and sine of each pair of a tile; `rows` rows of the batch share a table."""
+    at = ((batch // rows) * tokens + token)[:, None] * HALF + tl.arange(0, WIDTH)[None, :]
     return tl.load(cos + at, mask=inside, other=0.0), tl.load(sin + at, mask=inside, other=0.0)
 
 
@@ -117,12 +124,10 @@ def _turned_forward(
     WIDTH: tl.constexpr,
     TALL: tl.constexpr,
 ):
-    row, batch, token, head, real = _places(count, heads, tokens, TALL)
-    columns = tl.arange(0, WIDTH)
-    inside = real[:, None] & (columns < HALF)[None, :]
-    there = ((batch * tokens + token) * 3 * heads + head)[:, None] * 2 * HALF + columns[None, :]
-    at = row[:, None] * 2 * HALF + columns[None, :]
-    c, s = _angles(cos, sin, batch, token, tokens, rows, columns, inside, HALF)
+    batch, token, there, at, inside = _tile(
+        count, heads, tokens, 2 * HALF, HALF, WIDTH, TALL, False
+    )
+    c, s = _angles(cos, sin, batch, token, tokens, rows, inside, HALF, WIDTH)
     for which in tl.static_range(2):
         here = packed + there + which * heads * 2 * HALF
         a = tl.load(here, mask=inside, other=0.0).to(tl.float32)
@@ -151,12 +156,8 @@ def _turned_backward(
     WIDTH: tl.constexpr,
     TALL: tl.constexpr,
 ):
-    _, batch, token, head, real = _places(count, heads, tokens, TALL)
-    columns = tl.arange(0, WIDTH)
-    inside = real[:, None] & (columns < HALF)[None, :]
-    there = ((batch * tokens + token) * 3 * heads + head)[:, None] * 2 * HALF + columns[None, :]
-    at = ((batch * heads + head) * tokens + token)[:, None] * 2 * HALF + columns[None, :]
-    c, s = _angles(cos, sin, batch, token, tokens, rows, columns, inside, HALF)
+    batch, token, there, at, inside = _tile(count, heads, tokens, 2 * HALF, HALF, WIDTH, TALL, True)
+    c, s = _angles(cos, sin, batch, token, tokens, rows, inside, HALF, WIDTH)
     for which in tl.static_range(2):
         above = (dq if which == 0 else dk) + at
         a = tl.load(above, mask=inside, other=0.0).to(tl.float32)
