@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from outlast.bench import BENCHES, bench_module, tra
+from outlast.bench import BENCHES, bench_module, timing, tra
 from outlast.bench.timing import Bench, Row, line
 from outlast.cli.bench_ import main
 from outlast.errors import SpecError
@@ -47,7 +47,32 @@ def test_nothing_is_begun_after_the_budget():
 def test_memory_of_a_run_is_seen():
     bench = Bench(CPU, seconds=60, repeats=1)
     found = bench.peak(lambda: torch.ones(1 << 25))  # 128 MiB
-    assert found != found or found > 100
+    assert found is None or found > 100
+
+
+def test_where_memory_cannot_be_seen_nothing_is_said(monkeypatch):
+    monkeypatch.setattr(timing, "_resident", lambda _: None)
+    bench = Bench(CPU, seconds=60, repeats=1)
+    assert bench.peak(lambda: pytest.fail("it need not run")) is None
+
+
+def test_rows_of_the_cpu_stand_in_the_same_table_and_budget():
+    bench = Bench(torch.device("cuda"), seconds=1e-9, repeats=1)
+    small = bench.on_cpu()
+    assert small.device == CPU
+    assert small.left() <= 0
+    small.add(Row("cpu", "what", "ours", 1.0))
+    assert bench.rows == small.rows != []
+
+
+def test_an_error_without_a_word_is_told_by_its_name():
+    bench = Bench(CPU, seconds=60, repeats=1)
+
+    def never():
+        raise NotImplementedError
+
+    bench.compare("section", "what", {"ours": never})
+    assert bench.rows[0].note == "n/a: NotImplementedError()"
 
 
 @pytest.mark.parametrize("given", [{"seconds": 0}, {"seconds": 1, "repeats": 0}])

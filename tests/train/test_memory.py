@@ -159,7 +159,7 @@ def test_a_dry_step_that_does_not_fit_is_made_of_fewer(monkeypatch: pytest.Monke
     def measured(rows: Any, data: Any, *_: Any) -> float:
         tried.append((len(rows), len(data.inputs)))
         if len(rows) > fits:
-            raise torch.OutOfMemoryError("Tried to allocate 7.00 GiB.\nand more")
+            raise torch.OutOfMemoryError("Tried to allocate 7.00 GiB.")
         return len(rows) * 2.0 * memory.GIB
 
     monkeypatch.setattr(memory, "dry_step", measured)
@@ -175,7 +175,7 @@ def test_a_dry_step_that_does_not_fit_is_made_of_fewer(monkeypatch: pytest.Monke
 
 def test_tables_that_cannot_be_made_are_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> None:
-        raise torch.OutOfMemoryError("Tried to allocate 70.00 GiB.\nand more")
+        raise torch.OutOfMemoryError("Tried to allocate 70.00 GiB.")
 
     monkeypatch.setattr("outlast.train.rows.AdamW", never)
     with pytest.raises(TrainingError, match=r"of 3 seeds in one run do not fit .* 70\S+ GiB"):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from outlast.bench.graphs import captured
-from outlast.bench.timing import Bench, Side
+from outlast.bench.timing import Bench, Side, counted
 from outlast.bench.warm import side_by_side
 from outlast.kernels.lstm.layer import SWITCH, cudnn_wins
 from outlast.kernels.lstm.op import form
@@ -163,7 +163,7 @@ def _measure(
             case = Case.draw(bench.device, width, steps, batch, seeds)
             sides, errors = _sides(case, graphed, halves)
             what = f"width {width}, {steps} steps, {batch} rows"
-            note = ("graphed, " if graphed else "plain, ") + f"{seeds} seed{'s' * (seeds > 1)}"
+            note = ("graphed, " if graphed else "plain, ") + counted(seeds)
             note += ", ours by cuDNN" if case.by_cudnn() else ""
             note += ", ours streamed" if form(case.x, case.weights[1]) == "streamed" else ""
             bench.compare(section, what, sides, errors, note)
@@ -189,10 +189,8 @@ def many(bench: Bench) -> None:
 
 def cpu(bench: Bench) -> None:
     """Small layers on the CPU: one seed and eight."""
-    small = Bench(torch.device("cpu"), max(bench.left(), 1e-3), bench.repeats, bench.say)
-    _measure(small, "cpu", [(32, 32, 16)], 1, False)
-    _measure(small, "cpu many", [(32, 32, 16)], 8, False)
-    bench.rows += small.rows
+    _measure(bench.on_cpu(), "cpu", [(32, 32, 16)], 1, False)
+    _measure(bench.on_cpu(), "cpu many", [(32, 32, 16)], 8, False)
 
 
 def prepare(bench: Bench, sections: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ from outlast.bench.figure import draw, seeds_of
 from outlast.bench.graphs import busy, captured
 from outlast.bench.mps import shared
 from outlast.bench.plain import FULL, SMALL, Size, peer_batch, peer_step
-from outlast.bench.timing import Bench, Row, Side
+from outlast.bench.timing import Bench, Row, Side, counted, not_run
 from outlast.bench.warm import side_by_side
 from outlast.train.fleet import Fleet
 from outlast.train.session import precision
@@ -113,11 +113,6 @@ class Loop:
         return rates(self.seeds, self.tokens, ms)
 
 
-def counted(seeds: int) -> str:
-    """1 seed, 2 seeds."""
-    return f"{seeds} seed{'s' * (seeds > 1)}"
-
-
 def rates(seeds: int, tokens: int, ms: float) -> str:
     """Steps of a seed in a second, and millions of tokens."""
     each = seeds / ms * 1e3
@@ -136,7 +131,7 @@ def _with_memory(bench: Bench, make: Callable[[], Loop]) -> tuple[Loop | str, fl
     try:
         loop = make()
     except RuntimeError as error:
-        return f"n/a: {str(error).splitlines()[0][:80]}", None
+        return not_run(error), None
     return loop, (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else None
 
 
@@ -242,7 +237,7 @@ def _processes(bench: Bench, size: Size) -> Row:
     try:
         rate, served = shared(PROCESSES, make, SECONDS, min(PATIENCE, bench.left()))
     except RuntimeError as error:
-        row.note = f"n/a: {str(error).splitlines()[0][:80]}"
+        row.note = not_run(error)
         return row
     row.ms = 1e3 * PROCESSES / rate
     row.note = rates(PROCESSES, peer_batch(size, torch.device("cpu")).inputs.numel(), row.ms)
@@ -322,13 +317,12 @@ def lengths(bench: Bench) -> None:
 
 def cpu(bench: Bench) -> None:
     """A small model on the CPU: seeds together, against one at a time, and a whole block."""
-    small = Bench(torch.device("cpu"), max(bench.left(), 1e-3), bench.repeats, bench.say)
+    small = bench.on_cpu()
     _group(small, "cpu", "auto", (1, 2, 8), set(), SMALL)
     _peers(small, "cpu peers", 8, SMALL)
     if bench.repeats > 2:
         _shares(small, "cpu loop", 8, SMALL)
         _by_length(small, "cpu lengths", "auto", 8, SMALL)
-    bench.rows += small.rows
 
 
 def prepare(bench: Bench, sections: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ Side = Callable[[], Any]
 REPEATS, WARM_UP = 20, 2
 #: clock cycles the GPU idles before a measurement, so that the host can queue all of it
 HEAD_START = 6_000_000
+#: what may go wrong on one side without ending the others
+FAILURES = (RuntimeError, ImportError)
 
 
 @dataclass
@@ -102,8 +104,8 @@ class Bench:
                 for _ in range(WARM_UP if self.repeats > 1 else 1):
                     side()
                 self.wait()
-            except (RuntimeError, ImportError, NotImplementedError) as error:
-                failed[name] = f"n/a: {str(error).splitlines()[0][:80]}"
+            except FAILURES as error:
+                failed[name] = not_run(error)
         able = {name: side for name, side in sides.items() if name not in failed}
         times: dict[str, list[float]] = {name: [] for name in able}
         for _ in range(self.repeats):
@@ -130,8 +132,12 @@ class Bench:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def peak(self, side: Side) -> float:
-        """MiB that one run needs beyond what was there before it."""
+    def on_cpu(self) -> Bench:
+        """The same on the CPU: rows go to the same table, within the same budget."""
+        return replace(self, device=torch.device("cpu"))
+
+    def peak(self, side: Side) -> float | None:
+        """MiB that one run needs beyond what was there before it; None where it cannot be seen."""
         if self.device.type == "cuda":
             self.wait()
             torch.cuda.reset_peak_memory_stats()
@@ -143,7 +149,7 @@ class Bench:
         before = _resident("VmRSS")
         reset = Path("/proc/self/clear_refs")
         if before is None or not reset.exists():
-            return float("nan")
+            return None
         reset.write_text("5")  # forget the highest mark
         side()
         return (_resident("VmHWM") or before) - before
@@ -164,6 +170,16 @@ def _resident(name: str) -> float | None:
         return None
     found = re.search(rf"^{name}:\s+(\d+) kB", account.read_text(), re.MULTILINE)
     return int(found[1]) / 1024 if found else None
+
+
+def not_run(error: Exception) -> str:
+    """The note of a side that cannot be had: the first line of why."""
+    return f"n/a: {(str(error) or repr(error)).splitlines()[0][:80]}"
+
+
+def counted(seeds: int) -> str:
+    """1 seed, 2 seeds."""
+    return f"{seeds} seed{'s' * (seeds > 1)}"
 
 
 def line(row: Row) -> str:

@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 
 from outlast.bench.graphs import captured
-from outlast.bench.timing import Bench, Row, Side
+from outlast.bench.timing import FAILURES, Bench, Row, Side, not_run
 from outlast.bench.tra_sides import (
     BATCH,
-    FAILURES,
     HEADS,
     PLAIN,
     Inputs,
@@ -169,7 +168,7 @@ def _memory(bench: Bench, what: str, sides: dict[str, Side]) -> None:
             side()
             row = Row("memory", what, name, None, mib=bench.peak(side))
         except RuntimeError as error:
-            row = Row("memory", what, name, None, note=f"n/a: {str(error).splitlines()[0][:80]}")
+            row = Row("memory", what, name, None, note=not_run(error))
         bench.add(row)
 
 
@@ -195,14 +194,13 @@ def decode(bench: Bench, lengths: Sequence[int] = CACHES) -> None:
 
 def cpu(bench: Bench) -> None:
     """Blocks of plain torch against the reference, on the CPU."""
-    small = Bench(torch.device("cpu"), max(bench.left(), 1e-3), bench.repeats, bench.say)
+    small, both = bench.on_cpu(), {"eager": eager, "tra": fused}
     for length in (4096, 8192) if bench.repeats > 2 else (256,):
         data = Inputs.draw(small, (1, 2, length, 64))
-        sides = {name: data.side(f, True) for name, f in (("eager", eager), ("tra", fused))}
+        sides = {name: data.side(attend, True) for name, attend in both.items()}
         _memory(small, f"cpu, n {length}, width 64", sides)
-        errors = {name: data.error(f, True) for name, f in (("eager", eager), ("tra", fused))}
+        errors = data.errors(True, both)
         small.compare("cpu", f"n {length}, width 64, fwd+bwd", sides, errors, data.words())
-    bench.rows += small.rows
 
 
 def against_libraries(bench: Bench) -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outlast.bench.timing import Bench, Side
+from outlast.bench.timing import FAILURES, Bench, Side
 from outlast.kernels.entmax import entmax15
 from outlast.kernels.tra import reference, threshold_relative_attention
 from outlast.kernels.tra.setting import Setting
@@ -24,8 +24,6 @@ EARLY = 2.0**-24
 PEERS = {"sdpa flash": "FLASH_ATTENTION", "sdpa cudnn": "CUDNN_ATTENTION"}
 #: heads whose kept keys are counted
 COUNTED = 4
-#: what may go wrong on one side without ending the others
-FAILURES = (RuntimeError, ImportError, NotImplementedError)
 
 Attend = Callable[..., Tensor]
 

@@ -30,14 +30,12 @@ def main(
         out: A JSON file for the numbers; where a bench has a figure, it lies beside as PNG.
         run: The folder of a trained run, for the section `trained` of tra.
     """
-    import json
-
     import torch
 
     from outlast.bench import bench_module
     from outlast.bench.timing import REPEATS, Bench
     from outlast.errors import bad_value
-    from outlast.runs import write_text
+    from outlast.runs import write_json
     from outlast.train.session import pick_device
 
     module = bench_module(name)
@@ -65,8 +63,7 @@ def main(
             module.SECTIONS[section](bench)
         finally:  # after each: a run that is stopped has kept what it knew
             if out is not None:
-                text = json.dumps(facts | {"rows": bench.records()}, indent=1)
-                write_text(out, text)
+                write_json(out, facts | {"rows": bench.records()})
         if where.type == "cuda":
             torch.cuda.empty_cache()
     if out is not None and hasattr(module, "draw"):

@@ -37,6 +37,15 @@ def _put(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and state; a damaged, cut or foreign file is a clear error."""
+    return _read(folder, with_tensors=True)
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """The state alone, without reading the tensors."""
+    return _read(folder, with_tensors=False)[1]
+
+
+def _read(folder: Path, with_tensors: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
     path = folder / CHECKPOINT
     if not path.exists():
         raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was saved there yet")
@@ -50,7 +59,8 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             state = json.loads(header)
             if not isinstance(state, dict):
                 raise ValueError("its header is not a JSON object")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = file.keys() if with_tensors else ()
+            tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, ValueError) as error:
         raise RunFolderError(f"{path} is damaged or cut short: {error}") from None
     if state.get("format") != FORMAT:

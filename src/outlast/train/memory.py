@@ -107,7 +107,7 @@ def _each(rows: Rows, data: Batch, parts: int, bf16: bool, drawn: bool) -> float
         if some == 1:
             raise TrainingError(
                 f"a step of one seed does not fit into the memory of {data.inputs.device}: take a "
-                f"smaller batch, model or length ({str(error).splitlines()[0]})"
+                f"smaller batch, model or length ({error})"
             ) from error
     # only now: the error holds on to what the step had made
     return _each(rows, data.map(lambda page: page[: some // 2]), parts, bf16, drawn)

@@ -43,8 +43,7 @@ class Rows:
         except torch.OutOfMemoryError as error:
             raise TrainingError(
                 f"the weights and moments of {len(each)} seeds in one run do not fit into the "
-                f"memory of {device}: take fewer seeds, or another device "
-                f"({str(error).splitlines()[0]})"
+                f"memory of {device}: take fewer seeds, or another device ({error})"
             ) from error
 
     @classmethod

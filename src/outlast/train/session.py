@@ -38,7 +38,7 @@ from outlast.runs import (
     write_json,
 )
 from outlast.tasks import Task
-from outlast.train.checkpoint import load_checkpoint
+from outlast.train.checkpoint import load_state
 from outlast.train.fleet import Fleet
 from outlast.train.plan import setup
 from outlast.train.settings import RunSpec
@@ -238,7 +238,7 @@ def finished(folder: Path) -> bool:
     """Whether a run has been trained to its last step, or until its seeds had succeeded."""
     if not (folder / CHECKPOINT).exists():
         return False
-    _, state = load_checkpoint(folder)
+    state = load_state(folder)
     return bool(state["step"] >= read_run(folder)["settings"]["steps"]) or ended_early(
         state["parked"], state["succeeded"]
     )
@@ -248,7 +248,7 @@ def tested(folder: Path) -> bool:
     """Whether the results of a run are of what its last checkpoint holds."""
     if not ((folder / RESULTS).exists() and (folder / CHECKPOINT).exists()):
         return False
-    _, state = load_checkpoint(folder)
+    state = load_state(folder)
     return bool(read_json(folder / RESULTS, "results").get("step") == state["step"])
 
 
