@@ -67,7 +67,6 @@ class Settings:
         for name in ("probe", "checkpoint"):
             if getattr(self, name) % self.block:
                 raise bad_value(name, getattr(self, name), f"a multiple of block={self.block}")
-
         if read_stop(self.stop) is not None and not self.probe:
             raise bad_value("stop", self.stop, "never where nothing is probed (probe=0)")
 
