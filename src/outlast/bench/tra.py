@@ -27,6 +27,7 @@ from outlast.bench.tra_sides import (
     BATCH,
     HEADS,
     PLAIN,
+    Attend,
     Inputs,
     eager,
     fused,
@@ -93,21 +94,22 @@ def backward(bench: Bench) -> None:
 
 
 def against_eager(bench: Bench, length: int = 8192) -> None:
-    """The reference as it stands, with backward pass, at a length that it can hold."""
-    data = Inputs.draw(bench, (BATCH, HEADS, length, 64))
-    both = {"tra": fused, "eager": eager}
-    sides = {name: data.side(attend, True) for name, attend in both.items()}
-    errors = data.errors(True, both)
-    bench.compare("eager", f"n {length}, width 64, fwd+bwd", sides, errors, data.words())
+    """The reference as it stands, at a length that it can hold."""
+    _written_out(bench, "eager", eager, length)
 
 
 def against_compiled(bench: Bench, length: int = 8192) -> None:
     """The reference through torch.compile, which takes a while itself."""
+    _written_out(bench, "compiled", torch.compile(eager), length)
+
+
+def _written_out(bench: Bench, section: str, attend: Attend, length: int) -> None:
     data = Inputs.draw(bench, (BATCH, HEADS, length, 64))
-    both = {"tra": fused, "compiled": torch.compile(eager)}
-    sides = {name: data.side(attend, True) for name, attend in both.items()}
-    errors = data.errors(True, both)
-    bench.compare("compiled", f"n {length}, width 64, fwd+bwd", sides, errors, data.words())
+    both = {"tra": fused, section: attend}
+    for name, learns in (("forward", False), ("fwd+bwd", True)):
+        sides = {side: data.side(made, learns) for side, made in both.items()}
+        errors = data.errors(learns, both)
+        bench.compare(section, f"n {length}, width 64, {name}", sides, errors, data.words())
 
 
 def early(bench: Bench) -> None:

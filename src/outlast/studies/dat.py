@@ -5,9 +5,9 @@ format, the sizes and the readings of "delayed" are ours, so this is a re-design
 a reproduction of its numbers.
 
 - ``demo``: modulus 3, one serial block of width 64, trained on up to 10 items; minutes on a laptop.
-- ``paper``: modulus 10, serial, parallel and interleaved hybrids of 2 and 4 blocks and width
-  128 trained on up to 25 items, each jointly, with DAT in six readings, and with the control; and the
-  parallel one with a softmax that keeps its sharpness (`scalable`), jointly and with DAT.
+- ``paper``: modulus 10, serial, parallel and interleaved hybrids of 2 and 4 blocks and width 128,
+  trained on up to 25 items, each jointly, with DAT in six readings, and with the control; the
+  parallel one also with a softmax that keeps its sharpness (`scalable`), jointly and with DAT.
 """
 
 from __future__ import annotations
