@@ -7,6 +7,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from outlast.bench.timing import Row
 from outlast.report.style import PALETTE, drawing, png
@@ -23,7 +24,7 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
     if not any(lines.values()):
         return False
     with drawing():
-        figure = Figure(figsize=(7.2, 2.4), layout="constrained")
+        figure = Figure(figsize=(7.2, 2.7), layout="constrained")
         panels: list[tuple[str, Callable[[Row], float | None]]] = [
             ("ms a step", lambda row: row.ms),
             ("seed-steps a second", lambda row: 1e3 * seeds_of(row) / (row.ms or 1)),
@@ -31,7 +32,8 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
         ]
         for axes, (title, value) in zip(figure.subplots(1, 3), panels, strict=True):
             _panel(axes, title, value, lines)
-        figure.axes[0].legend()
+        names, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(names, labels, loc="outside upper left", ncols=len(labels))
         write_bytes(path, png(figure))
     return True
 
@@ -59,5 +61,11 @@ def _panel(
         points = sorted((seeds_of(row), found) for row in rows if (found := value(row)) is not None)
         if points:
             axes.loglog(*zip(*points, strict=True), marker="o", ms=3, color=colour, label=name)
+    seeds = sorted({seeds_of(row) for rows in lines.values() for row in rows})
+    axes.xaxis.set_major_locator(FixedLocator(seeds))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.6g}"))
     axes.set_title(title)
     axes.set_xlabel("seeds at once")

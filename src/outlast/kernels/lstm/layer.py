@@ -29,9 +29,9 @@ from outlast.kernels.lstm.op import back_end, lstm, stacked
 
 SWITCH = "OUTLAST_LSTM"
 #: the widest layer of one seed that cuDNN is known to be faster at. Measured on an H200
-#: (benchmarks/RESULTS.md), forward and backward, 64 to 1,024 steps of 16 and of 128 rows: at width
-#: 64 ours takes 0.80 to 1.36 times cuDNN's time in float16, and cuDNN in float32 half of it; wider
-#: ones have not been measured in float32
+#: (benchmarks/RESULTS.md), forward and backward, 64 to 1,024 steps of 16 and of 128 rows: cuDNN in
+#: float32 takes 0.33 to 0.65 of our kernel's time at width 64, 0.56 to 0.78 at width 128; wider
+#: ones have not been measured
 WIDEST = 128
 
 Found = tuple[Tensor, Tensor, Tensor]
