@@ -115,12 +115,18 @@ def test_a_run_without_a_seed_left_does_not_stop_the_others(tmp_path: Path) -> N
     ended, failures = go_on_together(folders, CPU)
     assert ended
     assert [type(f) for f in failures] == [type(None), TrainingError, type(None)]
-    assert f"; nothing was saved yet in {folders[1]}. Try" in str(failures[1])
+    assert f"; the last good weights are kept in {folders[1]}. No seed is" in str(failures[1])
     assert "it is 1e+38" in str(failures[1])
     for index in (0, 2):
         assert json.loads(checkpoint(folders[index])[1])["step"] == 30
         assert torch.tensor(list(read_metrics(folders[index])[0]["loss"].values())).isfinite().all()
-    assert not (folders[1] / CHECKPOINT).exists()
+    state = json.loads(checkpoint(folders[1])[1])
+    assert (state["step"], state["parked"]) == (5, [0, 0])
+    before = {f: checkpoint(f) for f in folders}
+    ended, again = go_on_together(folders, CPU)  # there is nothing left to do
+    assert ended
+    assert list(map(str, again)) == list(map(str, failures))
+    assert {f: checkpoint(f) for f in folders} == before
 
 
 @pytest.mark.parametrize(
@@ -182,23 +188,15 @@ def test_a_grid_that_cannot_be_read(axes: list[str], message: str) -> None:
         spread(tiny(), axes, Path("out"))
 
 
+SMALL = (
+    "train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--steps", "10", "--block", "5",
+    "--batch", "4", "--warmup", "0", "--probe", "0", "--checkpoint", "5", "--device", "cpu",
+)  # fmt: skip
+
+
 def test_a_grid_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "grid"
-    command = ["train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--out", str(out)]
-    command += [
-        "--steps",
-        "10",
-        "--block",
-        "5",
-        "--batch",
-        "4",
-        "--probe",
-        "0",
-        "--checkpoint",
-        "5",
-        "--device",
-        "cpu",
-    ]
+    command = [*SMALL, "--out", str(out)]
     assert main([*command, "--seeds", "0-1", "--grid", "lr=0.001,0.002"]) == 0
     text = capsys.readouterr().out
     assert "seeds 0, 1 each, 2 runs together" in text
@@ -215,6 +213,26 @@ def test_a_grid_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (out / "lr=0.003").exists()
     folders = [str(out / "lr=0.001"), str(out / "lr=0.002")]
     assert main(["resume", *folders, "--device", "cpu"]) == 0
+
+
+def test_a_value_that_diverges_is_listed_and_the_others_are_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*SMALL, "--out", "grid", "--grid", "lr=1e38,0.001"]) == 0
+    text = capsys.readouterr().out
+    assert "\ndiverged: lr=1e38: seed 0: the loss or a weight is not finite" in text
+    assert "diverged: lr=0.001" not in text
+    assert "Try a smaller lr (it is 1e+38)" in text
+    for rate in ("1e38", "0.001"):
+        rows = json.loads(Path("grid", f"lr={rate}", RESULTS).read_text())["rows"]
+        assert {row.get("parked") for row in rows} == {0 if rate == "1e38" else None}
+    # without a sound run it is an error, also on going on
+    assert main([*SMALL, "--out", "none", "--grid", "lr=1e38,2e38"]) == MISTAKE
+    first = capsys.readouterr().err
+    assert first.count("No seed is left to train. Try a smaller lr") == 2
+    assert main(["resume", "none/lr=1e38", "none/lr=2e38", "--device", "cpu"]) == MISTAKE
+    assert capsys.readouterr().err == first
 
 
 def test_runs_of_one_name_and_other_seeds_are_told_apart(

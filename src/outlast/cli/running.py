@@ -37,14 +37,18 @@ def train_and_test(folders: Sequence[Path], device: torch.device) -> int:
         again = shlex.join(["outlast", "resume", *map(str, folders)])
         console.print(f"saved; go on with: {again}", markup=False, soft_wrap=True)
         return STOPPED
-    for folder, failure in zip(folders, failures, strict=True):
-        if failure is None:
-            if len(folders) > 1:
-                console.print(f"\n{names[folder]}", markup=False, soft_wrap=True)
-            show_results(folder, evaluate_run(folder, device=device))
-    failed = [failure for failure in failures if failure is not None]
-    if failed:
-        raise TrainingError("\n".join(map(str, failed)))
+    for folder in folders:
+        if len(folders) > 1:
+            console.print(f"\n{names[folder]}", markup=False, soft_wrap=True)
+        show_results(folder, evaluate_run(folder, device=device))
+    found = zip(names.values(), failures, strict=True)
+    diverged = {name: failure for name, failure in found if failure is not None}
+    if len(diverged) == len(folders):
+        raise TrainingError("\n".join(map(str, diverged.values())))
+    if diverged:
+        console.print()
+    for name, failure in diverged.items():
+        console.print(f"diverged: {name}: {failure}", markup=False, soft_wrap=True)
     return 0
 
 

@@ -73,6 +73,11 @@ class Run:
         }
 
     @property
+    def diverged(self) -> bool:
+        """Whether no seed is sound: every one was parked."""
+        return bool(self.seeds) and self.parked.keys() >= set(self.seeds)
+
+    @property
     def succeeded(self) -> dict[int, int]:
         """Seeds that were good enough to be stopped, and the step they were left at."""
         return {e.seed: e.step for e in self.events if e.name == "succeeded"}
