@@ -11,11 +11,10 @@ import pytest
 import torch
 
 import outlast.train.trainer as trainer_module
-from outlast.cli import MISTAKE, main
+from outlast.cli import main
 from outlast.errors import OutlastError, TrainingError
-from outlast.runs import CHECKPOINT, RESULTS, read_metrics, read_run
-from outlast.train.grid import spread
-from outlast.train.session import begin, canonical, go_on_together, load
+from outlast.runs import CHECKPOINT, read_metrics, read_run
+from outlast.train.session import begin, go_on_together, load
 from outlast.train.settings import RunSpec
 from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, tiny
 
@@ -145,96 +144,6 @@ def test_runs_that_do_not_go_together(tmp_path: Path, other: RunSpec, message: s
         go_on_together(folders, CPU)
 
 
-# ---- grids -------------------------------------------------------------------------------------
-
-
-def test_a_grid_is_every_combination() -> None:
-    run = replace(canonical(tiny()), label="it")
-    found = spread(run, ["lr=0.001,2e-3", "weight_decay=0,0.1"], Path("out"))
-    assert [(r.settings.lr, r.settings.weight_decay) for r, _ in found] == [
-        (0.001, 0.0), (0.001, 0.1), (0.002, 0.0), (0.002, 0.1),
-    ]  # fmt: skip
-    assert found[1][1] == Path("out") / "lr=0.001,weight_decay=0.1"
-    assert found[1][0].label == "it lr=0.001 weight_decay=0.1"
-    assert replace(found[2][0], settings=run.settings, label="it") == run
-    assert spread(run, [], Path("out")) == [(run, Path("out"))]
-
-
-def test_a_comma_in_brackets_is_the_values_own() -> None:
-    axes = ["stop=never,success(accuracy=0.9, at=3), success(0.8,1)", "lr=0.1,0.2"]
-    found = spread(tiny(), axes, Path("out"))
-    stops = ["never", "success(accuracy=0.9, at=3)", "success(0.8, 1)"]
-    assert [r.settings.stop for r, _ in found[::2]] == stops
-    assert found[2][1] == Path("out") / "stop=success(accuracy=0.9, at=3),lr=0.1"
-
-
-@pytest.mark.parametrize(
-    ("axes", "message"),
-    [
-        (["lr"], "grid=lr: expected a setting and different values"),
-        (["lr=0.1,"], "grid=lr=0.1,: expected a setting and different values"),
-        (["lr=0.1,0.1"], "expected a setting and different values"),
-        (["rl=0.1,0.2"], "grid=rl=0.1,0.2: expected a setting that may differ.*mean 'lr'"),
-        (["batch=8,16"], "grid=batch=8,16: expected a setting that may differ"),
-        (["lr=0.1", "lr=0.2"], "grid=lr=0.1 lr=0.2: expected each setting once"),
-        (["lr=0.001,1e-3"], "grid=lr=0.001,1e-3: expected different values: lr=1e-3 is twice"),
-        (["lr=fast,0.1"], "settings: lr=fast: expected a number"),
-        (["lr=0,0.1"], "lr=0.*: expected a number > 0"),
-        (["stop=success(0.9,never"], r"cannot read the value 'success\(0.9,never'"),
-    ],
-)
-def test_a_grid_that_cannot_be_read(axes: list[str], message: str) -> None:
-    with pytest.raises(OutlastError, match=message):
-        spread(tiny(), axes, Path("out"))
-
-
-SMALL = (
-    "train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--steps", "10", "--block", "5",
-    "--batch", "4", "--warmup", "0", "--probe", "0", "--checkpoint", "5", "--device", "cpu",
-)  # fmt: skip
-
-
-def test_a_grid_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "grid"
-    command = [*SMALL, "--out", str(out)]
-    assert main([*command, "--seeds", "0-1", "--grid", "lr=0.001,0.002"]) == 0
-    text = capsys.readouterr().out
-    assert "seeds 0, 1 each, 2 runs together" in text
-    for rate in ("0.001", "0.002"):
-        folder = out / f"lr={rate}"
-        assert read_run(folder)["settings"]["lr"] == float(rate)
-        assert json.loads((folder / RESULTS).read_text())["step"] == 10
-        assert f"lr={rate}" in text
-    assert main([*command, "--grid", "lr=0.001,0.002"]) == MISTAKE
-    assert "holds a run already" in capsys.readouterr().err
-    # what is in the way of one run is told before any other is begun
-    assert main([*command, "--grid", "lr=0.003,0.001"]) == MISTAKE
-    assert "lr=0.001 holds a run already" in capsys.readouterr().err
-    assert not (out / "lr=0.003").exists()
-    folders = [str(out / "lr=0.001"), str(out / "lr=0.002")]
-    assert main(["resume", *folders, "--device", "cpu"]) == 0
-
-
-def test_a_value_that_diverges_is_listed_and_the_others_are_sound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([*SMALL, "--out", "grid", "--grid", "lr=1e38,0.001"]) == 0
-    text = capsys.readouterr().out
-    assert "\ndiverged: lr=1e38: seed 0: the loss or a weight is not finite" in text
-    assert "diverged: lr=0.001" not in text
-    assert "Try a smaller lr (it is 1e+38)" in text
-    for rate in ("1e38", "0.001"):
-        rows = json.loads(Path("grid", f"lr={rate}", RESULTS).read_text())["rows"]
-        assert {row.get("parked") for row in rows} == {0 if rate == "1e38" else None}
-    # without a sound run it is an error, also on going on
-    assert main([*SMALL, "--out", "none", "--grid", "lr=1e38,2e38"]) == MISTAKE
-    first = capsys.readouterr().err
-    assert first.count("No seed is left to train. Try a smaller lr") == 2
-    assert main(["resume", "none/lr=1e38", "none/lr=2e38", "--device", "cpu"]) == MISTAKE
-    assert capsys.readouterr().err == first
-
-
 def test_runs_of_one_name_and_other_seeds_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,9 +162,3 @@ def test_a_run_that_is_over_does_not_stop_one_beside_it(tmp_path: Path) -> None:
     runs = [spec(schedule="constant", steps=steps, seeds=(0,)) for steps in (10, 20)]
     folders = begun(tmp_path, runs)
     assert go_on_together(folders, CPU) == (True, [None, None])
-
-
-def test_a_grid_does_not_hide_in_a_run(tmp_path: Path) -> None:
-    begin(tiny(), tmp_path / "run", CPU)
-    with pytest.raises(OutlastError, match=r"out=.*run: expected a folder that is no run itself"):
-        spread(tiny(), ["lr=0.001,0.002"], tmp_path / "run")

@@ -56,7 +56,7 @@ def main(
     from outlast.errors import bad_value
     from outlast.registry import studies
     from outlast.report import report
-    from outlast.runs import write_json
+    from outlast.runs import STUDY, write_json
     from outlast.specs import Spec
     from outlast.studies.runner import News, run_study, unfinished_arms
     from outlast.train.session import pick_device
@@ -79,7 +79,7 @@ def main(
     names = {a.name: a.label for a in chosen}
     there = [a.name for a in made.arms if a.name in names or (folder / a.name).is_dir()]
     unfinished_arms(chosen, folder, overwrite)  # what is in the way is an error now
-    write_json(folder / "study.json", made.to_json(command, there))
+    write_json(folder / STUDY, made.to_json(command, there))
     told: dict[str, dict[str, str]] = {"diverged": {}, "failed": {}}
     with progress(console) as show:
 

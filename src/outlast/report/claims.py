@@ -219,11 +219,11 @@ def _key_arms(
 
 
 def _ranked(digests: Sequence[Digest], variant: str | None, multiple: float) -> list[Digest]:
-    """The arms measured there, best first."""
+    """The arms measured there, best first; those that diverged are last."""
     found = []
     for d in digests:
         ladder = d.ladder(variant)
         measure = ladder.at(multiple) if ladder else None
         if measure:
             found.append((measure.summary.mean, d))
-    return [d for _, d in sorted(found, key=lambda pair: -pair[0])]
+    return [d for _, d in sorted(found, key=lambda pair: (pair[1].diverged, -pair[0]))]

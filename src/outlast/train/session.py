@@ -151,7 +151,11 @@ def begin_all(
 
 def claim(folder: Path, anew: str = ", start anew with --overwrite,") -> None:
     """A folder that holds a run, or what is left of one, is an error; `anew` is a way out of it."""
-    if any((folder / name).exists() for name in (RUN, METRICS, CHECKPOINT, RESULTS)):
+    try:
+        there = any((folder / name).exists() for name in (RUN, METRICS, CHECKPOINT, RESULTS))
+    except OSError as error:  # a name that is too long, among others
+        raise RunFolderError(f"cannot use {folder} as a run folder: {error.strerror}") from None
+    if there:
         raise RunFolderError(
             f"{folder} holds a run already: go on with 'outlast resume {folder}'{anew} "
             f"or choose another --out"
