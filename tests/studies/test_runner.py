@@ -25,6 +25,7 @@ from tiny_runs import (
     CPU,
     assert_same_run,
     checkpoint,
+    halt,
     start_processes_at_once,
     tiny,
     trained,
@@ -103,24 +104,11 @@ def test_every_arm_is_trained_and_tested_and_then_left_alone(
     assert files(out)[str(out / "dat" / RESULTS)][1] == before[str(out / "dat" / RESULTS)][1]
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL."""
-
-
 @pytest.mark.usefixtures("at_once")
 def test_an_interrupted_arm_goes_on(tmp_path: Path) -> None:
     arm, out = ARMS[1], tmp_path / "study"
     begin(arm.run, out / arm.name, CPU)
-    with pytest.MonkeyPatch.context() as patch:
-        save = trainer_module.save_checkpoint
-
-        def last(*args: Any) -> None:
-            save(*args)
-            raise Killed
-
-        patch.setattr(trainer_module, "save_checkpoint", last)
-        with pytest.raises(Killed):
-            go_on(out / arm.name, CPU)
+    halt(out / arm.name)
     assert json.loads(checkpoint(out / arm.name)[1])["step"] == 10
     watch = Watcher()
     assert run([arm], out, watch) == []

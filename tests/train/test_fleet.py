@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-import outlast.train.trainer as trainer_module
 from outlast.cli import main
 from outlast.errors import OutlastError, TrainingError
 from outlast.runs import CHECKPOINT, read_metrics, read_run
 from outlast.train.session import begin, go_on_together, load
 from outlast.train.settings import RunSpec
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, tiny
+from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, halt, tiny
 
 
 def spec(*methods: str, **changed: Any) -> RunSpec:
@@ -80,27 +79,11 @@ def test_each_has_a_folder_of_its_own_as_if_trained_alone(
         load(folder, run.seeds[-1])
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL."""
-
-
 def test_killed_and_resumed_together_is_bit_for_bit(whole: list[Path], tmp_path: Path) -> None:
     """Also when some had saved and others had not: each goes on from where it stands."""
     folders = begun(tmp_path)
     for saves in (3, 1, 7, 2):
-        left = [saves]
-        with pytest.MonkeyPatch.context() as patch:
-            save = trainer_module.save_checkpoint
-
-            def count(*args: Any, left: list[int] = left, save: Any = save) -> None:
-                save(*args)
-                left[0] -= 1
-                if not left[0]:
-                    raise Killed
-
-            patch.setattr(trainer_module, "save_checkpoint", count)
-            with pytest.raises(Killed):
-                go_on_together(folders, CPU)
+        halt(*folders, saves=saves)
     steps = {json.loads(checkpoint(f)[1])["step"] for f in folders if (f / CHECKPOINT).exists()}
     assert len(steps) > 1, "they all stood at the same step: this shows nothing"
     assert go_on_together(folders, CPU)[0]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import outlast.train.trainer as trainer_module
 from outlast.cli.progress import sentence
 from outlast.errors import TrainingError
 from outlast.evaluate.run import evaluate_run
@@ -22,7 +20,7 @@ from outlast.train.fleet import Fleet
 from outlast.train.optimiser import AdamW
 from outlast.train.session import begin, diverged, finished, go_on, load
 from outlast.train.trainer import Progress, Trainer
-from tiny_runs import CPU, InMemory, assert_same_run, tiny
+from tiny_runs import CPU, InMemory, assert_same_run, halt, tiny
 
 METHODS: list[tuple[str, ...]] = [
     (),
@@ -135,18 +133,6 @@ def test_a_loss_that_stays_infinite_does_not_move_what_is_parked(
         assert table[0].isfinite().all()
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL."""
-
-
-def kill_after(save: Callable[..., None]) -> Callable[..., None]:
-    def last(*args: Any) -> None:
-        save(*args)
-        raise Killed
-
-    return last
-
-
 @pytest.mark.parametrize("methods", METHODS, ids=" + ".join)
 def test_killed_and_resumed_is_the_run_that_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, methods: tuple[str, ...]
@@ -156,11 +142,7 @@ def test_killed_and_resumed_is_the_run_that_was_not(
     assert go_on(whole, CPU)
     assert load_checkpoint(whole)[1]["parked"][1] is not None
     for _ in range(2):
-        with pytest.MonkeyPatch.context() as patch:
-            last = kill_after(trainer_module.save_checkpoint)
-            patch.setattr(trainer_module, "save_checkpoint", last)
-            with pytest.raises(Killed):
-                go_on(folder, CPU)
+        halt(folder)
     assert go_on(folder, CPU)
     assert_same_run(whole, folder)
 
@@ -249,10 +231,7 @@ def test_killed_before_it_diverged_and_resumed_is_the_run_that_was_not(
     break_rows(monkeypatch, {0: 33, 1: 15})
     with pytest.raises(TrainingError):
         go_on(whole, CPU)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer_module, "save_checkpoint", kill_after(trainer_module.save_checkpoint))
-        with pytest.raises(Killed):
-            go_on(folder, CPU)
+    halt(folder)
     assert load_checkpoint(folder)[1]["step"] == 20
     with pytest.raises(TrainingError):
         go_on(folder, CPU)
