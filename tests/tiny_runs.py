@@ -14,9 +14,10 @@ import torch
 from safetensors import safe_open
 
 import outlast.studies.runner as runner
+import outlast.train.trainer as trainer_module
 from outlast.runs import CHECKPOINT, METRICS
 from outlast.train.fleet import Fleet
-from outlast.train.session import begin, canonical, go_on
+from outlast.train.session import begin, canonical, go_on, go_on_together
 from outlast.train.settings import RunSpec, Settings
 
 CPU = torch.device("cpu")
@@ -41,6 +42,27 @@ def trained(run: RunSpec, folder: Path) -> Path:
     begin(run, folder, CPU)
     assert go_on(folder, CPU)
     return folder
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing in the library may catch it."""
+
+
+def halt(*folders: Path, saves: int = 1) -> None:
+    """Go on until some checkpoints are saved, and be killed."""
+    left = [saves]
+    with pytest.MonkeyPatch.context() as patch:
+        save = trainer_module.save_checkpoint
+
+        def last(*args: Any) -> None:
+            save(*args)
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+
+        patch.setattr(trainer_module, "save_checkpoint", last)
+        with pytest.raises(Killed):
+            go_on_together(folders, CPU)
 
 
 class InMemory:

@@ -8,7 +8,8 @@
       checkpoint.safetensors   weights, optimiser and method states; enough to go on
       results.json             accuracy by length, once evaluated
 
-Everything is readable by hand and written atomically; nothing in it is ever executed.
+Everything is readable by hand and written atomically; nothing in it is ever executed. The folder of
+a grid is one with the folders of its runs in it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ RUN, METRICS, CHECKPOINT, RESULTS = (
     "checkpoint.safetensors",
     "results.json",
 )
+#: marks the folder of a whole study, in which each arm has a run folder
+STUDY = "study.json"
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -94,6 +97,32 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 def read_run(folder: Path) -> dict[str, Any]:
     """What was run, as `run.json` says."""
     return read_json(folder / RUN, "a run folder")
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The runs that a folder stands for: itself if it is one, else those of the grid it holds."""
+    if (folder / RUN).exists():
+        return [folder]
+    if (folder / STUDY).exists():
+        command = read_json(folder / STUDY, "a study").get("command")
+        raise RunFolderError(
+            f"{folder} is a whole study: go on with it by {command!r}, or name the folder of an arm"
+        )
+    found = grid_runs(folder)
+    if not found:
+        inside = ", and none of the folders in it is" if folder.is_dir() else ""
+        raise RunFolderError(f"{folder} has no {RUN}: it is not a run folder{inside}")
+    return found
+
+
+def grid_runs(folder: Path) -> list[Path]:
+    """The runs in a folder, if any: as they were begun together, which their records say."""
+    records = {path.parent.name: read_run(path.parent) for path in sorted(folder.glob(f"*/{RUN}"))}
+    order: dict[str, None] = {}
+    for name, record in records.items():
+        pack = record.get("pack")
+        order |= dict.fromkeys([*(pack if isinstance(pack, list) else []), name])
+    return [folder / name for name in order if name in records]
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

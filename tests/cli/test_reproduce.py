@@ -14,10 +14,11 @@ import pytest
 from rich.console import Console
 
 import outlast.cli.common as common
+import outlast.report as report_package
 import outlast.studies.runner as runner
 from outlast.cli import FAILED, MISTAKE, STOPPED, main
 from outlast.registry import studies
-from outlast.runs import RESULTS, read_run
+from outlast.runs import RESULTS, locked, read_run
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import News
 from outlast.train.settings import RunSpec
@@ -119,16 +120,39 @@ def test_an_arm_that_fails_is_named_and_the_page_is_made(
 ) -> None:
     start_processes_at_once(monkeypatch)
     folder = tmp_path / "study"
-    code = main(["reproduce", "mini", "--arms", "broken", "joint", "--out", str(folder)])
-    assert code == FAILED
+    with locked(folder / "dat"):
+        assert main(["reproduce", "mini", "--out", str(folder)]) == FAILED
     text = capsys.readouterr().out
-    assert "far too fast: seeds 0, 1: the loss or a weight is not finite" in text
     assert "trained jointly: done" in text
-    assert "\nfailed: broken: seeds 0, 1: the loss or a weight is not finite" in text
+    assert re.search(r"^delayed attention: .*dat is in use by", text, re.MULTILINE)
+    assert re.search(r"^failed: dat: .*dat is in use by", text, re.MULTILINE)
     assert "not finished" not in text
     assert "goes on with them" not in text
     assert (folder / "report" / "index.html").exists()
-    assert not (folder / "broken" / RESULTS).exists()
+    assert not (folder / "dat" / RESULTS).exists()
+
+
+@pytest.mark.usefixtures("registered")
+def test_an_arm_that_diverges_is_a_result_and_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start_processes_at_once(monkeypatch)
+    folder = tmp_path / "study"
+    command = ["reproduce", "mini", "--out", str(folder), "--device", "cpu", "--arms", "broken"]
+    for _ in range(2):  # given again, it says the same
+        assert main([*command, "joint"]) == 0
+        text = capsys.readouterr().out
+        assert "far too fast: seeds 0, 1: the loss or a weight is not finite" in text
+        assert "trained jointly: done" in text
+        assert "\ndiverged: broken: seeds 0, 1: the loss or a weight is not finite" in text
+        assert "not finished" not in text
+        assert "failed" not in text
+    assert "diverged: every seed was parked" in (folder / "report" / "index.html").read_text()
+    assert (folder / "broken" / RESULTS).exists()
+
+    # where no arm has a sound seed, there is nothing to show
+    assert main(command) == FAILED
+    assert "\ndiverged: broken: seeds 0, 1: the loss" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("registered")
@@ -197,7 +221,7 @@ def test_arms_that_were_stopped_are_told_apart_from_those_that_failed(
         return ["dat", "joint"] if fails else ["joint"]
 
     monkeypatch.setattr(runner, "run_study", run_study)
-    monkeypatch.setattr("outlast.report.report", lambda _, out: out / "index.html")
+    monkeypatch.setattr(report_package, "report", lambda _, out: out / "index.html")
     assert main(["reproduce", "mini", "--out", str(tmp_path / "study")]) == code
     text = capsys.readouterr().out
     assert "\nnot finished: joint; the same command goes on with them\n" in text

@@ -82,6 +82,49 @@ def test_a_claim_says_nothing_where_what_it_rests_on_does_not_hold(tmp_path: Pat
     assert tally(verdicts) == "3 of 5 claims hold, 1 cannot be judged"
 
 
+def park(folder: Path) -> None:
+    """Both seeds, as a run does that has diverged."""
+    with (folder / "metrics.jsonl").open("a") as file:
+        for seed in (0, 1):
+            event = {"step": 50, "seed": seed, "event": "parked", "since": 0}
+            file.write(json.dumps(event) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("asked", "verdict", "detail"),
+    [
+        (claim("", "b", high=0.5), "cannot say", "[20.0, 40.0], every seed of B diverged"),
+        (claim("", "b", low=0.9), "does not hold", "[20.0, 40.0], every seed of B diverged"),
+        (
+            claim("", "a", "difference", versus="b", low=0.5),
+            "cannot say",
+            "90.0 − 30.0, every seed of B diverged",
+        ),
+        (claim("", "a", low=0.9), "holds", "[84.0, 96.0]"),
+    ],
+)
+def test_an_arm_that_diverged_makes_no_claim_hold(
+    tmp_path: Path, asked: dict[str, Any], verdict: str, detail: str
+) -> None:
+    digests(tmp_path, [asked])
+    park(tmp_path / "study" / "b")
+    study = read([tmp_path / "study"])[0]
+    arms = [digest(arm) for arm in study.arms]
+    assert [d.diverged for d in arms] == [False, True, False]
+    (found,) = judge(study.claims, arms)
+    assert (found.verdict, found.detail) == (verdict, detail)
+    assert "“B” 30.0 % (diverged)" in headline(arms, [])
+
+
+def test_an_arm_that_diverged_is_not_the_best(tmp_path: Path) -> None:
+    digests(tmp_path, [])
+    park(tmp_path / "study" / "a")
+    arms = [digest(arm) for arm in read([tmp_path / "study"])[0].arms]
+    said = headline(arms, [])
+    assert said.startswith("At 3× the training length, “B” gets 30.0 %")
+    assert said.endswith("“A” 90.0 % (diverged).")
+
+
 def test_the_sentence_has_the_key_numbers(tmp_path: Path) -> None:
     claims = [claim("", "a", low=0.9), claim("", "a", "difference", versus="b", low=0.6)]
     arms, study = digests(tmp_path, [*claims, claim("", "c")])

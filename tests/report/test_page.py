@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
@@ -164,6 +165,31 @@ def test_text_from_files_is_only_text(tmp_path: Path) -> None:
     assert "&lt;script&gt;alert" in text
     assert "<b>" not in text
     assert "<script" not in (page.parent / "report.md").read_text()
+
+
+def test_where_nothing_can_be_written_is_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", until=0)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RunFolderError, match=r"cannot write .*file.*: Not a directory"):
+        report([run], tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_page_that_cannot_be_replaced_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "run", until=0)
+    page = report([run], tmp_path / "out")
+    before = page.read_bytes()
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(RunFolderError, match=r"cannot write .*: No space left on device"):
+        report([run], tmp_path / "out")
+    assert page.read_bytes() == before
+    assert not list((tmp_path / "out").rglob(".*")), "something half written is left"
 
 
 def test_damage_writes_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import outlast.studies.runner as runner
 import outlast.train.trainer as trainer_module
 from outlast.errors import RunFolderError
 from outlast.evaluate.run import evaluate_run
-from outlast.runs import CHECKPOINT, RESULTS, RUN, read_metrics, read_run, write_json
+from outlast.runs import CHECKPOINT, METRICS, RESULTS, RUN, read_metrics, read_run, write_json
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import Job, News, Pack, needed, packs, run_study
 from outlast.train.session import begin, go_on
@@ -25,6 +25,7 @@ from tiny_runs import (
     CPU,
     assert_same_run,
     checkpoint,
+    halt,
     start_processes_at_once,
     tiny,
     trained,
@@ -103,24 +104,11 @@ def test_every_arm_is_trained_and_tested_and_then_left_alone(
     assert files(out)[str(out / "dat" / RESULTS)][1] == before[str(out / "dat" / RESULTS)][1]
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL."""
-
-
 @pytest.mark.usefixtures("at_once")
 def test_an_interrupted_arm_goes_on(tmp_path: Path) -> None:
     arm, out = ARMS[1], tmp_path / "study"
     begin(arm.run, out / arm.name, CPU)
-    with pytest.MonkeyPatch.context() as patch:
-        save = trainer_module.save_checkpoint
-
-        def last(*args: Any) -> None:
-            save(*args)
-            raise Killed
-
-        patch.setattr(trainer_module, "save_checkpoint", last)
-        with pytest.raises(Killed):
-            go_on(out / arm.name, CPU)
+    halt(out / arm.name)
     assert json.loads(checkpoint(out / arm.name)[1])["step"] == 10
     watch = Watcher()
     assert run([arm], out, watch) == []
@@ -130,13 +118,34 @@ def test_an_interrupted_arm_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_a_failing_arm_is_reported_and_the_others_finish(tmp_path: Path) -> None:
+    begin(ARMS[1].run, tmp_path / "dat", CPU)
+    (tmp_path / "dat" / METRICS).write_text("no metrics\nat all\n")
+    watch = Watcher()
+    assert run(ARMS, tmp_path, watch) == ["dat"]
+    (failed,) = [n for n in watch.news if n.state == "failed"]
+    assert failed.arm == "dat"
+    assert "line 1 is damaged" in failed.error
+    assert watch.states("plain")[-1] == "done"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_arm_without_a_sound_seed_is_a_result(tmp_path: Path) -> None:
     bad = Arm("bad", quick(lr=1e38, warmup=0, model="mlp > lstm @ 16"))
     watch = Watcher()
-    assert run([bad, *ARMS], tmp_path, watch) == ["bad"]
-    (failed,) = [n for n in watch.news if n.state == "failed"]
-    assert failed.arm == "bad"
-    assert "not finite" in failed.error
-    assert watch.states("plain")[-1] == watch.states("dat")[-1] == "done"
+    assert run([bad, ARMS[0]], tmp_path, watch) == []
+    assert watch.states("plain")[-1] == "done"
+    assert watch.states("bad") == ["started", "training", "testing", "diverged"]
+    (told,) = [n for n in watch.news if n.state == "diverged"]
+    assert "not finite" in told.error
+    rows = json.loads((tmp_path / "bad" / RESULTS).read_text())["rows"]
+    assert {(row["seed"], row["parked"]) for row in rows} == {(0, 0), (1, 0)}
+
+    before, again = files(tmp_path), Watcher()  # it is left alone, and told in the same words
+    assert run([bad, ARMS[0]], tmp_path, again) == []
+    assert [(n.arm, n.state, n.error) for n in again.news] == [
+        ("bad", "diverged", told.error), ("plain", "done", ""),
+    ]  # fmt: skip
+    assert files(tmp_path) == before
 
 
 @pytest.mark.usefixtures("at_once")
@@ -235,13 +244,13 @@ def test_arms_of_one_model_task_and_batch_go_together() -> None:
 @pytest.mark.usefixtures("at_once")
 def test_a_study_of_arms_together(tmp_path: Path) -> None:
     out, watch = tmp_path / "study", Watcher()
-    assert run(MANY, out, watch, together=True) == ["bad"]
+    assert run(MANY, out, watch, together=True) == []
     for arm in MANY:
-        end = ["failed"] if arm.name == "bad" else ["testing", "done"]
-        assert watch.states(arm.name) == ["started", "training", *end]
+        end = "diverged" if arm.name == "bad" else "done"
+        assert watch.states(arm.name) == ["started", "training", "testing", end]
         words = [n.words for n in watch.news if n.arm == arm.name and n.words]
         assert words[0].startswith("2 seeds at once" if arm.name == "gru" else "7 seeds at once")
-    assert "not finite" in next(n.error for n in watch.news if n.state == "failed")
+    assert "not finite" in next(n.error for n in watch.news if n.state == "diverged")
     for arm in (MANY[0], MANY[2], MANY[4]):
         results = json.loads((out / arm.name / RESULTS).read_text())
         assert {r["seed"] for r in results["rows"]} == set(arm.run.seeds)
@@ -251,13 +260,18 @@ def test_a_study_of_arms_together(tmp_path: Path) -> None:
         seen = [[(x["step"], *x) for x in read_metrics(f)] for f in (alone, out / arm.name)]
         assert seen[0] == seen[1]
 
-    # given again, the one that failed is tried beside the others, which are not touched
+    # given again, none is touched; and one that is to be tested again is, beside the others
+    before, again = files(out), Watcher()
+    assert run(MANY, out, again, together=True) == []
+    assert [n.state for n in again.news if n.arm in ("plain", "bad")] == ["done", "diverged"]
+    assert files(out) == before
     kept = {a.name: (checkpoint(out / a.name), files(out)[str(out / a.name / RESULTS)])
             for a in MANY if a.name != "bad"}  # fmt: skip
-    again = Watcher()
-    assert run(MANY, out, again, together=True) == ["bad"]
-    assert again.states("plain") == ["done"]
-    assert again.states("bad")[-1] == "failed"
+    (out / "bad" / RESULTS).unlink()
+    third = Watcher()
+    assert run(MANY, out, third, together=True) == []
+    assert third.states("plain") == ["done"]
+    assert third.states("bad") == ["started", "testing", "diverged"]
     assert {n: (checkpoint(out / n), files(out)[str(out / n / RESULTS)]) for n in kept} == kept
 
 

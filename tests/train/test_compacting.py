@@ -21,7 +21,7 @@ from outlast.train.rows import rows_to_step
 from outlast.train.session import begin, go_on, go_on_together
 from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, tiny
+from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, halt, tiny
 
 SEEDS = (5, 1, 3, 2, 4, 0)
 
@@ -124,27 +124,6 @@ def test_killed_and_resumed_is_the_run_that_was_not(
     assert go_on(tmp_path / "parts", CPU)
     assert sizes[:steps] == sizes[steps:]
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL."""
-
-
-def halt(*folders: Path, saves: int = 1) -> None:
-    """Go on until some checkpoints are saved, and be killed."""
-    left = [saves]
-    with pytest.MonkeyPatch.context() as patch:
-        save = trainer_module.save_checkpoint
-
-        def last(*args: Any) -> None:
-            save(*args)
-            left[0] -= 1
-            if not left[0]:
-                raise Killed
-
-        patch.setattr(trainer_module, "save_checkpoint", last)
-        with pytest.raises(Killed):
-            go_on_together(folders, CPU)
 
 
 def test_runs_together_meet_again_where_they_met(tmp_path: Path, sizes: list[int]) -> None:

@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-import outlast.train.trainer as trainer_module
-from outlast.cli import MISTAKE, main
+from outlast.cli import main
 from outlast.errors import OutlastError, TrainingError
-from outlast.runs import CHECKPOINT, RESULTS, read_metrics, read_run
-from outlast.train.grid import spread
-from outlast.train.session import begin, canonical, go_on_together, load
+from outlast.runs import CHECKPOINT, read_metrics, read_run
+from outlast.train.session import begin, go_on_together, load
 from outlast.train.settings import RunSpec
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, tiny
+from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, halt, tiny
 
 
 def spec(*methods: str, **changed: Any) -> RunSpec:
@@ -81,27 +79,11 @@ def test_each_has_a_folder_of_its_own_as_if_trained_alone(
         load(folder, run.seeds[-1])
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL."""
-
-
 def test_killed_and_resumed_together_is_bit_for_bit(whole: list[Path], tmp_path: Path) -> None:
     """Also when some had saved and others had not: each goes on from where it stands."""
     folders = begun(tmp_path)
     for saves in (3, 1, 7, 2):
-        left = [saves]
-        with pytest.MonkeyPatch.context() as patch:
-            save = trainer_module.save_checkpoint
-
-            def count(*args: Any, left: list[int] = left, save: Any = save) -> None:
-                save(*args)
-                left[0] -= 1
-                if not left[0]:
-                    raise Killed
-
-            patch.setattr(trainer_module, "save_checkpoint", count)
-            with pytest.raises(Killed):
-                go_on_together(folders, CPU)
+        halt(*folders, saves=saves)
     steps = {json.loads(checkpoint(f)[1])["step"] for f in folders if (f / CHECKPOINT).exists()}
     assert len(steps) > 1, "they all stood at the same step: this shows nothing"
     assert go_on_together(folders, CPU)[0]
@@ -115,12 +97,18 @@ def test_a_run_without_a_seed_left_does_not_stop_the_others(tmp_path: Path) -> N
     ended, failures = go_on_together(folders, CPU)
     assert ended
     assert [type(f) for f in failures] == [type(None), TrainingError, type(None)]
-    assert f"; nothing was saved yet in {folders[1]}. Try" in str(failures[1])
+    assert f"; the last good weights are kept in {folders[1]}. No seed is" in str(failures[1])
     assert "it is 1e+38" in str(failures[1])
     for index in (0, 2):
         assert json.loads(checkpoint(folders[index])[1])["step"] == 30
         assert torch.tensor(list(read_metrics(folders[index])[0]["loss"].values())).isfinite().all()
-    assert not (folders[1] / CHECKPOINT).exists()
+    state = json.loads(checkpoint(folders[1])[1])
+    assert (state["step"], state["parked"]) == (5, [0, 0])
+    before = {f: checkpoint(f) for f in folders}
+    ended, again = go_on_together(folders, CPU)  # there is nothing left to do
+    assert ended
+    assert list(map(str, again)) == list(map(str, failures))
+    assert {f: checkpoint(f) for f in folders} == before
 
 
 @pytest.mark.parametrize(
@@ -137,84 +125,6 @@ def test_runs_that_do_not_go_together(tmp_path: Path, other: RunSpec, message: s
     folders = begun(tmp_path, [spec(), other])
     with pytest.raises(OutlastError, match=message):
         go_on_together(folders, CPU)
-
-
-# ---- grids -------------------------------------------------------------------------------------
-
-
-def test_a_grid_is_every_combination() -> None:
-    run = replace(canonical(tiny()), label="it")
-    found = spread(run, ["lr=0.001,2e-3", "weight_decay=0,0.1"], Path("out"))
-    assert [(r.settings.lr, r.settings.weight_decay) for r, _ in found] == [
-        (0.001, 0.0), (0.001, 0.1), (0.002, 0.0), (0.002, 0.1),
-    ]  # fmt: skip
-    assert found[1][1] == Path("out") / "lr=0.001,weight_decay=0.1"
-    assert found[1][0].label == "it lr=0.001 weight_decay=0.1"
-    assert replace(found[2][0], settings=run.settings, label="it") == run
-    assert spread(run, [], Path("out")) == [(run, Path("out"))]
-
-
-def test_a_comma_in_brackets_is_the_values_own() -> None:
-    axes = ["stop=never,success(accuracy=0.9, at=3), success(0.8,1)", "lr=0.1,0.2"]
-    found = spread(tiny(), axes, Path("out"))
-    stops = ["never", "success(accuracy=0.9, at=3)", "success(0.8, 1)"]
-    assert [r.settings.stop for r, _ in found[::2]] == stops
-    assert found[2][1] == Path("out") / "stop=success(accuracy=0.9, at=3),lr=0.1"
-
-
-@pytest.mark.parametrize(
-    ("axes", "message"),
-    [
-        (["lr"], "grid=lr: expected a setting and different values"),
-        (["lr=0.1,"], "grid=lr=0.1,: expected a setting and different values"),
-        (["lr=0.1,0.1"], "expected a setting and different values"),
-        (["rl=0.1,0.2"], "grid=rl=0.1,0.2: expected a setting that may differ.*mean 'lr'"),
-        (["batch=8,16"], "grid=batch=8,16: expected a setting that may differ"),
-        (["lr=0.1", "lr=0.2"], "grid=lr=0.1 lr=0.2: expected each setting once"),
-        (["lr=0.001,1e-3"], "grid=lr=0.001,1e-3: expected different values: lr=1e-3 is twice"),
-        (["lr=fast,0.1"], "settings: lr=fast: expected a number"),
-        (["lr=0,0.1"], "lr=0.*: expected a number > 0"),
-        (["stop=success(0.9,never"], r"cannot read the value 'success\(0.9,never'"),
-    ],
-)
-def test_a_grid_that_cannot_be_read(axes: list[str], message: str) -> None:
-    with pytest.raises(OutlastError, match=message):
-        spread(tiny(), axes, Path("out"))
-
-
-def test_a_grid_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "grid"
-    command = ["train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--out", str(out)]
-    command += [
-        "--steps",
-        "10",
-        "--block",
-        "5",
-        "--batch",
-        "4",
-        "--probe",
-        "0",
-        "--checkpoint",
-        "5",
-        "--device",
-        "cpu",
-    ]
-    assert main([*command, "--seeds", "0-1", "--grid", "lr=0.001,0.002"]) == 0
-    text = capsys.readouterr().out
-    assert "seeds 0, 1 each, 2 runs together" in text
-    for rate in ("0.001", "0.002"):
-        folder = out / f"lr={rate}"
-        assert read_run(folder)["settings"]["lr"] == float(rate)
-        assert json.loads((folder / RESULTS).read_text())["step"] == 10
-        assert f"lr={rate}" in text
-    assert main([*command, "--grid", "lr=0.001,0.002"]) == MISTAKE
-    assert "holds a run already" in capsys.readouterr().err
-    # what is in the way of one run is told before any other is begun
-    assert main([*command, "--grid", "lr=0.003,0.001"]) == MISTAKE
-    assert "lr=0.001 holds a run already" in capsys.readouterr().err
-    assert not (out / "lr=0.003").exists()
-    folders = [str(out / "lr=0.001"), str(out / "lr=0.002")]
-    assert main(["resume", *folders, "--device", "cpu"]) == 0
 
 
 def test_runs_of_one_name_and_other_seeds_are_told_apart(
@@ -235,9 +145,3 @@ def test_a_run_that_is_over_does_not_stop_one_beside_it(tmp_path: Path) -> None:
     runs = [spec(schedule="constant", steps=steps, seeds=(0,)) for steps in (10, 20)]
     folders = begun(tmp_path, runs)
     assert go_on_together(folders, CPU) == (True, [None, None])
-
-
-def test_a_grid_does_not_hide_in_a_run(tmp_path: Path) -> None:
-    begin(tiny(), tmp_path / "run", CPU)
-    with pytest.raises(OutlastError, match=r"out=.*run: expected a folder that is no run itself"):
-        spread(tiny(), ["lr=0.001,0.002"], tmp_path / "run")

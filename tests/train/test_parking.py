@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-import outlast.train.trainer as trainer_module
 from outlast.cli.progress import sentence
 from outlast.errors import TrainingError
 from outlast.evaluate.run import evaluate_run
 from outlast.report import report
 from outlast.runs import CHECKPOINT, METRICS, read_metrics
+from outlast.train import session
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.fleet import Fleet
 from outlast.train.optimiser import AdamW
-from outlast.train.session import begin, go_on, load
+from outlast.train.session import begin, diverged, finished, go_on, load
 from outlast.train.trainer import Progress, Trainer
-from tiny_runs import CPU, InMemory, assert_same_run, checkpoint, tiny
+from tiny_runs import CPU, InMemory, assert_same_run, halt, tiny
 
 METHODS: list[tuple[str, ...]] = [
     (),
@@ -133,10 +133,6 @@ def test_a_loss_that_stays_infinite_does_not_move_what_is_parked(
         assert table[0].isfinite().all()
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL."""
-
-
 @pytest.mark.parametrize("methods", METHODS, ids=" + ".join)
 def test_killed_and_resumed_is_the_run_that_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, methods: tuple[str, ...]
@@ -146,16 +142,7 @@ def test_killed_and_resumed_is_the_run_that_was_not(
     assert go_on(whole, CPU)
     assert load_checkpoint(whole)[1]["parked"][1] is not None
     for _ in range(2):
-        with pytest.MonkeyPatch.context() as patch:
-            save = trainer_module.save_checkpoint
-
-            def last(*args: Any, save: Any = save) -> None:
-                save(*args)
-                raise Killed
-
-            patch.setattr(trainer_module, "save_checkpoint", last)
-            with pytest.raises(Killed):
-                go_on(folder, CPU)
+        halt(folder)
     assert go_on(folder, CPU)
     assert_same_run(whole, folder)
 
@@ -187,33 +174,98 @@ def test_results_and_the_page_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ((0, 1), {0: 33, 1: 15}, r"seed 0: .* 30 and 40 \(the other 1 were parked before\); the"),
     ],
 )
-def test_the_run_stops_and_the_last_good_checkpoint_is_kept(
+def test_the_run_stops_and_the_last_good_weights_are_kept(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     seeds: tuple[int, ...],
     at: dict[int, int],
     message: str,
 ) -> None:
-    folder = begun(tmp_path / "run", "ema(0.9)", seeds=seeds)
+    folder, told = begun(tmp_path / "run", "ema(0.9)", seeds=seeds), list[Progress]()
+    good = InMemory(tiny("ema(0.9)", seeds=seeds)).steps(30).trainer.tensors()
     break_rows(monkeypatch, at)
     with pytest.raises(TrainingError, match=message) as caught:
-        go_on(folder, CPU)
-    assert f"kept in {folder}" in str(caught.value)
+        go_on(folder, CPU, told.append)
+    assert f"kept in {folder}. No seed is left to train." in str(caught.value)
     assert "Try a smaller lr (it is 0.002)" in str(caught.value)
-    assert json.loads(checkpoint(folder)[1])["step"] == 20
+    assert told[-1].over
+    assert told[-1].parked == seeds
+    tensors, state = load_checkpoint(folder)
+    since = [at[row] // 10 * 10 if at[row] % 10 else at[row] - 10 for row in range(len(seeds))]
+    assert (state["step"], state["parked"], state["averaged"]) == (40, since, since)
     assert all_finite(folder)
+    for name, table in good.items():
+        assert torch.equal(tensors[name][0], table[0]), name
     assert "NaN" not in (folder / METRICS).read_text()
+    events = [line for line in read_metrics(folder) if line.get("event") == "parked"]
+    assert {line["seed"]: line["since"] for line in events} == dict(zip(seeds, since, strict=True))
 
+    # what is there can be opened and tested, each seed as it was left
     monkeypatch.undo()
-    assert go_on(folder, CPU)  # the last good checkpoint is good
+    assert finished(folder)
+    rows = evaluate_run(folder, (1,), 16)
+    assert {row["seed"]: row["parked"] for row in rows} == dict(zip(seeds, since, strict=True))
+    assert session.tested(folder)
+
+    # going on says the same, and changes nothing
+    before, metrics = (folder / CHECKPOINT).read_bytes(), (folder / METRICS).read_bytes()
+    with pytest.raises(TrainingError) as again:
+        go_on(folder, CPU)
+    assert str(again.value) == str(caught.value) == str(diverged(folder))
+    assert (folder / CHECKPOINT).read_bytes() == before
+    assert (folder / METRICS).read_bytes() == metrics
+    assert session.tested(folder)
+
+
+def test_one_sound_seed_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = begun(tmp_path / "run")
+    break_rows(monkeypatch, {1: 33})
+    assert go_on(folder, CPU)
+    assert diverged(folder) is None
+
+
+def test_killed_before_it_diverged_and_resumed_is_the_run_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, folder = begun(tmp_path / "whole"), begun(tmp_path / "run")
+    break_rows(monkeypatch, {0: 33, 1: 15})
+    with pytest.raises(TrainingError):
+        go_on(whole, CPU)
+    halt(folder)
+    assert load_checkpoint(folder)[1]["step"] == 20
+    with pytest.raises(TrainingError):
+        go_on(folder, CPU)
+    assert_same_run(whole, folder)
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_the_page_shows_a_run_that_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluated: bool
+) -> None:
+    sound, bad = (begun(tmp_path / name, seeds=(0, 1)) for name in ("sound", "bad"))
+    assert go_on(sound, CPU)
+    evaluate_run(sound, (1, 3), 32)
+    break_rows(monkeypatch, {0: 33, 1: 15})
+    with pytest.raises(TrainingError):
+        go_on(bad, CPU)
+    if evaluated:
+        evaluate_run(bad, (1, 3), 32)
+    page = report([sound, bad], tmp_path / "page").read_text()
+    assert "diverged: every seed was parked" in page
+    assert "2 parked" in (tmp_path / "page" / "report.md").read_text()
+    arms = json.loads((tmp_path / "page" / "results.json").read_text())["studies"][0]["arms"]
+    assert [arm["status"] for arm in arms] == ["evaluated", "diverged: every seed was parked"]
+    assert arms[1]["parked"] == {"0": 30, "1": 10}
+    assert ("(diverged)" in page) == evaluated
+    assert ("0, parked at step 30" in page) == evaluated
 
 
 def test_a_rate_far_too_high(tmp_path: Path) -> None:
     folder = begun(tmp_path / "run", lr=1e38, warmup=0, model="mlp > lstm @ 16")
     with pytest.raises(TrainingError, match=r"not finite.*Try a smaller lr \(it is 1e\+38\)"):
         go_on(folder, CPU)
-    if (folder / CHECKPOINT).exists():
-        assert all_finite(folder)
+    assert all_finite(folder)
+    assert load_checkpoint(folder)[1]["parked"] == [0, 0]
 
 
 def test_asked_to_stop_after_a_broken_block_nothing_broken_is_saved(

@@ -21,7 +21,7 @@ from outlast.specs import parse
 from outlast.train.session import begin, go_on
 from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
-from tiny_runs import CPU, assert_same_run, checkpoint, outlast, tiny, trained
+from tiny_runs import CPU, Killed, assert_same_run, checkpoint, outlast, tiny, trained
 
 RETRY = "dat(switch=below(0.000001), latest=10, otherwise=retry)"
 #: for each case the methods, and the event without which it would test nothing
@@ -49,10 +49,6 @@ CASES |= {f"{n} as it comes": ((n,), None) for n in methods.names() if n not in 
 
 def short(*specs: str) -> RunSpec:
     return tiny(*specs, steps=40, block=5, probe=10, checkpoint=10)
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing in the library may catch it."""
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import pytest
 import torch
 from test_parking import break_rows
 
-import outlast.train.trainer as trainer_module
 from outlast.cli import MISTAKE, main
 from outlast.cli.progress import sentence
 from outlast.errors import SpecError
@@ -27,7 +26,7 @@ from outlast.train.settings import RunSpec, Settings
 from outlast.train.stopping import Success, read_stop
 from outlast.train.subset import take_seeds
 from outlast.train.trainer import Progress
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, tiny
+from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, halt, tiny
 
 DAT = "dat(switch=20)"
 GOAL = "success(probes=2)"
@@ -185,10 +184,6 @@ def test_parked_and_succeeded_seeds_end_a_run_together(
     assert finished(folder)
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL."""
-
-
 @pytest.mark.parametrize("methods", [(DAT,), (DAT, "ema(0.5)")], ids=" + ".join)
 def test_killed_and_resumed_is_the_run_that_was_not(
     tmp_path: Path, methods: tuple[str, ...]
@@ -199,17 +194,8 @@ def test_killed_and_resumed_is_the_run_that_was_not(
     assert go_on(whole, CPU)
     streaks = set()
     for _ in range(13):
-        with pytest.MonkeyPatch.context() as patch:
-            save = trainer_module.save_checkpoint
-
-            def last(*args: Any, save: Any = save) -> None:
-                save(*args)
-                raise Killed
-
-            patch.setattr(trainer_module, "save_checkpoint", last)
-            with pytest.raises(Killed):
-                go_on(folder, CPU)
-            streaks |= set(load_checkpoint(folder)[1]["streaks"])
+        halt(folder)
+        streaks |= set(load_checkpoint(folder)[1]["streaks"])
     assert {0, 1, 2} <= streaks
     assert go_on(folder, CPU)
     assert_same_run(whole, folder)

@@ -23,16 +23,24 @@ def main(
     Example: outlast eval runs/parity --lengths 1 2 4 --sequences 500
 
     Args:
-        folder: The run folder.
+        folder: The run folder, or the folder of a grid, whose runs are measured one by one.
         lengths: Multiples of the training length.
         sequences: Fresh sequences for each length.
         precision: Of products; whatever it was in training, exact by default.
         device: auto, cpu, cuda, cuda:1 ...
         out: The file to write; by default the results.json of the run, written anew.
     """
+    from outlast.cli.common import console
     from outlast.cli.running import show_results
+    from outlast.errors import bad_value
     from outlast.evaluate.run import evaluate_run
+    from outlast.runs import run_folders
     from outlast.train.session import pick_device
 
-    rows = evaluate_run(folder, lengths, sequences, pick_device(device), out, precision)
-    show_results(folder, rows, out)
+    where, runs = pick_device(device), run_folders(folder)
+    if out is not None and len(runs) > 1:
+        raise bad_value("out", out, f"none, as {folder} has several runs, each with results.json")
+    for run in runs:
+        if len(runs) > 1:
+            console.print(f"\n{run.name}", markup=False, soft_wrap=True)
+        show_results(run, evaluate_run(run, lengths, sequences, where, out, precision), out)

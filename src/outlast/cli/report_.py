@@ -11,12 +11,12 @@ import tyro
 def main(
     folders: Annotated[tuple[Path, ...], tyro.conf.Positional], out: Path | None = None
 ) -> None:
-    """Make a page of pictures and tables from run folders or study folders.
+    """Make a page of pictures and tables from run folders, folders of grids or study folders.
 
     Example: outlast report runs/parity --out runs/parity/report
 
     Args:
-        folders: Run folders, or folders of a whole study.
+        folders: Run folders, folders of a whole grid, or folders of a whole study.
         out: Where to write the page; by default a folder "report" in the first folder.
     """
     from outlast.cli.common import console

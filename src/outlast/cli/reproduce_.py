@@ -31,7 +31,8 @@ def main(
     """Run a whole study, every arm over every seed, and make its page.
 
     Given again, the same command goes on where it was stopped. An arm that fails does not stop the
-    others; the exit code is then 1.
+    others; the exit code is then 1. An arm whose every seed has diverged is a result, tested and
+    named; the exit code is 1 if no arm has a sound seed.
 
     Example: outlast reproduce dat --scale demo --dry
 
@@ -55,7 +56,7 @@ def main(
     from outlast.errors import bad_value
     from outlast.registry import studies
     from outlast.report import report
-    from outlast.runs import write_json
+    from outlast.runs import STUDY, write_json
     from outlast.specs import Spec
     from outlast.studies.runner import News, run_study, unfinished_arms
     from outlast.train.session import pick_device
@@ -78,13 +79,13 @@ def main(
     names = {a.name: a.label for a in chosen}
     there = [a.name for a in made.arms if a.name in names or (folder / a.name).is_dir()]
     unfinished_arms(chosen, folder, overwrite)  # what is in the way is an error now
-    write_json(folder / "study.json", made.to_json(command, there))
-    failed: dict[str, str] = {}
+    write_json(folder / STUDY, made.to_json(command, there))
+    told: dict[str, dict[str, str]] = {"diverged": {}, "failed": {}}
     with progress(console) as show:
 
         def watch(news: News) -> None:
-            if news.state == "failed":
-                failed[news.arm] = news.error
+            if news.state in told:
+                told[news.state][news.arm] = news.error
             if not news.words:
                 show(names[news.arm], news.progress or news.error or news.state)
             elif news.arm == news.pack[0]:  # once for all of them
@@ -105,14 +106,16 @@ def main(
         )
     page = report([folder], folder / "report")
     console.print()
-    for name, error in failed.items():
-        console.print(f"failed: {name}: {error}", markup=False, soft_wrap=True)
-    stopped = [name for name in unfinished if name not in failed]
+    for state, arms_so in told.items():
+        for name, error in arms_so.items():
+            console.print(f"{state}: {name}: {error}", markup=False, soft_wrap=True)
+    stopped = [name for name in unfinished if name not in told["failed"]]
     if stopped:
         words = f"not finished: {', '.join(stopped)}; the same command goes on with them"
         console.print(words, markup=False, soft_wrap=True)
     console.print(f"the page: {page.resolve().as_uri()}", soft_wrap=True)
-    return FAILED if failed else STOPPED if stopped else 0
+    bad = told["failed"] or len(told["diverged"]) == len(chosen)
+    return FAILED if bad else STOPPED if stopped else 0
 
 
 def _show_arms(chosen: list[Arm]) -> None:

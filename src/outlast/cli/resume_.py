@@ -17,14 +17,14 @@ def main(
 ) -> int:
     """Go on with a run that was stopped or killed; the result is the same as if it had not been.
 
-    Several runs of one model, task and batch are trained together. With --seeds some seeds of a run
-    go on as a run of their own, and the run itself is left as it is.
+    Several runs of one model, task and batch are trained together, as are those of a grid. With
+    --seeds some seeds of a run go on as a run of their own, and the run itself is left as it is.
 
     Example: outlast resume runs/parity
 
     Args:
-        folder: The run folder.
-        beside: Folders of other runs, to be trained together with it.
+        folder: The run folder, or the folder of a grid.
+        beside: Folders of other runs or grids, to be trained together with it.
         seeds: Seeds to go on with, such as 0,3; needs --out.
         out: The run folder to make for those seeds.
         device: auto, cpu, cuda, cuda:1 ...
@@ -32,21 +32,22 @@ def main(
     from outlast.cli.common import read_seeds
     from outlast.cli.running import train_and_test
     from outlast.errors import bad_value
+    from outlast.runs import run_folders
     from outlast.train.session import pick_device
     from outlast.train.subset import take_seeds
 
     where = pick_device(device)
-    folders = (folder, *beside)
+    named = (folder, *beside)
+    folders, given = [run for f in named for run in run_folders(f)], " ".join(map(str, named))
     if len({f.resolve() for f in folders}) < len(folders):
-        raise bad_value("folder", " ".join(map(str, folders)), "different run folders")
+        raise bad_value("folder", given, "different run folders")
     if seeds is None and out is None:
-        return train_and_test(folders, where)
-    if beside:
-        given = " ".join(map(str, folders))
+        return train_and_test(folders, where, named)
+    if len(folders) > 1:
         raise bad_value("folder", given, "one run folder, where --seeds and --out are given")
     if seeds is None:
         raise bad_value("seeds", "none", f"those that are to go on in --out {out}, such as 0,3")
     if out is None:
         raise bad_value("out", "none", f"a new folder for --seeds {seeds}")
     take_seeds(folder, read_seeds(seeds), out)
-    return train_and_test([out], where)
+    return train_and_test([out], where, [out])

@@ -17,8 +17,11 @@ from outlast.runs import read_run
 from outlast.train.session import go_on_together
 
 
-def train_and_test(folders: Sequence[Path], device: torch.device) -> int:
-    """Go on with runs, together if there are several, until each is trained and tested."""
+def train_and_test(folders: Sequence[Path], device: torch.device, named: Sequence[Path]) -> int:
+    """Go on with runs, together if there are several, until each is trained and tested.
+
+    `named` is what to name to get at all of them: their folders, or the one of a grid.
+    """
     record, names = read_run(folders[0]), _names(folders)
     console.print(
         f"{record['model']}  ({record['parameters']:,} parameters)\non {record['task']}, "
@@ -34,18 +37,28 @@ def train_and_test(folders: Sequence[Path], device: torch.device) -> int:
             lambda words: console.print(words, markup=False, soft_wrap=True),
         )
     if not ended:
-        again = shlex.join(["outlast", "resume", *map(str, folders)])
-        console.print(f"saved; go on with: {again}", markup=False, soft_wrap=True)
+        console.print(
+            f"saved; go on with: {_command('resume', named)}", markup=False, soft_wrap=True
+        )
         return STOPPED
-    for folder, failure in zip(folders, failures, strict=True):
-        if failure is None:
-            if len(folders) > 1:
-                console.print(f"\n{names[folder]}", markup=False, soft_wrap=True)
-            show_results(folder, evaluate_run(folder, device=device))
-    failed = [failure for failure in failures if failure is not None]
-    if failed:
-        raise TrainingError("\n".join(map(str, failed)))
+    for folder in folders:
+        if len(folders) > 1:
+            console.print(f"\n{names[folder]}", markup=False, soft_wrap=True)
+        show_results(folder, evaluate_run(folder, device=device))
+    found = zip(names.values(), failures, strict=True)
+    diverged = {name: failure for name, failure in found if failure is not None}
+    if len(diverged) == len(folders):
+        raise TrainingError("\n".join(map(str, diverged.values())))
+    if len(folders) > 1:
+        page = _command("report", named)
+        console.print(f"\na page of all of them: {page}", markup=False, soft_wrap=True)
+    for name, failure in diverged.items():
+        console.print(f"diverged: {name}: {failure}", markup=False, soft_wrap=True)
     return 0
+
+
+def _command(verb: str, folders: Sequence[Path]) -> str:
+    return shlex.join(["outlast", verb, *map(str, folders)])
 
 
 def _names(folders: Sequence[Path]) -> dict[Path, str]:
@@ -80,7 +93,7 @@ def show_results(folder: Path, rows: list[dict[str, object]], out: Path | None =
     succeeded = {str(row["seed"]): row["succeeded"] for row in rows if "succeeded" in row}
     for seed, step in succeeded.items():
         console.print(f"seed {seed} succeeded at step {step} and was left as it was then")
-    pages = "" if out else f"; a page of pictures: outlast report {folder}"
+    pages = "" if out else f"; a page of pictures: {_command('report', [folder])}"
     console.print(
         f"\n{out or folder / 'results.json'} has every seed{pages}",
         markup=False,

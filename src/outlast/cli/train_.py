@@ -32,8 +32,8 @@ def main(
         out: The run folder to make.
         method: What changes while training, such as "dat"; may be given several times.
         seeds: Seeds and ranges of seeds, trained together: 0-4 or 0,2,5.
-        grid: Settings with several values, trained together, each as a run in its own folder in
-            --out: lr=0.001,0.002 weight_decay=0,0.1.
+        grid: Settings or methods with several values, trained together, each as a run in its own
+            folder in --out: lr=0.001,0.002 "method=none,dat,dat + ema(0.9)".
         label: How the run is called in plots.
         device: auto, cpu, cuda, cuda:1 ...
         overwrite: Replace a run that is already in the folder.
@@ -48,5 +48,7 @@ def main(
     where = pick_device(device)
     run = RunSpec(task, model, method, read_seeds(seeds), settings, label or out.name)
     runs = spread(run, grid, out)
-    begin_all(runs, where, overwrite)
-    return train_and_test([folder for _, folder in runs], where)
+    # their records say which runs they were begun with, for resume to put them in the same order
+    together = {"pack": [folder.name for _, folder in runs]} if grid else {}
+    begin_all(runs, where, overwrite, **together)
+    return train_and_test([folder for _, folder in runs], where, [out])

@@ -12,7 +12,7 @@ from outlast.report.load import Claim
 from outlast.report.words import interval, percent, points, times
 
 HOLDS, FAILS, UNMEASURED = "holds", "does not hold", "not measured"
-#: what a claim rests on does not hold
+#: what a claim rests on does not hold, or an arm that would make it hold has diverged
 OPEN = "cannot say"
 
 
@@ -88,11 +88,12 @@ def _judge(claim: Claim, arms: dict[str, Digest]) -> Verdict:
     measure = _measure(arms.get(claim.arm), claim)
     if measure is None:
         return Verdict(claim, UNMEASURED, None, 0, "")
-    summary, detail = measure.summary, ""
+    summary, detail, compared = measure.summary, "", [arms[claim.arm]]
     if claim.statistic == "difference":
         other = _measure(arms.get(claim.versus or ""), claim)
         if other is None:
             return Verdict(claim, UNMEASURED, None, 0, "")
+        compared.append(arms[claim.versus or ""])
         value = summary.mean - other.summary.mean
         detail = f"{percent(summary.mean)} − {percent(other.summary.mean)}"
     else:
@@ -103,6 +104,12 @@ def _judge(claim: Claim, arms: dict[str, Digest]) -> Verdict:
         value = known[claim.statistic]
         detail = interval(summary) if claim.statistic == "mean" else ""
     verdict = HOLDS if _inside(value, claim.low, claim.high) else FAILS
+    gone = [d.arm.label for d in compared if d.diverged]
+    if gone:  # it was never trained, which shows no more than that
+        detail = ", ".join(
+            filter(None, (detail, f"every seed of {' and of '.join(gone)} diverged"))
+        )
+        verdict = OPEN if verdict == HOLDS else verdict
     return Verdict(claim, verdict, value, summary.n, detail)
 
 
@@ -179,6 +186,8 @@ def _said(d: Digest, variant: str | None, multiple: float) -> tuple[str, str, st
         return name, "an unknown share", "not measured"
     s = measure.summary
     share = f"{percent(s.mean)} %"
+    if d.diverged:
+        return name, share, "diverged"
     if s.low is None or s.high is None:
         return name, share, f"{s.n} seed"
     if s.low == s.high:
@@ -210,11 +219,11 @@ def _key_arms(
 
 
 def _ranked(digests: Sequence[Digest], variant: str | None, multiple: float) -> list[Digest]:
-    """The arms measured there, best first."""
+    """The arms measured there, best first; those that diverged are last."""
     found = []
     for d in digests:
         ladder = d.ladder(variant)
         measure = ladder.at(multiple) if ladder else None
         if measure:
             found.append((measure.summary.mean, d))
-    return [d for _, d in sorted(found, key=lambda pair: -pair[0])]
+    return [d for _, d in sorted(found, key=lambda pair: (pair[1].diverged, -pair[0]))]

@@ -104,6 +104,10 @@ class Digest:
     def run(self) -> Run | None:
         return self.arm.run
 
+    @property
+    def diverged(self) -> bool:
+        return self.run is not None and self.run.diverged
+
     def ladder(self, variant: str | None) -> Ladder | None:
         return next((ladder for ladder in self.ladders if ladder.variant == variant), None)
 
@@ -147,12 +151,14 @@ def study_json(study: Study, digests: list[Digest]) -> dict[str, Any]:
 def _status(run: Run | None) -> str:
     if run is None:
         return "not run yet"
+    if run.diverged:
+        return "diverged: every seed was parked"
     if run.rows:
         return "evaluated"
     settings = run.about.get("settings")
     steps = settings.get("steps") if isinstance(settings, dict) else None
     rest = run.parked.keys() | run.succeeded.keys()
-    early = bool(run.succeeded) and rest >= set(run.seeds)
+    early = bool(rest) and rest >= set(run.seeds)
     if isinstance(steps, int) and run.last_step < steps and not early:
         return f"unfinished: step {run.last_step:,} of {steps:,}"
     return "not evaluated yet"

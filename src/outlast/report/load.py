@@ -13,6 +13,7 @@ from typing import Any
 
 from outlast.errors import RunFolderError
 from outlast.report.records import Record, read_lines, read_record
+from outlast.runs import RUN, STUDY, grid_runs
 
 Series = dict[int, dict[int, float]]  # seed -> step -> value
 
@@ -73,6 +74,11 @@ class Run:
         }
 
     @property
+    def diverged(self) -> bool:
+        """Whether no seed is sound: every one was parked."""
+        return bool(self.seeds) and self.parked.keys() >= set(self.seeds)
+
+    @property
     def succeeded(self) -> dict[int, int]:
         """Seeds that were good enough to be stopped, and the step they were left at."""
         return {e.seed: e.step for e in self.events if e.name == "succeeded"}
@@ -119,27 +125,30 @@ class Study:
 
 
 def read(folders: Sequence[Path]) -> tuple[Study, ...]:
-    """Each study folder as a study; all loose run folders together as one more."""
+    """Each study folder as a study; all loose runs, those of grids too, together as one more."""
     paths = [Path(folder) for folder in folders]
     if not paths:
         raise RunFolderError("nothing to report on: give at least one run or study folder")
     studies: list[Study] = []
     loose: list[Run] = []
     for path in paths:
-        if (path / "study.json").is_file():
+        if (path / STUDY).is_file():
             studies.append(read_study(path))
-        elif (path / "run.json").is_file():
+        elif (path / RUN).is_file():
             loose.append(read_run(path))
+        elif inside := grid_runs(path):
+            loose += map(read_run, inside)
         else:
             raise RunFolderError(
-                f"{path}: neither a run folder (run.json) nor a study (study.json)"
+                f"{path}: neither a run folder ({RUN}) nor a study ({STUDY}), nor are there runs "
+                f"in it"
             )
     return (*studies, *([_compare(loose)] if loose else []))
 
 
 def read_run(folder: Path) -> Run:
     """One run folder."""
-    about = read_record(folder / "run.json")
+    about = read_record(folder / RUN)
     # the record spells out every default; what a person wants to read is the short form
     shown = about.record("shown") if "shown" in about.data else about
     run = Run(
@@ -159,7 +168,7 @@ def read_run(folder: Path) -> Run:
 
 def read_study(folder: Path) -> Study:
     """One study folder with the run folders of those arms that have one."""
-    study = read_record(folder / "study.json")
+    study = read_record(folder / STUDY)
     arms = tuple(_arm(folder, record) for record in study.records("arms"))
     title = study.text("title", study.text("study", folder.name))
     return Study(
@@ -177,7 +186,7 @@ def _arm(folder: Path, record: Record) -> Arm:
     name = record.text("name")
     if name in {"", ".", ".."} or "/" in name or "\\" in name:
         raise record.error(f"arm name {name!r} is not the name of a subfolder")
-    run = read_run(folder / name) if (folder / name / "run.json").is_file() else None
+    run = read_run(folder / name) if (folder / name / RUN).is_file() else None
     label = record.optional("label") or (run.label if run else name)
     return Arm(name, label, record.optional("group"), run)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from outlast.report.markdown import study_markdown
 from outlast.report.plots import accuracy_figure
 from outlast.report.sheet import NARROW, WIDE, Form, grouped
 from outlast.report.style import inline, png, svg
+from outlast.runs import write_bytes, write_text
 
 Draw = Callable[[Form], Figure | None]
 
@@ -60,7 +60,6 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     """Read the folders, write the report into ``out``; the path of ``index.html``."""
     studies = read(folders)
     out = Path(out)
-    (out / "figures").mkdir(parents=True, exist_ok=True)
     sections = [_section(study, out, _prefix(studies, i)) for i, study in enumerate(studies)]
     numbers = {
         "format": 1,
@@ -71,9 +70,10 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
         ],
     }
     text = json.dumps(_finite(numbers), indent=1, ensure_ascii=False, allow_nan=False)
-    _write(out / "results.json", (text + "\n").encode())
-    _write(out / "report.md", "\n".join(_markdown(s) for s in sections).encode())
-    _write(out / "index.html", _page(sections).encode())
+    write_text(out / "results.json", text + "\n")
+    write_text(out / "report.md", "\n".join(_markdown(s) for s in sections))
+    (out / "figures").mkdir(exist_ok=True)  # the page has a link to it
+    write_text(out / "index.html", _page(sections))
     return out / "index.html"
 
 
@@ -162,8 +162,8 @@ def _picture(
         return None
     name = prefix + name
     source = svg(wide)
-    _write(out / "figures" / f"{name}.svg", source.encode())
-    _write(out / "figures" / f"{name}.png", png(wide))
+    write_text(out / "figures" / f"{name}.svg", source)
+    write_bytes(out / "figures" / f"{name}.png", png(wide))
     small = Markup(inline(svg(narrow), f"{name}-s"))  # ours: text is outlines
     return Picture(name, title, caption, Markup(inline(source, name)), small)
 
@@ -229,13 +229,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def _write(path: Path, data: bytes) -> None:
-    """All of the file or nothing of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -101,7 +101,8 @@ def _seeds(run: Run) -> Cell:
 
 
 def _status(d: Digest) -> Cell:
-    return Cell(d.status, tone="" if d.status == "evaluated" else "pending")
+    tone = "bad" if d.diverged else "" if d.status == "evaluated" else "pending"
+    return Cell(d.status, tone=tone)
 
 
 def results_table(digests: Sequence[Digest]) -> Table:

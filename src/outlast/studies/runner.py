@@ -6,7 +6,8 @@ same ones, finished or not, and so bit for bit as if it had not been stopped; ar
 their end before it began are left out.
 
 An arm that is finished is left alone, one that was interrupted goes on where it stopped; so a
-study is resumed by giving the same command again.
+study is resumed by giving the same command again. An arm whose every seed has diverged is finished
+too: it is tested as it was left, and told apart.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from outlast.errors import OutlastError, RunFolderError
+from outlast.errors import OutlastError, RunFolderError, TrainingError
 from outlast.runs import RUN, read_run
 from outlast.studies.base import Arm, Study
 from outlast.train.rows import alike
 from outlast.train.session import (
     begin_all,
     canonical,
+    diverged,
     finished,
     go_on_together,
     pick_device,
@@ -36,10 +38,14 @@ from outlast.train.session import (
 from outlast.train.settings import RunSpec
 from outlast.train.trainer import Progress
 
+#: the states in which an arm needs nothing more, and all those after which nothing is said of it
+ENDS = ("done", "diverged")
+LAST_WORDS = (*ENDS, "failed", "stopped")
+
 
 @dataclass(frozen=True)
 class News:
-    """What an arm's process tells: its progress, that it is done, or what went wrong.
+    """What an arm's process tells: progress, that it is done or has diverged, what went wrong.
 
     `words` are about all the arms in `pack`, each of which is told them.
     """
@@ -107,7 +113,7 @@ def run_study(
     unfinished = {a.name for a in unfinished_arms(arms, out, overwrite)}
     for arm in arms:
         if arm.name not in unfinished:
-            watch(News(arm.name, "done"))
+            watch(_end(arm.name, diverged(out / arm.name)))
     waiting = [
         Pack(needed(pack, out, todo), out, todo)
         for pack in packs(arms, together)
@@ -142,10 +148,15 @@ def run_study(
             if asked:
                 _pass_on(running)
             for news in _listen(running, bool(asked)):
-                if news.state == "done":
+                if news.state in ENDS:
                     unfinished.discard(news.arm)
                 watch(news)
     return sorted(unfinished)
+
+
+def _end(arm: str, failure: TrainingError | None) -> News:
+    """What is said of an arm that is trained and tested."""
+    return News(arm, "done") if failure is None else News(arm, "diverged", error=str(failure))
 
 
 def packs(arms: Sequence[Arm], together: bool) -> list[tuple[Arm, ...]]:
@@ -214,7 +225,7 @@ def _listen(running: dict[str, _Worker], asked: bool) -> list[News]:
             del running[key]
             worker.process.join()
             for name, said in worker.said.items():
-                if said in ("done", "failed", "stopped"):
+                if said in LAST_WORDS:
                     continue
                 if asked:  # before it could listen
                     heard.append(News(name, "stopped"))
@@ -248,7 +259,7 @@ def _work(pack: Pack, job: Job, mouth: Connection) -> None:
     ) -> None:
         if arm not in open_ends:  # it was at its end before, and is here for the others' sake
             return
-        if state in ("done", "failed", "stopped"):
+        if state in LAST_WORDS:
             open_ends.discard(arm)
         try:
             mouth.send(News(arm, state, progress, error, words, working))
@@ -274,18 +285,16 @@ def _work(pack: Pack, job: Job, mouth: Connection) -> None:
             lambda words: tell_all("training", words=words),
             job.share,
         )
-        for folder, failure in zip(pack.folders, failures, strict=True):
-            if failure is not None:
-                tell(folder.name, "failed", error=str(failure))
         if not ended:
             tell_all("stopped")
             return
-        for arm, folder in zip(pack.arms, pack.folders, strict=True):
+        for arm, folder, failure in zip(pack.arms, pack.folders, failures, strict=True):
             if arm.name in open_ends:
                 tell(arm.name, "testing")
                 ladder = arm.ladder or job.ladder
                 evaluate_run(folder, ladder, job.sequences, device, in_precision=job.precision)
-                tell(arm.name, "done")
+                end = _end(arm.name, failure)
+                tell(arm.name, end.state, error=end.error)
     except OutlastError as error:
         tell_all("failed", error=str(error))
     except Exception as error:  # the other packs go on; the parent reports it

@@ -122,8 +122,8 @@ class Fleet:
     def train(self, watch: Watch | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Train every run to its end, or until `stop` asks to leave; True when all have ended.
 
-        A run ends early when its seeds have succeeded; one that has no sound seed left ends too,
-        with its `failure` set.
+        A run ends early when no seed is left to train: all have succeeded or are parked. Where all
+        are parked, its `failure` says so.
         """
         started = time.monotonic()
         first = min((t.step for t in self.trainers if t.going), default=0)
@@ -137,7 +137,7 @@ class Fleet:
             at = [t.step for t in going]
             self.block()
             for trainer, before in zip(going, at, strict=True):
-                if trainer.failure is not None or trainer.step == before:
+                if trainer.step == before:
                     continue
                 spent, done = time.monotonic() - started, trainer.step - first
                 left = trainer.settings.steps - trainer.step if trainer.going else 0

@@ -1,13 +1,18 @@
-"""A grid of settings: one run for each combination of values, all trained together.
+"""A grid of settings and methods: one run for each combination of values, all trained together.
 
 ::
 
     lr=0.001,0.002  weight_decay=0,0.1     four runs: OUT/lr=0.001,weight_decay=0 and so on
     stop=never,success(probes=4, at=3)     two runs: a comma in brackets is a value's own
+    method=none,dat,dat + ema(0.9)         three runs: without a method, with one, with two
+
+In the name of a folder each value is written without brackets, quotes and spaces:
+``OUT/stop=success-probes=4-at=3``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from itertools import product
@@ -19,7 +24,11 @@ from outlast.registry import suggest
 from outlast.runs import RUN
 from outlast.specs import Spec, parse_value
 from outlast.train.rows import SHARED
+from outlast.train.session import canonical
 from outlast.train.settings import RunSpec, Settings
+
+#: the axis that is no setting; and how a run without any method is written there
+METHOD, NONE = "method", "none"
 
 
 def spread(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, Path]]:
@@ -32,18 +41,46 @@ def spread(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, 
         raise bad_value("grid", " ".join(axes), "each setting once, with all its values")
     if (out / RUN).exists():
         raise bad_value("out", out, "a folder that is no run itself, for the runs of a grid")
-    runs: list[tuple[RunSpec, Path]] = []
+    if METHOD in names and run.methods:
+        accepted = "none beside a grid of methods, whose values name them all: ema(0.9) + dat"
+        raise bad_value(METHOD, " + ".join(run.methods), accepted)
+    runs: dict[Path, RunSpec] = {}
+    seen: set[RunSpec] = set()
     for values in product(*(values for _, values in read)):
-        changed = dict(zip(names, values, strict=True))
-        settings = Settings.read(asdict(run.settings) | {k: _value(v) for k, v in changed.items()})
-        shown = [f"{name}={value}" for name, value in changed.items()]
-        if any(settings == other.settings for other, _ in runs):  # 0.001 is 1e-3
-            raise bad_value(
-                "grid", " ".join(axes), f"different values: {', '.join(shown)} is twice"
-            )
-        label = " ".join(filter(None, (run.label, *shown)))
-        runs.append((replace(run, settings=settings, label=label), out / ",".join(shown)))
-    return runs
+        chosen = dict(zip(names, values, strict=True))
+        shown = [f"{name}={value}" for name, value in chosen.items()]
+        made, folder = _with(run, chosen), out / ",".join(map(_plain, shown))
+        same = canonical(made)  # 0.001 is 1e-3, and a method may have its defaults written out
+        if same in seen:
+            twice = f"different values: {', '.join(shown)} is twice"
+            raise bad_value("grid", " ".join(axes), twice)
+        if folder in runs:
+            twice = f"values that make different names of folders: {folder.name} is twice"
+            raise bad_value("grid", " ".join(axes), twice)
+        seen.add(same)
+        runs[folder] = replace(made, label=" ".join(filter(None, (run.label, *shown))))
+    return [(made, folder) for folder, made in runs.items()]
+
+
+def _with(run: RunSpec, chosen: dict[str, str]) -> RunSpec:
+    """A run with other values in the place of its own."""
+    methods = _methods(chosen[METHOD]) if METHOD in chosen else run.methods
+    settings = {name: _value(text) for name, text in chosen.items() if name != METHOD}
+    return replace(run, settings=Settings.read(asdict(run.settings) | settings), methods=methods)
+
+
+def _methods(text: str) -> tuple[str, ...]:
+    """``dat + ema(0.9)``, one by one."""
+    found = [method.strip() for method in _split(text, "+")]
+    if not all(found) or (NONE in found and len(found) > 1):
+        accepted = "methods joined by +, such as dat + ema(0.9), or none"
+        raise bad_value("grid: method", text, accepted)
+    return () if found == [NONE] else tuple(found)
+
+
+def _plain(text: str) -> str:
+    """A value as the name of a folder has it: nothing that a shell or a file system would mind."""
+    return re.sub(r"[^\w.=+-]+", "-", re.sub(r"[\s)\]\"']", "", text))
 
 
 def _value(text: str) -> Any:
@@ -54,22 +91,22 @@ def _value(text: str) -> Any:
 
 def _axis(text: str) -> tuple[str, list[str]]:
     name, _, rest = text.partition("=")
-    values = [value.strip() for value in _split(rest)]
+    values = [value.strip() for value in _split(rest, ",")]
     if not rest or not all(values) or len(set(values)) < len(values):
         raise bad_value("grid", text, "a setting and different values, such as lr=0.001,0.002")
-    known = [f.name for f in fields(Settings) if f.name not in (*SHARED, "together")]
+    known = [f.name for f in fields(Settings) if f.name not in (*SHARED, "together")] + [METHOD]
     if name.strip() not in known:
-        accepted = f"a setting that may differ among runs trained together{suggest(name, known)}"
-        raise bad_value("grid", text, accepted)
+        accepted = "a setting that may differ among runs trained together, or method"
+        raise bad_value("grid", text, f"{accepted}{suggest(name, known)}")
     return name.strip(), values
 
 
-def _split(text: str) -> list[str]:
-    """The pieces between commas that stand outside brackets."""
+def _split(text: str, at: str) -> list[str]:
+    """The pieces between signs that stand outside brackets and quotes."""
     pieces, depth = [""], 0
-    for sign in text:
+    for sign in re.findall(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|.""", text, re.DOTALL):
         depth += (sign in "([") - (sign in ")]")
-        if sign == "," and depth == 0:
+        if sign == at and depth == 0:
             pieces.append("")
         else:
             pieces[-1] += sign

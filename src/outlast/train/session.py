@@ -43,7 +43,7 @@ from outlast.train.fleet import Fleet
 from outlast.train.plan import setup
 from outlast.train.settings import RunSpec
 from outlast.train.stopping import NEVER, read_stop
-from outlast.train.trainer import Progress, Trainer, ended_early
+from outlast.train.trainer import Progress, Trainer, divergence
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,11 @@ def begin_all(
 
 def claim(folder: Path, anew: str = ", start anew with --overwrite,") -> None:
     """A folder that holds a run, or what is left of one, is an error; `anew` is a way out of it."""
-    if any((folder / name).exists() for name in (RUN, METRICS, CHECKPOINT, RESULTS)):
+    try:
+        there = any((folder / name).exists() for name in (RUN, METRICS, CHECKPOINT, RESULTS))
+    except OSError as error:  # a name that is too long, among others
+        raise RunFolderError(f"cannot use {folder} as a run folder: {error.strerror}") from None
+    if there:
         raise RunFolderError(
             f"{folder} holds a run already: go on with 'outlast resume {folder}'{anew} "
             f"or choose another --out"
@@ -161,7 +165,10 @@ def claim(folder: Path, anew: str = ", start anew with --overwrite,") -> None:
 def go_on(
     folder: Path, device: torch.device, watch: Callable[[Progress], None] | None = None
 ) -> bool:
-    """Train a run from where it stands; False if a signal asked to save and leave."""
+    """Train a run from where it stands; False if a signal asked to save and leave.
+
+    One whose every seed has diverged is an error, once it is saved.
+    """
     ended, (failure,) = go_on_together(
         [folder], device, None if watch is None else lambda _, progress: watch(progress)
     )
@@ -179,8 +186,9 @@ def go_on_together(
 ) -> tuple[bool, list[TrainingError | None]]:
     """Train runs as one, each from where it stands; False if a signal asked to save and leave.
 
-    A run that has no seed left does not stop the others; its error is told beside. `say` is told
-    how many seeds are trained at once and why; `share` is the share of the device that is ours.
+    A run whose every seed has diverged does not stop the others; its error is told beside, also if
+    it was so before. `say` is told how many seeds are trained at once and why; `share` is the share
+    of the device that is ours.
     """
     runs = [RunSpec.read(read_run(folder)) for folder in folders]
     keep_freed_memory()
@@ -235,13 +243,19 @@ def load(folder: str | Path, seed: int | None = None) -> Model:
 
 
 def finished(folder: Path) -> bool:
-    """Whether a run has been trained to its last step, or until its seeds had succeeded."""
+    """Whether a run has been trained to its last step, or until no seed was left to train."""
     if not (folder / CHECKPOINT).exists():
         return False
     state = load_state(folder)
-    return bool(state["step"] >= read_run(folder)["settings"]["steps"]) or ended_early(
-        state["parked"], state["succeeded"]
-    )
+    seeds = zip(state["parked"], state["succeeded"], strict=True)
+    rest = all(parked is not None or succeeded is not None for parked, succeeded in seeds)
+    return rest or bool(state["step"] >= read_run(folder)["settings"]["steps"])
+
+
+def diverged(folder: Path) -> TrainingError | None:
+    """What to tell of a run whose every seed was parked, as its last checkpoint says."""
+    run, state = RunSpec.read(read_run(folder)), load_state(folder)
+    return divergence(run, folder, state["parked"], state["step"])
 
 
 def tested(folder: Path) -> bool:

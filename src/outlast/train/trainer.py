@@ -7,6 +7,8 @@ checkpoint and the step number, so a killed run resumes bit for bit.
 A seed whose loss or weights are no longer finite is *parked*: it is what it was at the start of
 that block, and stays so; it is reported, and the other seeds go on. One that has *succeeded*
 (`train/stopping.py`) rests in the same way, as it is; a run ends when no seed is left to train.
+Where every one was parked the run has diverged: it is saved and can be tested like any other, and
+says so as an error (`failure`).
 """
 
 from __future__ import annotations
@@ -85,13 +87,16 @@ class Trainer:
         self.probes: list[dict[str, float]] = [{} for _ in run.seeds]
         self.losses = torch.zeros(len(run.seeds), len(self.task.parts))
         self.step = 0
-        self.failure: TrainingError | None = None
 
     @property
     def going(self) -> bool:
         """Whether there are steps left to train, and a seed to train."""
-        over = self.step >= self.settings.steps or ended_early(self.parked, self.succeeded)
-        return not over and self.failure is None
+        return self.step < self.settings.steps and bool(self.live())
+
+    @property
+    def failure(self) -> TrainingError | None:
+        """What to tell of a run that has diverged."""
+        return divergence(self.run, self.folder, self.parked, self.step)
 
     def since(self, row: int) -> int | None:
         """The step whose weights a seed that is parked or has succeeded keeps."""
@@ -220,8 +225,6 @@ class Trainer:
                 event = {"event": "parked", "since": begin, "what": NOT_FINITE}
                 lines.append({"step": self.step, "seed": self.run.seeds[row], **event})
         self.losses = metrics[:, :, 0].mean(0)
-        if not self.live() and not ended_early(self.parked, self.succeeded):
-            self.failure = self._failure(begin)
         return lines
 
     def _look(self, row: int, metrics: Tensor, plan: Plan) -> list[dict[str, Any]]:
@@ -238,19 +241,6 @@ class Trainer:
             if event.name == "restart":
                 self._restart(row, event.details["attempt"])
         return lines
-
-    def _failure(self, begin: int) -> TrainingError:
-        """No seed is left: what stops a run."""
-        now = [s for s, since in zip(self.run.seeds, self.parked, strict=True) if since == begin]
-        earlier = len(self.run.seeds) - len(now)
-        others = f" (the other {earlier} were parked before)" if earlier else ""
-        there = (self.folder / CHECKPOINT).exists()
-        saved = "the last good checkpoint is kept" if there else "nothing was saved yet"
-        return TrainingError(
-            f"seed{'s' * (len(now) > 1)} {', '.join(map(str, now))}: {NOT_FINITE} between steps "
-            f"{begin} and {self.step}{others}; {saved} in {self.folder}. "
-            f"Try a smaller lr (it is {self.settings.lr:g}) or a longer warmup."
-        )
 
     def write(self, lines: list[dict[str, Any]]) -> None:
         """Add lines to the metrics."""
@@ -319,11 +309,21 @@ class Trainer:
         )
 
 
-def ended_early(parked: Sequence[int | None], succeeded: Sequence[int | None]) -> bool:
-    """Whether a run is over before its last step: no seed learns, and not all were parked."""
-    pairs = zip(parked, succeeded, strict=True)
-    rest = all(one is not None or other is not None for one, other in pairs)
-    return rest and any(at is not None for at in succeeded)
+def divergence(
+    run: RunSpec, folder: Path, parked: Sequence[int | None], step: int
+) -> TrainingError | None:
+    """What to tell of a run whose every seed is parked; `step` is where the last of them was."""
+    since = [at for at in parked if at is not None]
+    if len(since) < len(run.seeds):
+        return None
+    now = [seed for seed, at in zip(run.seeds, since, strict=True) if at == max(since)]
+    earlier = len(run.seeds) - len(now)
+    others = f" (the other {earlier} were parked before)" if earlier else ""
+    return TrainingError(
+        f"seed{'s' * (len(now) > 1)} {', '.join(map(str, now))}: {NOT_FINITE} between steps "
+        f"{max(since)} and {step}{others}; the last good weights are kept in {folder}. No seed is "
+        f"left to train. Try a smaller lr (it is {run.settings.lr:g}) or a longer warmup."
+    )
 
 
 def tester(
