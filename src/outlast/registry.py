@@ -184,7 +184,7 @@ class Registry:
         except SpecError as error:
             text = str(error)
             raise SpecError(
-                text if text.startswith(self.kind) else f"{self.kind} {spec.name}: {text}"
+                text if text.startswith(f"{self.kind} ") else f"{self.kind} {spec.name}: {text}"
             ) from None
         made.spec = self.canonical(spec)
         return made

@@ -467,7 +467,7 @@ def test_doctor_says_which_lstm_serves_which_widths(
     said = " ".join(capsys.readouterr().out.split())
     if there:
         assert "weights on chip up to width 128, read at every step up to 256" in said
-        assert "lstm of one seed cuDNN up to width 64" in said
+        assert "lstm of one seed cuDNN up to width 128" in said
     else:
         assert "lstm a time loop" in said
 

@@ -73,11 +73,11 @@ def plain_specs(registry: Registry) -> list[str]:
     """Every item of a kind in its default, or as `NEEDED` says where it has none."""
     found = []
     for name in registry.names():
-        needs = [
-            p for p in registry.entry(name).parameters(registry.given) if p.default is REQUIRED
-        ]
-        if not needs or name in NEEDED:
-            found.append(NEEDED.get(name, name))
+        parameters = registry.entry(name).parameters(registry.given)
+        needs = [p.name for p in parameters if p.default is REQUIRED]
+        if needs and name not in NEEDED:
+            raise AssertionError(f"{name} cannot be made without {needs}: add it to NEEDED")
+        found.append(NEEDED.get(name, name))
     return found
 
 

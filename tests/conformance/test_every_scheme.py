@@ -44,16 +44,18 @@ def buildable(spec: str) -> bool:
     return True
 
 
-#: options that only go with others, such as yarn with a length, are among MORE
+DEFAULTS = [f"attention({scheme}, heads=2)" for scheme in plain_specs(schemes)]
 OPTIONS = [f"attention({scheme}, heads=2)" for scheme in specs_of(schemes)]
 SPECS = [
-    *(spec for spec in OPTIONS if buildable(spec)),
+    *DEFAULTS,
+    #: options that only go with others, such as yarn with a length, are among MORE
+    *(spec for spec in OPTIONS if spec not in DEFAULTS and buildable(spec)),
     *(f"attention(heads=2, weights={weights})" for weights in specs_of(weightings)),
     *MORE,
 ]
 every = pytest.mark.parametrize("spec", SPECS)
 PLAIN = [
-    *(f"attention({scheme}, heads=2)" for scheme in plain_specs(schemes)),
+    *DEFAULTS,
     *(f"attention(heads=2, weights={weights})" for weights in plain_specs(weightings)),
 ]
 

@@ -208,6 +208,37 @@ def test_an_empty_part_changes_nothing():
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("padding", ["left", "right"])
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_row_without_padding_goes_on_past_its_keys(backend, padding):
+    inputs, told = Case(3, 8, batch=2).inputs(torch.float64), {"offset": 9, "backend": backend}
+    whole = tra(*inputs, **told)
+    assert whole.any()
+    assert torch.equal(tra(*inputs, lengths=torch.tensor([8, 8]), padding=padding, **told), whole)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_parts_of_rows_padded_on_the_left_merge_to_the_whole(backend):
+    q, k, v, gate = inputs = Case(1, 37, batch=3).inputs(torch.float64)
+    lengths, told = torch.tensor([5, 37, 20]), {"padding": "left", "backend": backend}
+    whole = tra(*inputs, lengths=lengths, return_parts=True, **told)
+    parts = [
+        tra(
+            q,
+            k[:, :, a:b],
+            v[:, :, a:b],
+            gate,
+            lengths=(lengths - (37 - b)).clamp(0, b - a),
+            offset=36 - a,
+            return_parts=True,
+            **told,
+        )
+        for a, b in ((0, 20), (20, 37))
+    ]
+    for one, two in zip(merge(*parts, gate), whole, strict=True):
+        torch.testing.assert_close(one, two)
+
+
 # ---- mistakes ------------------------------------------------------------------------------------
 
 
@@ -240,6 +271,8 @@ MISTAKES = [
     (GOOD, {"lengths": [3, 3]}, r"lengths=\[3, 3\]: expected a tensor of 2 whole numbers"),
     (GOOD, {"offset": 1.5}, r"offset=1.5: expected a whole number"),
     (GOOD, {"offset": True}, r"offset=True: expected a whole number"),
+    (GOOD, {"threshold": torch.tensor(0.0)}, r"threshold=0.0: .*; this is of type Tensor"),
+    (change(0, lambda q: q.to(torch.float8_e4m3fn)), {}, r"q=.*: expected .* of 16 bits or more"),
     (GOOD, {"backend": "cuda"}, r"backend=cuda: expected triton \| cpu \| reference"),
 ]
 

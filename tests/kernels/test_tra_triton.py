@@ -36,6 +36,21 @@ def test_in_the_interpreter_it_is_the_truth(case):
     agree(case.run(inputs, "triton"), case.truth(inputs), 1e-5)
 
 
+@no_gpu
+@pytest.mark.parametrize("queries", [1, 3])
+def test_in_the_interpreter_a_row_without_padding_goes_on_past_its_keys(queries):
+    inputs, told = Case(queries, 70, batch=2).inputs(torch.float32), {"offset": 75}
+    lengths, learns = torch.tensor([70, 40]), [t.requires_grad_() for t in inputs]
+    for padding in ("left", "right"):
+        told |= {"lengths": lengths, "padding": padding}
+        found, wanted = (tra(*learns, backend=b, **told) for b in ("triton", "reference"))
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        assert wanted[0].any()
+        slopes = [torch.autograd.grad(y.square().sum(), learns) for y in (found, wanted)]
+        for one, two in zip(*slopes, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+
+
 HALF = ("plain", "tile + 1", "normalised", "gate of minus infinity", "padding before")
 
 

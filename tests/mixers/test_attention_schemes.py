@@ -139,11 +139,12 @@ def test_what_cannot_be_built_is_named(spec, says):
     assert says in str(caught.value)
 
 
-def test_alibi_is_tra_that_keeps_every_key(monkeypatch):
+@pytest.mark.parametrize("weights", ["softmax", "scalable", "temperature(length=3)"])
+def test_alibi_is_tra_that_keeps_every_key(weights, monkeypatch):
     """As it is computed in 16 bit on a GPU, here in float64."""
     import outlast.mixers.attention.schemes.alibi as alibi
 
-    layer = mixers.build("attention(alibi, heads=2)", width=16).double()
+    layer = mixers.build(f"attention(alibi, heads=2, weights={weights})", width=16).double()
     x = draw(3, 11, 16).requires_grad_()
     wanted = layer(x)[0]
     wanted = [wanted, *torch.autograd.grad(wanted.sum(), [x, *layer.parameters()])]
@@ -159,3 +160,16 @@ def test_alibi_is_tra_that_keeps_every_key(monkeypatch):
     layer.told = Told(positions=torch.arange(0, 22, 2))
     layer(x)
     assert not asked, "positions that were drawn are no counts"
+
+
+@pytest.mark.parametrize("weights", weightings.names())
+def test_alibi_goes_with_every_weights_where_there_is_a_kernel(weights, monkeypatch):
+    import outlast.mixers.attention.schemes.alibi as alibi
+
+    weights = {"temperature": "temperature(length=3)"}.get(weights, weights)
+    layer = mixers.build(f"attention(alibi, heads=2, weights={weights})", width=16).double()
+    x = draw(3, 11, 16)
+    wanted = layer(x)[0]
+    monkeypatch.setattr(alibi, "WIDEST_TYPE", 8)
+    monkeypatch.setattr(alibi, "has_kernel", lambda q: True)
+    close(layer(x)[0], wanted)

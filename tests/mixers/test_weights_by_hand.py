@@ -59,6 +59,12 @@ def test_temperature_is_none_up_to_the_training_length():
     close(made[0, 0, 15, 0], math.log(16) / math.log(4), 1e-6)
 
 
+def test_asentmax_does_not_offer_an_alpha_that_it_has_not():
+    with pytest.raises(SpecError, match=r"alpha=1.0: expected a number > 1") as caught:
+        weights("asentmax(alpha=1)")
+    assert "learned" not in str(caught.value)
+
+
 def test_asentmax_scales_each_query_by_its_own_rule():
     module, x = weights("asentmax", HEADS), torch.randn(1, 3, WIDTH, dtype=torch.float64)
     made = module.sharpen(torch.ones(1, HEADS, 3, 1), x, torch.arange(3))[0, :, :, 0]

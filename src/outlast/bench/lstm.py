@@ -157,12 +157,12 @@ def _measure(
 ) -> None:
     halves = bench.device.type == "cuda"
     for width, steps, batch in sizes:
-        if bench.left() <= 0:
+        what = f"width {width}, {steps} steps, {batch} rows"
+        if bench.spent(section, what):
             return
         with precision("auto", bench.device):
             case = Case.draw(bench.device, width, steps, batch, seeds)
             sides, errors = _sides(case, graphed, halves)
-            what = f"width {width}, {steps} steps, {batch} rows"
             note = ("graphed, " if graphed else "plain, ") + counted(seeds)
             note += ", ours by cuDNN" if case.by_cudnn() else ""
             note += ", ours streamed" if form(case.x, case.weights[1]) == "streamed" else ""

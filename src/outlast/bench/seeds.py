@@ -135,19 +135,11 @@ def _with_memory(bench: Bench, make: Callable[[], Loop]) -> tuple[Loop | str, fl
     return loop, (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else None
 
 
-def _spent(bench: Bench, section: str, what: str) -> bool:
-    """Whether there is no time left, which is said."""
-    spent = bench.left() <= 0
-    if spent:
-        bench.add(Row(section, what, "all", None, note="skipped: the budget is spent"))
-    return spent
-
-
 def _group(
     bench: Bench, section: str, kind: str, group: Sequence[int], told: set[int], size: Size = FULL
 ) -> None:
     """Steps of several numbers of seeds in turns; those in `told` are only measured against."""
-    if _spent(bench, section, counted(group[-1])):
+    if bench.spent(section, counted(group[-1])):
         return
     with precision(kind, bench.device):
         made = {n: _with_memory(bench, lambda n=n: Loop(bench, n, size, kind)) for n in group}  # type: ignore[misc]
@@ -198,7 +190,7 @@ def _times(count: int, side: Side) -> Side:
 
 def _peers(bench: Bench, section: str, seeds: int, size: Size) -> None:
     """Ours against one seed at a time; the gains are of steps of a seed in a second."""
-    if _spent(bench, section, counted(seeds)):
+    if bench.spent(section, counted(seeds)):
         return
     with precision("auto", bench.device):
         ours = Loop(bench, seeds, size)
@@ -256,13 +248,13 @@ def _beside(bench: Bench, rate: float) -> str:
 
 def mps(bench: Bench) -> None:
     """One seed in each of 16 processes that share the GPU through MPS, as CUDA graphs."""
-    if _spent(bench, "mps", counted(PROCESSES)):
+    if bench.spent("mps", counted(PROCESSES)):
         return
     bench.add(_processes(bench, FULL))
 
 
 def _shares(bench: Bench, section: str, seeds: int, size: Size) -> None:
-    if _spent(bench, section, counted(seeds)):
+    if bench.spent(section, counted(seeds)):
         return
     with precision("auto", bench.device):
         loop = Loop(bench, seeds, size)
@@ -292,7 +284,7 @@ def loop(bench: Bench) -> None:
 
 
 def _by_length(bench: Bench, section: str, kind: str, seeds: int, size: Size) -> None:
-    if _spent(bench, section, counted(seeds)):
+    if bench.spent(section, counted(seeds)):
         return
     with precision(kind, bench.device):
         padded, sorted_ = (Loop(bench, seeds, size, kind, by_length=by) for by in (False, True))

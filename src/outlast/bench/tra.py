@@ -72,14 +72,14 @@ def graphed(bench: Bench, note: str) -> str:
 def _sizes(bench: Bench, section: str, backward: bool) -> None:
     for length in LENGTHS:
         for width in WIDTHS:
-            if bench.left() <= 0:
+            what = f"n {length}, width {width}, {'fwd+bwd' if backward else 'forward'}"
+            if bench.spent(section, what):
                 return
             data = Inputs.draw(bench, (BATCH, HEADS, length, width))
             ours = {"tra": fused, "tra, online": fused_online}
             sides, errors = peers(data, backward)
             sides |= {name: data.side(attend, backward) for name, attend in ours.items()}
             errors |= {name: data.error(attend, backward) for name, attend in ours.items()}
-            what = f"n {length}, width {width}, {'fwd+bwd' if backward else 'forward'}"
             bench.compare(section, what, sides, errors, data.words())
 
 
@@ -115,7 +115,7 @@ def _written_out(bench: Bench, section: str, attend: Attend, length: int) -> Non
 def early(bench: Bench) -> None:
     """Stopping early at 32k against plain attention in full."""
     for gate in (0.5, 0.9, 0.99, None):
-        if bench.left() <= 0:
+        if bench.spent("early", "n 32768, width 64"):
             return
         data = Inputs.draw(bench, (BATCH, HEADS, 32768, 64), gate)
         note = data.words()
@@ -132,7 +132,7 @@ def early(bench: Bench) -> None:
 def short(bench: Bench, sizes: Sequence[tuple[int, int]] = SHORT) -> None:
     """Short sequences, thousands of heads: what training on short sequences is."""
     for length, batch in sizes:
-        if bench.left() <= 0:
+        if bench.spent("short", f"n {length}, width 64"):
             return
         data = Inputs.draw(bench, (batch, 8, length, 64))
         both = {"tra": fused, "eager": eager}
@@ -178,7 +178,7 @@ def decode(bench: Bench, lengths: Sequence[int] = CACHES) -> None:
     """One token against a cache, and the time to read the cache once at copy speed."""
     for length in lengths:
         for width in WIDTHS:
-            if bench.left() <= 0:
+            if bench.spent("decode", f"{length} keys, width {width}"):
                 return
             data = Inputs.draw(bench, (BATCH, HEADS, length, width), queries=1)
             cache = torch.stack([data.k.detach(), data.v.detach()])

@@ -86,7 +86,7 @@ def trained(bench: Bench) -> None:
         why = f"n/a: no attention(tra) as published in {bench.run}"
         bench.add(Row("trained", "a trained model", "tra, early", None, note=why))
     for layer, taken in enumerate(found):
-        if bench.left() <= 0:
+        if bench.spent("trained", f"layer {layer}"):
             return
         data = inputs(bench, taken)
         heads, note = data.q.shape[0] * data.q.shape[1], data.words()

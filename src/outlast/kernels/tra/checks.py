@@ -11,15 +11,18 @@ from outlast.errors import bad_value
 from outlast.kernels.choosing import product_type
 from outlast.kernels.tra.setting import Setting
 
+#: where a row ends that has no padding after its keys: it may go on past them
+NEVER = 2**31 - 1
+
 
 def _shape(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "a single number"
 
 
-def _number(name: str, value: object, accepted: str) -> None:
-    number = isinstance(value, int | float | torch.SymInt | torch.SymFloat)
-    if not number or isinstance(value, bool):
-        raise bad_value(name, value, accepted)
+def _number(name: str, value: object, accepted: str, whole: bool = False) -> None:
+    kinds = (int, torch.SymInt) if whole else (int, torch.SymInt, float, torch.SymFloat)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise bad_value(name, value, f"{accepted}; this is of type {type(value).__name__}")
 
 
 def _tensors(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> None:
@@ -40,8 +43,8 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> None:
     if gate.shape != q.shape[:3]:
         raise bad_value("gate", _shape(gate), f"a shape of {batch}x{heads}x{queries}")
     for name, tensor in (("q", q), ("k", k), ("v", v), ("gate", gate)):
-        if not tensor.is_floating_point():
-            raise bad_value(name, tensor.dtype, "a floating point type")
+        if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
+            raise bad_value(name, tensor.dtype, "a floating point type of 16 bits or more")
     for name, tensor in (("k", k), ("v", v)):
         # types that differ may still be made one, by autocast
         if tensor.dtype != q.dtype and product_type(tensor) != product_type(q):
@@ -81,8 +84,8 @@ def check(
         raise bad_value("tolerance", tolerance, "None unless normalised=True bounds the scores")
     if offset is None:
         offset = k.shape[2] - q.shape[2]
-    elif isinstance(offset, bool) or not isinstance(offset, int | torch.SymInt):
-        raise bad_value("offset", offset, "a whole number")
+    else:
+        _number("offset", offset, "a whole number", whole=True)
     bound = scale * width if normalised else 0.0
     return Setting(threshold, scale, offset, bound, tolerance or 0.0)
 
@@ -95,7 +98,10 @@ def _hidden(tensor: Tensor) -> bool:
 def real_keys(
     lengths: Tensor | None, padding: str, k: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The first real key of every row and the first one after the real ones."""
+    """The first real key of every row, and where it ends: queries from there on are padding.
+
+    On a GPU lengths out of range are taken as the nearest in it, as looking would wait for it.
+    """
     if padding not in ("right", "left"):
         raise bad_value("padding", padding, "right | left")
     if lengths is None:
@@ -112,7 +118,7 @@ def real_keys(
             wrong = low if low < 0 else high
             raise bad_value("lengths", wrong, f"whole numbers from 0 to the {keys} keys there are")
     counts = lengths.to(k.device, torch.int32).clamp(0, keys)
-    zero = torch.zeros_like(counts)
+    never = torch.full_like(counts, NEVER)
     if padding == "right":
-        return zero, counts
-    return keys - counts, zero + keys
+        return torch.zeros_like(counts), torch.where(counts == keys, never, counts)
+    return keys - counts, never

@@ -134,10 +134,11 @@ def threshold_relative_attention(
             That it is at most 0 is not checked; above it the result is not to be relied on.
         threshold: A key is kept if its scaled score is above this.
         scale: Of the scores, above 0; one over the root of the width by default.
-        lengths: (batch,) whole numbers: how many of a row's keys are real; None: all of them.
+        lengths: (batch,) whole numbers: how many of a row's keys are real; None: all of them. Out
+            of range they are an error, on a GPU taken as the nearest in range.
         padding: Where the keys that are not real lie: after the real ones or before them. A query
-            at the place of such a key gives 0: a cache of rows of different lengths, which all go
-            on at its end, is padded on the left.
+            at the place of such a key, or past keys that end in padding, gives 0: a cache of rows
+            of different lengths, which all go on at its end, is padded on the left.
         offset: The first query's position among the keys. By default the last query is at the
             last key, as after a cache.
         normalised: The rows of q and k have a root mean square of 1 (QK-norm), so the scores are

@@ -48,7 +48,7 @@ def _parts(
     PACKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    part, unit = tl.program_id(0), tl.program_id(1)
+    unit, part = tl.program_id(0), tl.program_id(1)  # of the second there may be 65,535 at most
     key_heads = heads // groups
     batch, key_head = unit // key_heads, unit % key_heads
     member = tl.arange(0, BLOCK_M)
@@ -101,7 +101,7 @@ def _parts(
         )
     some = total > 0
     safe = tl.where(some, total, 1.0)
-    at = row * tl.num_programs(0) + part
+    at = row * tl.num_programs(1) + part
     tl.store(lse + at, tl.where(some, peak + tl.math.log2(safe), float("-inf")), mask=here)
     tl.store(kept + at, (carry + 1).to(tl.int32), mask=here)
     where = out + at.to(tl.int64)[:, None] * D + column[None, :]
@@ -155,7 +155,7 @@ def one_query(call: Call, out: Tensor, lse: Tensor, kept: Tensor) -> None:
     part_out = out.new_empty(call.rows, parts, out.shape[-1], dtype=float32)
     part_lse = out.new_empty(call.rows, parts, dtype=float32)
     part_kept = out.new_empty(call.rows, parts, dtype=int32)
-    _parts[(parts, call.rows // call.groups)](
+    _parts[(call.rows // call.groups, parts)](
         call.q.contiguous(),
         call.tiled(call.k, options["BLOCK_N"]),
         call.tiled(call.v, options["BLOCK_N"]),

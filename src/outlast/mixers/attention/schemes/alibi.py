@@ -1,6 +1,6 @@
 """`alibi`: scores fall linearly with distance (Press et al., 2108.12409).
 
-Head h of H has the slope 2^(-8 h / H), h = 1..H.
+    scores = q_i·k_j / √d - m_h (i - j),    m_h = 2^(-8 h / H) for head h = 1..H.
 
 Path: in 16 bit on a GPU `kernels.tra`, of which this is a case: every key kept, the slope for a
 gate. There a table of biases would be rounded, and distances blurred. Else a bias of positions
@@ -36,8 +36,8 @@ class Alibi(Scheme):
     def fused(
         self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, drawn: bool
     ) -> Tensor | None:
-        if drawn or q.dtype.itemsize > WIDEST_TYPE or not has_kernel(q):
-            return None
+        if drawn or q.dtype.itemsize > WIDEST_TYPE or v.shape != k.shape or not has_kernel(q):
+            return None  # values of another width are those of `compositional`
         gate = -self._slopes(q.device)[:, None].expand(q.shape[:-1])
         return threshold_relative_attention(q, k, v, gate, threshold=-math.inf)
 

@@ -1,4 +1,4 @@
-"""`dape(bias)`: scores and bias go through a small convolution together (DAPE V2, 2410.04798).
+"""`dape(scheme)`: scores and bias go through a small convolution together (DAPE V2, 2410.04798).
 
 With A the products q·k / √d and B the bias of another scheme (`alibi`, `kerple`, `fire`, `t5`),
 

@@ -60,6 +60,8 @@ class Rope(Scheme):
             raise bad_value(
                 "original", original or "none", "the training length in tokens, for yarn alone"
             )
+        if scaling is not None and factor == 1:
+            raise bad_value("factor", factor, f"a number > 1 with scaling={scaling}")
         if original is not None and original < 1:
             raise bad_value("original", original, "a whole number >= 1")
         if scaling == "ntk" and head > 2:

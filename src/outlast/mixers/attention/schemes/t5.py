@@ -1,8 +1,12 @@
 """`t5`: a learned bias for each of a few ranges of distance (Raffel et al., 1910.10683).
 
-One for each head. The causal form: half of the buckets hold one distance each, the others ranges
-that grow in equal steps of the log up to `distance`; everything farther shares the last. T5
-leaves out the 1/sqrt(d) on the scores; here it stays, as in all schemes. The biases start as
+    scores = q_i·k_j / √d + b_h[bucket(i - j)],
+
+one b for each head. With B buckets, distances below E = B/2 have a bucket each, and farther ones
+
+    bucket(n) = min(B - 1, E + floor((B - E) log(n / E) / log(distance / E))).
+
+T5 leaves out the 1/√d on the scores; here it stays, as in all schemes. The biases start as
 N(0, 0.02) (ours).
 
 Path: a bias of positions alone, so torch's fused attention while its table fits (`attention`).

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.errors import bad_value
-from outlast.mixers.attention.weights.entmax import Entmax
+from outlast.mixers.attention.weights.entmax import Entmax, check_alpha
 from outlast.mixers.base import Linear
 from outlast.registry import weightings
 
@@ -32,6 +32,7 @@ class ASEntmax(Entmax):
     def __init__(
         self, width: int, heads: int, alpha: float = 1.5, delta: float = 1.0, range_: float = 2.0
     ) -> None:
+        check_alpha(alpha, learned="")
         super().__init__(width, heads, alpha)
         if delta < 0:
             raise bad_value("delta", delta, "a number >= 0")

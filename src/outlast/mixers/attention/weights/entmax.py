@@ -23,10 +23,10 @@ from outlast.mixers.attention.weights.base import Weights
 from outlast.registry import weightings
 
 
-def check_alpha(alpha: object) -> None:
+def check_alpha(alpha: object, learned: str = ", or learned") -> None:
     """Refuse what no entmax has."""
     if isinstance(alpha, float) and not 1 < alpha <= 4:
-        raise bad_value("alpha", alpha, "a number > 1 (1 is the softmax) and <= 4, or learned")
+        raise bad_value("alpha", alpha, f"a number > 1 (1 is the softmax) and <= 4{learned}")
 
 
 @weightings.register("entmax")

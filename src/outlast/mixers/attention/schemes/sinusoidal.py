@@ -1,4 +1,6 @@
-"""`learned` and `sinusoidal`: a vector for each absolute position, added to attention's input.
+"""`sinusoidal`: sines and cosines of the absolute position (Vaswani et al., 1706.03762).
+
+    attention of x_t + [sin(t ω); cos(t ω)],    ω_i = base^(-2i / width), i = 0 .. width/2 - 1.
 
 Added at every attention sublayer rather than once to the token embedding (our choice: the
 recurrent pathway of a hybrid must not see positions).
@@ -9,26 +11,11 @@ Path: torch's fused attention.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from outlast.errors import bad_value
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.registry import schemes
-
-
-@schemes.register("learned")
-class Learned(Scheme):
-    """A learned vector for each position (Gehring et al., 1705.03122); it has a ceiling."""
-
-    def __init__(self, width: int, heads: int, ceiling: int = 512) -> None:
-        super().__init__(width, heads)
-        if ceiling < 1:
-            raise bad_value("ceiling", ceiling, "a whole number >= 1")
-        self.ceiling = ceiling
-        self.table = nn.Parameter(torch.randn(ceiling, width) * 0.02)
-
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return x + self.table[positions]
 
 
 @schemes.register("sinusoidal")
