@@ -71,7 +71,7 @@ class Loop:
             self.size.task, self.size.model, seeds=tuple(range(self.seeds)), settings=settings
         )
         self.fleet = Fleet([(run, Path(self.folder.name))], self.bench.device)
-        (self.trainer,), ((_, self.stepper),) = self.fleet.trainers, self.fleet.waves
+        (self.trainer,), (self.stepper,) = self.fleet.trainers, self.fleet.steppers
         plan = self.trainer.conductor.plan(0, STEPS)
         data = self.trainer.data(0, plan)
         self.table = Block.of(data, plan)

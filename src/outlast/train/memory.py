@@ -35,22 +35,31 @@ USABLE = {"cuda": 0.8, "cpu": 0.5}
 OVERHEAD = 2.0
 #: copies of a block's data: made, cut into waves, and in the hands of a CUDA graph
 DATA_COPIES = 3
+#: copies more of rows and data on their way to another process: packed, on arrival, and unpacked
+MOVED = 3
 GIB = 2**30
+#: what a process takes for itself, before it steps any row: mostly torch
+OWN = 0.3 * GIB
 #: where Linux tells of its memory, and of a container's
 SYSTEM, CONTAINER = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How many rows at once, in waves as even as can be, and the reason in words."""
+    """How many rows at once, in waves as even as can be, and the reason in words.
+
+    So many waves at a time as there are processes.
+    """
 
     waves: list[slice]
     why: str
+    processes: int = 1
 
 
-def even(rows: int, most: int) -> list[slice]:
-    """The fewest waves of at most `most` rows, as even as can be."""
-    count = -(-rows // max(1, most))
+def even(rows: int, most: int, beside: int = 1) -> list[slice]:
+    """The fewest waves of at most `most` rows, as even as can be; `beside` at a time, if it can."""
+    turns = -(-rows // (max(1, most) * beside))
+    count = min(rows, turns * beside)
     ends = [round(rows * i / count) for i in range(count + 1)]
     return [slice(a, b) for a, b in pairwise(ends)]
 
@@ -64,30 +73,41 @@ def fit(
     together: int,
     share: float,
     drawn: bool = False,
+    processes: int = 1,
 ) -> Fit:
     """Waves for all rows, by one step's data of some of them (s, batch, tokens).
 
     The data are of the longest length; `block` steps of them lie on the device. `together` is how
-    many were asked for, 0 for as many as fit; `share` is the share of the device that is ours.
+    many were asked for, 0 for as many as fit; `share` is the share of the device that is ours;
+    `processes` are the most that may step waves at the same time.
     """
     if together:
-        return _told(len(rows), together, "as told")
+        return _told(len(rows), together, "as told", processes)
     some, device = len(data.inputs), data.inputs.device
     each = max(1.0, dry_step(rows.part(slice(some)), data, parts, bf16, drawn) / some)
-    copies = 2 * sum(table.nbytes for table in rows.tables())  # of a block's start, and a capture's
-    tables = copies + DATA_COPIES * block * len(rows) * 3 * data.inputs[0].nbytes
-    room = free_memory(device) * USABLE[device.type] * share - tables
-    why = f"about {each / GIB:.2g} GiB a seed, {max(0.0, room) / GIB:.3g} GiB to use"
-    return _told(len(rows), max(1, int(room // each)), why)
+    tables = sum(table.nbytes for table in rows.tables())
+    pages = block * len(rows) * 3 * data.inputs[0].nbytes
+    copies = 2 * tables + DATA_COPIES * pages  # of the tables a block's start, and a capture's
+    room = free_memory(device) * USABLE[device.type] * share - copies
+
+    def left(processes: int) -> float:
+        return room - (processes * OWN + MOVED * (tables + pages) if processes > 1 else 0)
+
+    while processes > 1 and left(processes) < processes * each:
+        processes -= 1
+    usable = max(0.0, left(processes))
+    why = f"about {each / GIB:.2g} GiB a seed, {usable / GIB:.3g} GiB to use"
+    return _told(len(rows), max(1, int(usable // each)), why, processes)
 
 
-def _told(rows: int, most: int, why: str) -> Fit:
-    waves = even(rows, most)
-    seeds = f"{rows} seed{'s' * (rows != 1)}"
-    if len(waves) == 1:
-        return Fit(waves, f"{seeds} at once ({why})")
+def _told(rows: int, most: int, why: str, processes: int = 1) -> Fit:
+    processes = min(processes, most, rows)
+    waves = even(rows, most // processes, processes)
     largest = max(w.stop - w.start for w in waves)
-    return Fit(waves, f"{seeds} in {len(waves)} waves of {largest} at most ({why})")
+    how = "at once" if processes == 1 else f"in {processes} processes"
+    if len(waves) > processes:
+        how = f"{'' if processes == 1 else how + ', '}in {len(waves)} waves of {largest} at most"
+    return Fit(waves, f"{rows} seed{'s' * (rows != 1)} {how} ({why})", processes)
 
 
 def dry_step(rows: Rows, data: Batch, parts: int, bf16: bool, drawn: bool = False) -> float:
