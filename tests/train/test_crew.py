@@ -28,7 +28,7 @@ from outlast.errors import SpecError, TrainingError
 from outlast.registry import tasks
 from outlast.runs import RUN, read_metrics
 from outlast.tasks.parity import Parity
-from outlast.train.crew import Crew, Hand, wanted
+from outlast.train.crew import LONG, Crew, Hand, wanted
 from outlast.train.hand import sendable
 from outlast.train.memory import even
 from outlast.train.session import begin, go_on, go_on_together
@@ -385,7 +385,8 @@ GPU = torch.device("cuda")
         ({"steps": 6000}, 1, CPU, 1),  # such as in a study whose arms have a core each
         ({"steps": 6000}, 16, GPU, 1),
         ({"steps": 6000, "seeds": (0,)}, 16, CPU, 1),
-        ({"steps": 100}, 16, CPU, 1),
+        ({"steps": LONG}, 2, CPU, 2),
+        ({"steps": LONG - 1}, 16, CPU, 1),  # over before the processes would have paid
         ({"steps": 6000, "processes": 1}, 16, CPU, 1),
         ({"steps": 100, "processes": 3}, 1, CPU, 3),
         ({"steps": 100, "processes": 9}, 1, CPU, 5),

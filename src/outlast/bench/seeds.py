@@ -7,7 +7,8 @@ checkpoints, which come once in many blocks.
 
 Peers (`plain.py`) train one seed of the same model in plain torch on one batch over and over:
 eagerly, as a CUDA graph, and as a CUDA graph in each of 16 processes that share the GPU (`mps.py`).
-The JAX peer is a program of its own, `benchmarks/jax_seeds.py`.
+The JAX peer is a program of its own, `benchmarks/jax_seeds.py`. Seeds on a CPU, over processes and
+not, are in `processes.py`.
 
 Times are of one step; the notes say how many steps of a seed, and tokens, that is in a second.
 """
@@ -27,6 +28,7 @@ from outlast.bench.figure import draw, seeds_of
 from outlast.bench.graphs import busy, captured
 from outlast.bench.mps import shared
 from outlast.bench.plain import FULL, SMALL, Size, peer_batch, peer_step
+from outlast.bench.processes import processes
 from outlast.bench.timing import Bench, Row, Side
 from outlast.bench.warm import side_by_side
 from outlast.train.fleet import Fleet
@@ -140,19 +142,11 @@ def _with_memory(bench: Bench, make: Callable[[], Loop]) -> tuple[Loop | str, fl
     return loop, (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else None
 
 
-def _spent(bench: Bench, section: str, what: str) -> bool:
-    """Whether there is no time left, which is said."""
-    spent = bench.left() <= 0
-    if spent:
-        bench.add(Row(section, what, "all", None, note="skipped: the budget is spent"))
-    return spent
-
-
 def _group(
     bench: Bench, section: str, kind: str, group: Sequence[int], told: set[int], size: Size = FULL
 ) -> None:
     """Steps of several numbers of seeds in turns; those in `told` are only measured against."""
-    if _spent(bench, section, counted(group[-1])):
+    if bench.spent(section, counted(group[-1])):
         return
     with precision(kind, bench.device):
         made = {n: _with_memory(bench, lambda n=n: Loop(bench, n, size, kind)) for n in group}  # type: ignore[misc]
@@ -203,7 +197,7 @@ def _times(count: int, side: Side) -> Side:
 
 def _peers(bench: Bench, section: str, seeds: int, size: Size) -> None:
     """Ours against one seed at a time; the gains are of steps of a seed in a second."""
-    if _spent(bench, section, counted(seeds)):
+    if bench.spent(section, counted(seeds)):
         return
     with precision("auto", bench.device):
         ours = Loop(bench, seeds, size)
@@ -261,13 +255,13 @@ def _beside(bench: Bench, rate: float) -> str:
 
 def mps(bench: Bench) -> None:
     """One seed in each of 16 processes that share the GPU through MPS, as CUDA graphs."""
-    if _spent(bench, "mps", counted(PROCESSES)):
+    if bench.spent("mps", counted(PROCESSES)):
         return
     bench.add(_processes(bench, FULL))
 
 
 def _shares(bench: Bench, section: str, seeds: int, size: Size) -> None:
-    if _spent(bench, section, counted(seeds)):
+    if bench.spent(section, counted(seeds)):
         return
     with precision("auto", bench.device):
         loop = Loop(bench, seeds, size)
@@ -297,7 +291,7 @@ def loop(bench: Bench) -> None:
 
 
 def _by_length(bench: Bench, section: str, kind: str, seeds: int, size: Size) -> None:
-    if _spent(bench, section, counted(seeds)):
+    if bench.spent(section, counted(seeds)):
         return
     with precision(kind, bench.device):
         padded, sorted_ = (Loop(bench, seeds, size, kind, by_length=by) for by in (False, True))
@@ -356,9 +350,12 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "between": between,
     "large": large,
     "cpu": cpu,
+    "processes": processes,
 }
+#: those that need no GPU
+ON_CPU = ("cpu", "processes")
 
 
 def default(device: torch.device) -> tuple[str, ...]:
     """What is run if nothing is asked for."""
-    return tuple(SECTIONS)[:-1] if device.type == "cuda" else ("cpu",)
+    return tuple(s for s in SECTIONS if s not in ON_CPU) if device.type == "cuda" else ON_CPU

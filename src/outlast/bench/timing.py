@@ -64,6 +64,13 @@ class Bench:
         """Seconds of the budget that remain."""
         return self.seconds - (time.perf_counter() - self.started)
 
+    def spent(self, section: str, what: str) -> bool:
+        """Whether there is no time left for something, which is said."""
+        none = self.left() <= 0
+        if none:
+            self.add(Row(section, what, "all", None, note="skipped: the budget is spent"))
+        return none
+
     def add(self, row: Row) -> None:
         """Keep a row, and say it at once: a run that is stopped has told what it knew."""
         self.rows.append(row)
@@ -82,8 +89,7 @@ class Bench:
         note: str = "",
     ) -> dict[str, float]:
         """Time the sides in turns and add a row for each; the first is what others are against."""
-        if self.left() <= 0:
-            self.add(Row(section, what, "all", None, note="skipped: the budget is spent"))
+        if self.spent(section, what):
             return {}
         found, failed = self.times(sides)
         first = next(iter(sides))

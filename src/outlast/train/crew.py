@@ -43,7 +43,7 @@ from outlast.train.hand import main
 main(int(sys.argv[1]))
 """
 #: steps of a run from which the start of the hands pays, a few seconds
-LONG = 1000
+LONG = 500
 #: seconds between two looks whether those that say nothing are still there
 LOOK = 1.0
 
