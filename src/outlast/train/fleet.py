@@ -6,7 +6,7 @@
         plan  = what the methods want of each seed      (gates, rates, loss weights, lengths)
         data  = fresh sequences for each seed           (a pure function of seed and block)
         for each step: forward, losses by part, backward, AdamW       (never waits for the host)
-                       on a CPU some rows here, some there: `train/crew.py`
+                       (on a CPU by several processes: `train/crew.py`)
         losses of the block -> metrics.jsonl, methods' triggers, progress; parked is who is broken
         now and then: probe accuracy at 1 x and 3 x (who succeeds may rest), save a checkpoint
 
@@ -69,11 +69,9 @@ class Fleet:
         self.set_waves([slice(0, len(self.rows))])
 
     def close(self) -> None:
-        """End the processes that were started, if any; more steps would be made in this one."""
+        """End the processes that were started, if any: nothing is stepped after that."""
         if self.crew is not None:
             self.crew.close()
-            self.crew = None
-            self._build(self.waves)
 
     def set_waves(self, waves: Sequence[slice]) -> None:
         """Step these of the chosen rows one after the other, or each in a process."""
@@ -118,6 +116,7 @@ class Fleet:
         Returns how many at once and why.
         """
         self.close()
+        self.crew = None
         runs = [t.run for t in self.trainers]
         found = self._fit(share, wanted(runs, self.device, torch.get_num_threads()))
         why = found.why

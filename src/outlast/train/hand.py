@@ -7,6 +7,7 @@ import os
 import pickle
 import traceback
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -64,7 +65,8 @@ def main(number: int) -> None:
                 answer = worker.step(message)
         except Exception as error:
             answer = sendable(error)
-        line.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+        with suppress(OSError):  # nobody is there any more, as `_listen` finds too
+            line.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
 
 
 def _listen(line: Connection, inbox: SimpleQueue[bytes]) -> None:
