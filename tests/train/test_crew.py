@@ -285,7 +285,7 @@ def work_of(run: InMemory) -> tuple[Any, ...]:
     return run.fleet.rows, [(0, 1), (2, 3, 4)], data, plan
 
 
-def test_an_error_comes_home_as_it_is_and_the_others_go_on(shared: None) -> None:
+def test_an_error_comes_home_as_it_is_and_leaves_no_answer_behind(shared: None) -> None:
     run = in_processes(spec())
     assert run.fleet.crew is not None
     rows, waves, data, plan = work_of(run)
@@ -294,9 +294,8 @@ def test_an_error_comes_home_as_it_is_and_the_others_go_on(shared: None) -> None
     with pytest.raises(IndexError, match="index out of range") as caught:
         run.fleet.crew.run(rows, waves, wrong, plan)
     assert "embedding" in caught.value.__notes__[0]  # where it happened
-    fresh = InMemory(spec())
-    assert_same_tables(run, fresh)
-    assert_same_tables(run.steps(10), in_waves(spec()).steps(10))
+    assert_same_tables(run, InMemory(spec()))
+    assert_same_tables(in_processes(spec()).steps(10), in_waves(spec()).steps(10))
 
 
 class Stubborn(Exception):

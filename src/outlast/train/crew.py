@@ -128,7 +128,7 @@ class Hand:
 
 
 def answers(hands: Sequence[Hand]) -> list[Done]:
-    """What each has to say; the error of one is raised when all are done, and could go on."""
+    """What each has to say; the error of one is raised when all have answered."""
     found: list[Done] = []
     failures: list[Exception] = []
     for hand in hands:
@@ -166,15 +166,26 @@ class Crew:
     ) -> list[Tensor]:
         """The steps of a block: a wave is some rows of `home`; returns the metrics of each."""
         found: list[Tensor] = []
-        for first in range(0, len(waves), len(self.hands)):
-            some = waves[first : first + len(self.hands)]
-            busy = self.hands[: len(some)]
-            for hand, rows in zip(busy, some, strict=True):
-                hand.send(Work(home.lend(rows), rows_of(data, rows), plan.rows(rows)))
-            for done, rows in zip(answers(busy), some, strict=True):
-                home.take(done.rows, rows)
-                found.append(done.metrics)
+        try:
+            for first in range(0, len(waves), len(self.hands)):
+                found += self._at_once(home, waves[first : first + len(self.hands)], data, plan)
+        except torch.OutOfMemoryError:  # all have answered, and may be asked for less
+            raise
+        except BaseException:  # some may be in the middle of what nobody waits for any more
+            self.close()
+            raise
         return found
+
+    def _at_once(
+        self, home: Rows, waves: Sequence[Sequence[int]], data: Batch, plan: Plan
+    ) -> list[Tensor]:
+        busy = self.hands[: len(waves)]
+        for hand, rows in zip(busy, waves, strict=True):
+            hand.send(Work(home.lend(rows), rows_of(data, rows), plan.rows(rows)))
+        found = answers(busy)
+        for done, rows in zip(found, waves, strict=True):
+            home.take(done.rows, rows)
+        return [done.metrics for done in found]
 
     def close(self) -> None:
         """Send everyone home."""
