@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import outlast.train.trainer as trainer_module
-from outlast.bench import seeds
+from outlast.bench import processes, seeds
 from outlast.bench.figure import curves
 from outlast.bench.plain import Hybrid, peer_batch, training_step
 from outlast.bench.timing import Bench, Row
@@ -72,6 +72,25 @@ def test_its_rows_say_seeds_speed_and_shares():
     assert "outlast with 2:" in bench.rows[2].note
     assert [r.side for r in bench.rows[4:]] == ["steps", "whole block", "data"]
     assert all(r.ms and r.ms > 0 for r in bench.rows)
+
+
+def test_ways_to_train_seeds_on_a_cpu_stand_beside_one_seed():
+    bench = Bench(CPU, seconds=60, repeats=1)
+    processes.ways(bench, 8, 3, 2)
+    assert [row.side for row in bench.rows] == ["1 seed", "3 seeds", "1 in each of 2", "3 in 2"]
+    assert all(row.what == "width 8" and row.ms for row in bench.rows)
+    assert "seed-steps/s, 1.00 x one after the other" in bench.rows[0].note
+    assert processes.DEMO_WIDTH in processes.DEMO_HYBRID
+    assert seeds.default(CPU) == ("cpu", "processes")
+
+
+def test_on_one_core_there_is_nothing_to_share_seeds_among():
+    bench = Bench(CPU, seconds=60, repeats=1)
+    processes.ways(bench, 8, 2, 1)
+    assert [row.side for row in bench.rows] == ["1 seed", "2 seeds"]
+    spent = Bench(CPU, seconds=1e-9, repeats=1)
+    processes.ways(spent, 8, 2, 1)
+    assert [row.note for row in spent.rows] == ["skipped: the budget is spent"]
 
 
 def test_under_a_budget_the_most_seeds_come_last():

@@ -72,6 +72,15 @@ def run(arms: list[Arm], out: Path, watch: Callable[[News], None], **options: An
     return run_study(study(*arms), arms, out, watch=watch, **options)
 
 
+def test_an_arm_with_cores_to_itself_shares_its_seeds_among_processes(
+    tmp_path: Path, at_once: None
+) -> None:
+    seen = Watcher()
+    assert run([Arm("plain", quick(processes=2))], tmp_path, seen) == []
+    assert next(n.words for n in seen.news if n.words).startswith("2 seeds in 2 processes (about ")
+    assert seen.states("plain")[-1] == "done"
+
+
 def files(folder: Path) -> dict[str, tuple[int, bytes]]:
     found = sorted(p for p in folder.rglob("*") if p.is_file())
     return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in found}

@@ -65,8 +65,8 @@ def trained(tmp_path, seeds, **changes):
     run = RunSpec(TASK, "lstm > attention(heads=2) > mlp @ 16", (), seeds, settings)
     fleet = Fleet([(run, tmp_path)], torch.device("cpu"))
     asked = []
-    step = fleet.waves[0][1]._step
-    fleet.waves[0][1]._step = lambda block, metrics, width: (
+    step = fleet.steppers[0]._step
+    fleet.steppers[0]._step = lambda block, metrics, width: (
         asked.append(width),
         step(block, metrics, width),
     )

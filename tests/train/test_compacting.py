@@ -176,7 +176,7 @@ def test_short_of_memory_with_rows_left_out(monkeypatch: pytest.MonkeyPatch) -> 
     build = Fleet._build
 
     def look(self: Fleet, waves: Any) -> None:
-        held.append((len(self.waves), sys.exception()))
+        held.append((len(self.steppers), sys.exception()))
         build(self, waves)
 
     monkeypatch.setattr(Fleet, "_build", look)
@@ -226,6 +226,6 @@ def test_a_run_that_is_over_makes_the_others_faster(tmp_path: Path, sizes: list[
 def test_a_fleet_that_nobody_left_is_whole() -> None:
     run = InMemory(spec(stop="never")).steps(20)
     assert not run.fleet.compact
-    ((_, stepper),) = run.fleet.waves
+    (stepper,) = run.fleet.steppers
     assert stepper.rows is run.fleet.rows
     assert isinstance(run.fleet, Fleet)

@@ -23,7 +23,7 @@ class Graph:
 @pytest.fixture
 def stepper(monkeypatch: pytest.MonkeyPatch) -> Stepper:
     monkeypatch.setattr(step, "KEPT", 3)
-    ((_, made),) = InMemory(tiny()).fleet.waves
+    (made,) = InMemory(tiny()).fleet.steppers
     monkeypatch.setattr(made, "_capture", lambda block, metrics, width: Graph())
     return made
 
@@ -107,7 +107,7 @@ def test_on_a_gpu_a_graph_that_was_dropped_is_made_again(monkeypatch: pytest.Mon
         fleet.trainers[0].write = lambda lines: None  # type: ignore[method-assign]
         for _ in range(12):
             fleet.block()
-            assert len(fleet.waves[0][1].recorded) <= kept
+            assert len(fleet.steppers[0].recorded) <= kept
         return fleet.rows.stack.table.clone()
 
     assert torch.equal(weights(2), weights(8))

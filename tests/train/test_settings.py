@@ -25,6 +25,9 @@ BAD: list[tuple[str, Any, str]] = [
     ("probe", -50, "a number >= 0"),
     ("probe", 10, "a multiple of block=50"),
     ("together", -1, "a number >= 0"),
+    ("processes", -1, "a number >= 0"),
+    ("processes", 1.5, "a whole number"),
+    ("processes", "all", "a whole number"),
     ("stop", "always", "never or success"),
     ("stop", 0.9, "a word"),
     ("by_length", "maybe", "true | false"),
@@ -113,7 +116,7 @@ def test_settings_survive_a_file() -> None:
     settings = Settings(
         steps=7, batch=3, lr=1 / 3, schedule="cosine", warmup=0, decay_from=0.1, clip=0.3,
         weight_decay=0.0, precision="bf16", block=5, probe=5, checkpoint=10, together=4,
-        stop="success(0.9, at=3)", by_length=True,
+        processes=2, stop="success(0.9, at=3)", by_length=True,
     )  # fmt: skip
     default = Settings()
     assert all(getattr(settings, f.name) != getattr(default, f.name) for f in fields(Settings))

@@ -7,7 +7,8 @@ checkpoints, which come once in many blocks.
 
 Peers (`plain.py`) train one seed of the same model in plain torch on one batch over and over:
 eagerly, as a CUDA graph, and as a CUDA graph in each of 16 processes that share the GPU (`mps.py`).
-The JAX peer is a program of its own, `benchmarks/jax_seeds.py`.
+The JAX peer is a program of its own, `benchmarks/jax_seeds.py`. Seeds on a CPU, over processes and
+not, are in `processes.py`.
 
 Times are of one step; the notes say how many steps of a seed, and tokens, that is in a second.
 """
@@ -27,6 +28,7 @@ from outlast.bench.figure import draw, seeds_of
 from outlast.bench.graphs import busy, captured
 from outlast.bench.mps import shared
 from outlast.bench.plain import FULL, SMALL, Size, peer_batch, peer_step
+from outlast.bench.processes import processes
 from outlast.bench.timing import Bench, Row, Side, counted, not_run
 from outlast.bench.warm import side_by_side
 from outlast.train.fleet import Fleet
@@ -71,7 +73,7 @@ class Loop:
             self.size.task, self.size.model, seeds=tuple(range(self.seeds)), settings=settings
         )
         self.fleet = Fleet([(run, Path(self.folder.name))], self.bench.device)
-        (self.trainer,), ((_, self.stepper),) = self.fleet.trainers, self.fleet.waves
+        (self.trainer,), (self.stepper,) = self.fleet.trainers, self.fleet.steppers
         plan = self.trainer.conductor.plan(0, STEPS)
         data = self.trainer.data(0, plan)
         self.table = Block.of(data, plan)
@@ -342,9 +344,12 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "between": between,
     "large": large,
     "cpu": cpu,
+    "processes": processes,
 }
+#: those that need no GPU
+ON_CPU = ("cpu", "processes")
 
 
 def default(device: torch.device) -> tuple[str, ...]:
     """What is run if nothing is asked for."""
-    return tuple(SECTIONS)[:-1] if device.type == "cuda" else ("cpu",)
+    return tuple(s for s in SECTIONS if s not in ON_CPU) if device.type == "cuda" else ON_CPU

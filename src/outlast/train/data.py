@@ -84,6 +84,11 @@ def nothing(seeds: int, batch: int, device: torch.device) -> Batch:
     return Batch(blank + BLANK["inputs"], blank + BLANK["targets"], asked)
 
 
+def rows_of(data: Batch, rows: Sequence[int]) -> Batch:
+    """The data of some seeds."""
+    return data.map(lambda page: page[:, list(rows)].contiguous())
+
+
 def join(batches: Sequence[Batch]) -> Batch:
     """The data of several runs side by side; a shorter one has nothing at its end."""
     if len(batches) == 1:

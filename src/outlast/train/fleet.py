@@ -6,6 +6,7 @@
         plan  = what the methods want of each seed      (gates, rates, loss weights, lengths)
         data  = fresh sequences for each seed           (a pure function of seed and block)
         for each step: forward, losses by part, backward, AdamW       (never waits for the host)
+                       (on a CPU by several processes: `train/crew.py`)
         losses of the block -> metrics.jsonl, methods' triggers, progress; parked is who is broken
         now and then: probe accuracy at 1 x and 3 x (who succeeds may rest), save a checkpoint
 
@@ -32,8 +33,9 @@ from torch import Tensor
 from outlast.evaluate.ladder import evaluate_stack
 from outlast.streams import stream
 from outlast.tasks import Batch
-from outlast.train.data import join
-from outlast.train.memory import DRY, even, fit
+from outlast.train.crew import Crew, wanted
+from outlast.train.data import join, rows_of
+from outlast.train.memory import DRY, Fit, even, fit
 from outlast.train.plan import Plan
 from outlast.train.rows import Rows, rows_to_step
 from outlast.train.settings import RunSpec
@@ -61,15 +63,26 @@ class Fleet:
         first = self.trainers[0]
         self.task, self.bf16 = first.task, first.settings.precision == "bf16"
         self.chosen = tuple(range(len(self.rows)))
-        self.waves: list[tuple[slice, Stepper]] = []
+        self.waves: list[slice] = []
+        self.steppers: list[Stepper] = []
+        self.crew: Crew | None = None
         self.set_waves([slice(0, len(self.rows))])
 
+    def close(self) -> None:
+        """End the processes that were started, if any: nothing is stepped after that."""
+        if self.crew is not None:
+            self.crew.close()
+
     def set_waves(self, waves: Sequence[slice]) -> None:
-        """Step these of the chosen rows one after the other, instead of all at once."""
+        """Step these of the chosen rows one after the other, or each in a process."""
         self.most = max(wave.stop - wave.start for wave in waves)
         self._build(waves)
 
     def _build(self, waves: Sequence[slice]) -> None:
+        self.waves = list(waves)
+        if self.crew is not None:  # whose hands have steppers of their own
+            self.steppers = []
+            return
         # graphs that never run at the same time, and leave nothing behind, may share their memory
         pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         if not self.compact:
@@ -77,8 +90,12 @@ class Fleet:
         else:
             parts = [self.rows.part(list(self.chosen[wave])) for wave in waves]
         short = all(t.settings.by_length for t in self.trainers)
-        steppers = [Stepper(part, self.task.parts, self.bf16, pool, short) for part in parts]
-        self.waves = list(zip(waves, steppers, strict=True))
+        self.steppers = [Stepper(part, self.task.parts, self.bf16, pool, short) for part in parts]
+
+    def _even(self, most: int) -> list[slice]:
+        """Waves of the chosen rows with so many at most."""
+        beside = 1 if self.crew is None else len(self.crew.hands)
+        return even(len(self.chosen), most, beside)
 
     @property
     def compact(self) -> bool:
@@ -90,17 +107,36 @@ class Fleet:
         rests = [t.rests(row) for t in self.trainers for row in range(len(t.run.seeds))]
         chosen = rows_to_step(rests, clock)
         if chosen != self.chosen:
-            self.waves, self.chosen = [], chosen  # what the old ones held is free for the new
-            self._build(even(len(chosen), self.most))
+            self.steppers, self.chosen = [], chosen  # what the old ones held is free for the new
+            self._build(self._even(self.most))
 
     def fit(self, share: float = 1.0) -> str:
-        """Choose the waves so that a step fits in memory; returns how many at once and why."""
+        """Choose the waves so that a step fits in memory, and processes to step them side by side.
+
+        Returns how many at once and why.
+        """
+        self.close()
+        self.crew = None
+        runs = [t.run for t in self.trainers]
+        found = self._fit(share, wanted(runs, self.device, torch.get_num_threads()))
+        why = found.why
+        if found.processes > 1:
+            try:
+                self.crew = Crew(runs, found.processes, torch.get_num_threads())
+            except Exception as error:  # a task of the caller's script, say, that no other has
+                found = self._fit(share, 1)
+                why = f"{found.why}; not in processes, as they do not start: {error}"
+        self.chosen = tuple(range(len(self.rows)))
+        self.set_waves(found.waves)
+        return why
+
+    def _fit(self, share: float, processes: int) -> Fit:
         settings = self.trainers[0].settings
         shape = (min(len(self.rows), DRY), settings.batch)
         some = stream(self.device, "dry step")
         data = self.task.sample(self.task.lengths[1], shape[0] * shape[1], some)
         told = [t.settings.together for t in self.trainers if t.settings.together]
-        found = fit(
+        return fit(
             self.rows,
             data.map(lambda page: page.unflatten(0, shape)),
             len(self.task.parts),
@@ -109,10 +145,8 @@ class Fleet:
             min(told, default=0),
             share,
             any(t.control(row).span for t in self.trainers for row in range(len(t.run.seeds))),
+            processes,
         )
-        self.chosen = tuple(range(len(self.rows)))
-        self.set_waves(found.waves)
-        return found.why
 
     def resume(self) -> None:
         """Go to each run's last checkpoint, or stay at its very beginning."""
@@ -170,30 +204,36 @@ class Fleet:
         """The steps of a block, wave by wave; in smaller waves if memory turns out to be short."""
         while True:
             try:
-                given = [self._run(stepper, at, data, plan) for at, stepper in self.waves]
+                given = self._run_all(data, plan)
                 if not self.compact:
                     return torch.cat(given, 1)
                 metrics = given[0].new_zeros(len(given[0]), len(self.rows), *given[0].shape[2:])
                 metrics[:, list(self.chosen)] = torch.cat(given, 1)
                 return metrics
             except torch.OutOfMemoryError:
-                largest = max(at.stop - at.start for at, _ in self.waves)
+                largest = max(at.stop - at.start for at in self.waves)
                 if largest == 1:
                     raise
             # only now: the error holds on to what the step had made, the old waves to their graphs
-            self.waves = []
+            self.steppers = []
             self.rows.put_back(before)
-            self.set_waves(even(len(self.chosen), largest // 2))
+            self.set_waves(self._even(largest // 2))
             log.info("memory is short: seeds in %d waves from here on", len(self.waves))
+
+    def _run_all(self, data: Batch, plan: Plan) -> list[Tensor]:
+        """The metrics of each wave."""
+        if self.crew is not None:
+            return self.crew.run(self.rows, [self.chosen[at] for at in self.waves], data, plan)
+        each = zip(self.steppers, self.waves, strict=True)
+        return [self._run(stepper, at, data, plan) for stepper, at in each]
 
     def _run(self, stepper: Stepper, wave: slice, data: Batch, plan: Plan) -> Tensor:
         if len(self.waves) == 1 and not self.compact:
             return stepper.run(data, plan).cpu()
         rows = list(self.chosen[wave])
-        own = data.map(lambda page: page[:, rows].contiguous())
         if self.compact:
             stepper.rows.fetch(self.rows, rows)
-        metrics = stepper.run(own, plan.rows(rows)).cpu()
+        metrics = stepper.run(rows_of(data, rows), plan.rows(rows)).cpu()
         if self.compact:
             stepper.rows.give_back(self.rows, rows)
         return metrics

@@ -37,22 +37,31 @@ USABLE = {"cuda": 0.8, "cpu": 0.5}
 OVERHEAD = 2.0
 #: copies of a block's data: made, put in order, cut into waves, and in the hands of a CUDA graph
 DATA_COPIES = 4
+#: copies more of rows and data on their way to another process: packed, on arrival, and unpacked
+MOVED = 3
 GIB = 2**30
+#: what a process takes for itself, before it steps any row: mostly torch
+OWN = 0.3 * GIB
 #: where Linux tells of its memory, and of a container's
 SYSTEM, CONTAINER = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How many rows at once, in waves as even as can be, and the reason in words."""
+    """How many rows at once, in waves as even as can be, and the reason in words.
+
+    So many waves at a time as there are processes.
+    """
 
     waves: list[slice]
     why: str
+    processes: int = 1
 
 
-def even(rows: int, most: int) -> list[slice]:
-    """The fewest waves of at most `most` rows, as even as can be."""
-    count = -(-rows // max(1, most))
+def even(rows: int, most: int, beside: int = 1) -> list[slice]:
+    """The fewest waves of at most `most` rows, as even as can be; `beside` at a time, if it can."""
+    turns = -(-rows // (max(1, most) * beside))
+    count = min(rows, turns * beside)
     ends = [round(rows * i / count) for i in range(count + 1)]
     return [slice(a, b) for a, b in pairwise(ends)]
 
@@ -66,14 +75,16 @@ def fit(
     together: int,
     share: float,
     drawn: bool = False,
+    processes: int = 1,
 ) -> Fit:
     """Waves for all rows, by one step's data of some of them (s, batch, tokens).
 
     The data are of the longest length; `block` steps of them lie on the device. `together` is how
-    many were asked for, 0 for as many as fit; `share` is the share of the device that is ours.
+    many were asked for, 0 for as many as fit; `share` is the share of the device that is ours;
+    `processes` are the most that may step waves at the same time.
     """
     if together:
-        return _told(len(rows), together, "as told")
+        return _told(len(rows), together, "as told", processes)
     device = data.inputs.device
     copy = sum(table.nbytes for table in rows.tables())
     batch = sum(page[0].nbytes for page in (data.inputs, data.targets, data.part))
@@ -82,8 +93,15 @@ def fit(
     each = max(1.0, _each(rows, data, parts, bf16, drawn))
     tables = 2 * copy + DATA_COPIES * pages  # copied at a block's start, and for a capture
     room = free_memory(device) * USABLE[device.type] * share - tables
-    why = f"about {each / GIB:.2g} GiB a seed, {max(0.0, room) / GIB:.3g} GiB to use"
-    return _told(len(rows), max(1, int(room // each)), why)
+
+    def left(processes: int) -> float:
+        return room - (processes * OWN + MOVED * (copy + pages) if processes > 1 else 0)
+
+    while processes > 1 and left(processes) < processes * each:
+        processes -= 1
+    usable = max(0.0, left(processes))
+    why = f"about {each / GIB:.2g} GiB a seed, {usable / GIB:.3g} GiB to use"
+    return _told(len(rows), max(1, int(usable // each)), why, processes)
 
 
 def _check(rows: int, copy: int, pages: int, device: torch.device) -> None:
@@ -113,12 +131,14 @@ def _each(rows: Rows, data: Batch, parts: int, bf16: bool, drawn: bool) -> float
     return _each(rows, data.map(lambda page: page[: some // 2]), parts, bf16, drawn)
 
 
-def _told(rows: int, most: int, why: str) -> Fit:
-    waves, seeds = even(rows, most), _seeds(rows)
-    if len(waves) == 1:
-        return Fit(waves, f"{seeds} at once ({why})")
+def _told(rows: int, most: int, why: str, processes: int = 1) -> Fit:
+    processes = min(processes, most, rows)
+    waves = even(rows, most // processes, processes)
     largest = max(w.stop - w.start for w in waves)
-    return Fit(waves, f"{seeds} in {len(waves)} waves of {largest} at most ({why})")
+    how = "at once" if processes == 1 else f"in {processes} processes"
+    if len(waves) > processes:
+        how = f"{'' if processes == 1 else how + ', '}in {len(waves)} waves of {largest} at most"
+    return Fit(waves, f"{_seeds(rows)} {how} ({why})", processes)
 
 
 def _seeds(count: int) -> str:

@@ -86,6 +86,20 @@ class Rows:
         for table, before in zip(self.tables(), saved, strict=True):
             table[rows] = before[rows]
 
+    def _all(self) -> list[Tensor]:
+        """Everything that is a row's own: also what a step reads and leaves as it is."""
+        return [*self.tables(), self.optimiser.clip, self.optimiser.weight_decay, self.shares]
+
+    def lend(self, rows: Sequence[int]) -> list[Tensor]:
+        """Copies of all that some rows have."""
+        return [table.detach()[list(rows)] for table in self._all()]
+
+    @torch.no_grad()
+    def take(self, lent: Sequence[Tensor], rows: Sequence[int]) -> None:
+        """Put what was lent into some rows."""
+        for table, own in zip(self._all(), lent, strict=True):
+            table[list(rows)] = own
+
     @torch.no_grad()
     def fetch(self, home: Rows, rows: list[int]) -> None:
         """Take over rows of other tables, as many as there are here."""

@@ -203,6 +203,7 @@ def go_on_together(
         held.enter_context(precision(runs[0].settings.precision, device))
         asked = held.enter_context(signals())
         fleet = Fleet(list(zip(runs, folders, strict=True)), device)
+        held.callback(fleet.close)
         fleet.resume()
         going = [trainer for trainer in fleet.trainers if trainer.going]
         if going:

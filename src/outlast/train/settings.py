@@ -49,6 +49,9 @@ class Settings:
     by_length: bool = False
     #: seeds stepped at once, the others in waves (0: as many as fit in memory)
     together: int = 0
+    #: on the CPU, processes that step the seeds side by side (0: as many as torch has threads,
+    #: where that pays; 1: all seeds in this process)
+    processes: int = 0
 
     def __post_init__(self) -> None:
         for name, kind in _types().items():
@@ -56,7 +59,7 @@ class Settings:
         for name in ("steps", "batch", "block", "checkpoint"):
             if getattr(self, name) < 1:
                 raise bad_value(name, getattr(self, name), "a whole number >= 1")
-        for name in ("warmup", "probe", "weight_decay", "together"):
+        for name in ("warmup", "probe", "weight_decay", "together", "processes"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise bad_value(name, getattr(self, name), "a number >= 0")
         for name in ("lr", "clip"):
