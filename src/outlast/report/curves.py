@@ -15,10 +15,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from outlast.report.digest import Digest
 from outlast.report.load import Run, Series
 from outlast.report.plots import SAME, accuracy_axis, under_last
-from outlast.report.sheet import Form, Group, Key, Styled, grouped, sheet
+from outlast.report.sheet import Form, Group, Key, Styled, entitle, grouped, sheet
 from outlast.report.strokes import Curve, draw_curves
 from outlast.report.style import MUTED, drawing
-from outlast.report.words import short, times
+from outlast.report.words import times
 
 POINTS = 160  # of one line; more cannot be told apart at a panel's width
 Pick = Callable[[Run], Series]
@@ -64,7 +64,7 @@ def _figure(
         for ax, (group, title, pick) in zip(page.axes, panels, strict=True):
             means = [_draw(ax, arm, arm.digest.run, pick) for arm in group.arms if arm.digest.run]
             draw_curves(ax, means, near)
-            ax.set_title(short(title, 48), pad=8)
+            entitle(ax, title)
             axis(ax)
             _step_axis(ax)
         under_last(page, "training step")

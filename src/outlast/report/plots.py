@@ -16,6 +16,7 @@ from outlast.report.sheet import (
     Sheet,
     Styled,
     chance_key,
+    entitle,
     grouped,
     range_key,
     sheet,
@@ -39,7 +40,7 @@ def accuracy_figure(digests: Sequence[Digest], parts: Sequence[str], form: Form)
     with drawing():
         for ax, (group, variant, part, title) in zip(page.axes, panels, strict=True):
             _draw(ax, group, variant, part, multiples_of(digests), page)
-            ax.set_title(short(title, 48), pad=8 if not page.direct else 12)
+            entitle(ax, title, 12 if page.direct else 8)
         _label_axes(page, [group for group, *_ in panels])
     return page.figure
 

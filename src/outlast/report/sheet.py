@@ -19,6 +19,7 @@ from outlast.report.words import short, times
 MOST = len(PALETTE)  # arms in one panel
 LEFT, RIGHT, TITLE, FOOT, LINE = 0.52, 0.12, 0.34, 0.44, 0.19
 SMALL = 7.5  # letters of a key under its panels
+LETTERS, FEW_LETTERS = 14, 24  # of a title to an inch of its panel; what is left of the longest
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,13 @@ def _placed(
 def _single(form: Form) -> float:
     """The height of a panel that stands alone."""
     return 3.9 if form.columns > 1 else 2.6
+
+
+def entitle(ax: Axes, text: str, pad: float = 8) -> None:
+    """The title of a panel, cut to what has room above it."""
+    figure = ax.get_figure(root=True)
+    width = ax.get_position().width * (figure.get_figwidth() if figure else 0)
+    ax.set_title(short(text, max(FEW_LETTERS, int(LETTERS * width))), pad=pad)
 
 
 def _columns(form: Form, count: int) -> int:
