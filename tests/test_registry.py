@@ -404,3 +404,21 @@ def test_a_mixer_of_another_package_stands_in_a_layout(tmp_path):
     )
     assert done.stdout.splitlines() == ["2 x (average(keep=0.5) > mlp) @ 8", "(2, 4, 5)"]
     assert "mixer 'broken' of the plug-in averages" in done.stderr
+
+
+def test_threads_that_ask_at_once_wait_until_all_is_there() -> None:
+    script = """
+import threading
+from outlast.registry import tasks, mixers
+said = []
+def ask():
+    try:
+        tasks.entry("parity"), mixers.entry("lstm")
+    except Exception as error:
+        said.append(str(error))
+threads = [threading.Thread(target=ask) for _ in range(4)]
+[t.start() for t in threads], [t.join() for t in threads]
+print(said)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -19,6 +19,12 @@ class TrainingError(OutlastError):
     """Training that cannot go on, such as a loss that is not finite."""
 
 
+def short_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory did not suffice: on a CPU it is a plain one of torch's."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+
+
 def bad_value(field: str, value: object, accepted: str) -> SpecError:
     """The one wording for a value out of range: ``modulus=1: expected a whole number >= 2``."""
     return SpecError(f"{field}={value}: expected {accepted}")

@@ -29,6 +29,7 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from threading import RLock
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from outlast.errors import OutlastError, SpecError
@@ -93,6 +94,8 @@ class Registry:
         #: plug-ins that could not be imported: name -> what to tell whoever asks for it
         self._broken: dict[str, str] = {}
         self._filled = False
+        self._filling = False
+        self._lock = RLock()
 
     def register(self, name: str, source: str = "outlast") -> Callable[[F], F]:
         """Decorator: ``@tasks.register("parity")``."""
@@ -193,16 +196,19 @@ class Registry:
         """Import our own files of this kind, then the plug-ins; once, on first use."""
         if self._filled:
             return
-        self._filled = True
-        try:
-            home = importlib.import_module(self.package)
-            for module in pkgutil.iter_modules(getattr(home, "__path__", [])):
-                importlib.import_module(f"{self.package}.{module.name}")
-            for point in entry_points(group=self.group):
-                self._plug_in(point)
-        except BaseException:
-            self._filled = False  # an error stays an error, however often one asks
-            raise
+        with self._lock:  # another thread waits until all is there
+            if self._filled or self._filling:
+                return
+            self._filling = True
+            try:
+                home = importlib.import_module(self.package)
+                for module in pkgutil.iter_modules(getattr(home, "__path__", [])):
+                    importlib.import_module(f"{self.package}.{module.name}")
+                for point in entry_points(group=self.group):
+                    self._plug_in(point)
+                self._filled = True  # not before: an error stays one, however often one asks
+            finally:
+                self._filling = False
 
     def _plug_in(self, point: EntryPoint) -> None:
         source = point.dist.name if point.dist else point.value

@@ -28,7 +28,8 @@ from outlast.errors import SpecError, TrainingError
 from outlast.registry import tasks
 from outlast.runs import RUN, read_metrics
 from outlast.tasks.parity import Parity
-from outlast.train.crew import LONG, Crew, Hand, wanted
+from outlast.train.checkpoint import load_state
+from outlast.train.crew import LONG, LONG_BLOCK, Crew, Hand, wanted
 from outlast.train.hand import sendable
 from outlast.train.memory import even
 from outlast.train.session import begin, go_on, go_on_together
@@ -316,8 +317,13 @@ def test_errors_travel_or_are_told() -> None:
     assert str(found) == "Stubborn: this and that"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("a byte short"), RuntimeError("can't allocate memory: a byte short")],
+    ids=["a GPU's", "a CPU's"],
+)
 def test_memory_that_turns_out_short_halves_the_waves(
-    shared: None, monkeypatch: pytest.MonkeyPatch
+    error: Exception, shared: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, whole = in_processes(spec()), InMemory(spec())
     real = Crew.run
@@ -325,7 +331,7 @@ def test_memory_that_turns_out_short_halves_the_waves(
     def short(self: Crew, home: Any, waves: Any, *args: Any) -> Any:
         found = real(self, home, waves, *args)
         if max(map(len, waves)) > 1:
-            raise torch.OutOfMemoryError("a byte short")
+            raise error
         return found
 
     monkeypatch.setattr(Crew, "run", short)
@@ -352,6 +358,30 @@ def test_a_process_that_is_killed_is_an_error_that_says_so(when: str) -> None:
     crew.close()
     for table, own in zip(run.fleet.rows.tables(), before, strict=True):
         assert torch.equal(table, own)
+
+
+def test_where_a_process_dies_the_blocks_before_are_saved(
+    shared: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, run = tmp_path / "run", spec(steps=40, checkpoint=40)
+    begin(run, folder, CPU)
+    step, calls = fleet_module.Crew.run, iter(range(3))
+
+    def dies(self: Crew, *args: Any) -> list[torch.Tensor]:
+        if next(calls) == 2:
+            raise TrainingError("a process that stepped seeds was ended by SIGKILL")
+        return step(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fleet_module.Crew, "run", dies)
+        with pytest.raises(TrainingError, match="SIGKILL"):
+            go_on(folder, CPU)
+    assert load_state(folder)["step"] == 10
+    whole = tmp_path / "whole"
+    begin(run, whole, CPU)
+    for one in (folder, whole):
+        go_on(one, CPU)
+    assert_same_run(folder, whole)
 
 
 def test_a_task_that_no_other_process_knows_is_trained_in_this_one(shared: None) -> None:
@@ -386,6 +416,8 @@ GPU = torch.device("cuda")
         ({"steps": 6000, "seeds": (0,)}, 16, CPU, 1),
         ({"steps": LONG}, 2, CPU, 2),
         ({"steps": LONG - 1}, 16, CPU, 1),  # over before the processes would have paid
+        ({"steps": 6000, "block": LONG_BLOCK - 1}, 16, CPU, 1),  # more on its way than at work
+        ({"steps": 6000, "block": LONG_BLOCK - 1, "processes": 2}, 16, CPU, 2),
         ({"steps": 6000, "processes": 1}, 16, CPU, 1),
         ({"steps": 100, "processes": 3}, 1, CPU, 3),
         ({"steps": 100, "processes": 9}, 1, CPU, 5),
@@ -396,11 +428,14 @@ GPU = torch.device("cuda")
 def test_how_many_processes(
     changed: dict[str, Any], threads: int, device: torch.device, count: int
 ) -> None:
-    assert wanted([spec(**({"processes": 0} | changed))], device, threads) == count
+    told = {"processes": 0, "block": LONG_BLOCK} | changed
+    run = spec(**told, checkpoint=told["block"])
+    assert wanted([run], device, threads) == count
 
 
 def test_how_many_processes_for_runs_together() -> None:
-    runs = [spec(processes=0, steps=n, seeds=(0,)) for n in (10, 6000, 10)]
+    told = {"processes": 0, "block": LONG_BLOCK, "checkpoint": LONG_BLOCK, "seeds": (0,)}
+    runs = [spec(**told, steps=n) for n in (10, 6000, 10)]
     assert wanted(runs, CPU, 8) == 3
     assert wanted([*runs, spec(processes=2)], CPU, 8) == 2
 

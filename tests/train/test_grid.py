@@ -104,6 +104,7 @@ def test_what_is_in_a_value_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch)
         (["stop=success(0.9,never"], r"cannot read the value 'success\(0.9,never'"),
         (["stop=success,success(0.999)"], r"different values: stop=success\(0.999\) is twice"),
         (["methods=dat,none"], "grid=methods=dat,none: expected .*, or method; did you.*'method'"),
+        (["processes=1,2"], "grid=processes=1,2: expected a setting that may differ among runs"),
         (["method=dta,none"], "there is no method 'dta'; did you mean 'dat'"),
         (["method=dat,none,dat"], "grid=method=dat,none,dat: expected .* different values"),
         (["method=dat,dat(mode=skip)"], r"different values: method=dat\(mode=skip\) is twice"),

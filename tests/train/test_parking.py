@@ -277,3 +277,15 @@ def test_asked_to_stop_after_a_broken_block_nothing_broken_is_saved(
     assert not fleet.train(stop=lambda: fleet.trainers[0].step > 0)
     assert load_checkpoint(folder)[1]["parked"] == [None, 0]
     assert all_finite(folder)
+
+
+def test_before_its_average_has_begun_a_seed_is_tested_with_its_own_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rows(monkeypatch, {1: 1})  # in the very first step
+    folder = begun(tmp_path / "run", "ema(0.9)")
+    stack = Trainer(tiny("ema(0.9)"), folder, CPU).stack
+    first = {name: table[1].clone() for name, table in stack.named(stack.table).items()}
+    go_on(folder, CPU)
+    for name, weight in load(folder, tiny().seeds[1]).state_dict().items():
+        assert torch.equal(weight, first[name]), name

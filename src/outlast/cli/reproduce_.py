@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -50,6 +49,8 @@ def main(
         overwrite: Start anew where an arm is already there.
         dry: Only say what would be run.
     """
+    from torch import get_num_threads
+
     from outlast.cli import FAILED, STOPPED
     from outlast.cli.common import console, read_seeds
     from outlast.cli.progress import progress
@@ -67,7 +68,7 @@ def main(
         arms, read_seeds(seeds) if seeds else None, steps=steps, precision=precision
     )
     where = pick_device(device)
-    count = workers if workers is not None else (4 if where.type == "cuda" else os.cpu_count() or 1)
+    count = workers if workers is not None else (4 if where.type == "cuda" else get_num_threads())
     if count < 1:
         raise bad_value("workers", count, "a whole number >= 1")
     console.print(f"[bold]{made.title}[/bold] ({made.scale})\n{made.question}\n")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import bad_value, short_of_memory
 from outlast.evaluate.accuracy import exact_by_part
 from outlast.registry import tasks
 from outlast.specs import Spec
@@ -133,10 +133,8 @@ def _rung(model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: Batc
     while True:
         try:
             return _measure(model, seeds, task, batch, size)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            # the CPU's allocator raises a plain RuntimeError that says "can't allocate memory"
-            short = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-            if size == 1 or not (short or "allocate memory" in str(error)):
+        except (MemoryError, RuntimeError) as error:
+            if size == 1 or not short_of_memory(error):
                 raise
             size = max(1, size // 2)
             log.info("memory is short at %d tokens: trying batches of %d", tokens, size)

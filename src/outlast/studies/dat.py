@@ -58,7 +58,7 @@ DEMO_HYBRID = f"1 x ({DEMO_LSTM} > attention(heads=2) > mlp) @ 64, head=3"
 def _demo() -> Study:
     # a seed whose first phase has not converged by step 750 starts again from fresh weights
     settings = Settings(batch=32, lr=3e-3, decay_from=0.9)
-    patience = "latest=750, otherwise=retry"
+    patience = "latest=0.341, otherwise=retry"  # a share, so that it shrinks with --steps
     lstm = matched(f"1 x ({DEMO_LSTM} > mlp) @ 64, head=3", DEMO_HYBRID, DEMO_TASK)
     transformer = matched("2 x (attention(heads=2) > mlp) @ 64, head=3", DEMO_HYBRID, DEMO_TASK)
 

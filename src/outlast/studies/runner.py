@@ -3,7 +3,8 @@
 Arms of one model, task and batch may share a process, where they are trained as one (on a GPU they
 are, as that fills it best). An arm's record names those it was begun with. It goes on beside the
 same ones, finished or not, and so bit for bit as if it had not been stopped; arms that were at
-their end before it began are left out.
+their end before it began are left out. (On a CPU it has the cores to itself that others leave: with
+more or fewer than before it is the same to float32 rounding.)
 
 An arm that is finished is left alone, one that was interrupted goes on where it stopped; so a
 study is resumed by giving the same command again. An arm whose every seed has diverged is finished
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+import torch
 
 from outlast.errors import OutlastError, RunFolderError, TrainingError
 from outlast.runs import RUN, read_run
@@ -122,7 +125,7 @@ def run_study(
     context = multiprocessing.get_context("spawn")
     running: dict[str, _Worker] = {}
     beside = max(1, min(workers, len(waiting)))
-    threads = max(1, (os.cpu_count() or 1) // beside)
+    threads = max(1, torch.get_num_threads() // beside)
     job = Job(
         device,
         threads,

@@ -13,19 +13,20 @@ to it is closed, so none is left behind, whatever becomes of this process.
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from multiprocessing import Pipe
 from signal import Signals
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from outlast.errors import TrainingError
+from outlast.errors import TrainingError, short_of_memory
 from outlast.tasks import Batch
 from outlast.train.data import rows_of
 from outlast.train.plan import Plan
@@ -42,8 +43,9 @@ sys.path[:] = sys.argv[2:]
 from outlast.train.hand import main
 main(int(sys.argv[1]))
 """
-#: steps of a run from which the start of the hands pays, a few seconds
-LONG = 500
+#: steps of a run from which the start of the hands pays, a few seconds; and steps of a block from
+#: which it pays to send it: with 5 of the smallest models it did not, with 10 it did
+LONG, LONG_BLOCK = 500, 10
 #: seconds between two looks whether those that say nothing are still there
 LOOK = 1.0
 
@@ -78,6 +80,27 @@ class Done:
 READY = Done([], torch.empty(0))
 
 
+def bare(message: Any) -> Any:
+    """A message for the line, its tensors as arrays: torch would pass them by shared memory."""
+    return _changed(message, Tensor, lambda tensor: tensor.numpy())
+
+
+def dressed(message: Any) -> Any:
+    """A message from the line, its arrays as tensors again."""
+    return _changed(message, np.ndarray, torch.from_numpy)
+
+
+def _changed(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, list):
+        return [_changed(item, kind, change) for item in value]
+    if is_dataclass(value) and not isinstance(value, Orders | type):
+        own = {f.name: _changed(getattr(value, f.name), kind, change) for f in fields(value)}
+        return replace(value, **own)
+    return value
+
+
 class Hand:
     """Our end of the line to one process."""
 
@@ -97,7 +120,7 @@ class Hand:
     def send(self, message: Orders | Work) -> None:
         """Give it something to do; one that is gone is found out when it does not answer."""
         with suppress(OSError):
-            self.line.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+            self.line.send(bare(message))
 
     def answer(self) -> Done:
         """What it has to say when its work is done, or the error that it met."""
@@ -105,7 +128,7 @@ class Hand:
             while not self.line.poll(LOOK):
                 if self.process.poll() is not None and not self.line.poll():
                     raise EOFError
-            answer: Done | Exception = pickle.loads(self.line.recv_bytes())
+            answer: Done | Exception = dressed(self.line.recv())
         except (EOFError, OSError):
             raise self._gone() from None
         if isinstance(answer, Exception):
@@ -116,8 +139,8 @@ class Hand:
         code = self.process.wait()
         how = f"was ended by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return TrainingError(
-            f"a process that stepped seeds {how}, perhaps for want of memory; "
-            f"what was saved is sound: go on from there with 'outlast resume'"
+            f"a process that stepped seeds {how}, perhaps for want of memory. All blocks before "
+            f"are saved: the same study, or 'outlast resume', goes on from there"
         )
 
     def close(self) -> None:
@@ -169,10 +192,9 @@ class Crew:
         try:
             for first in range(0, len(waves), len(self.hands)):
                 found += self._at_once(home, waves[first : first + len(self.hands)], data, plan)
-        except torch.OutOfMemoryError:  # all have answered, and may be asked for less
-            raise
-        except BaseException:  # some may be in the middle of what nobody waits for any more
-            self.close()
+        except BaseException as error:
+            if not short_of_memory(error):  # then all have answered, and may be asked for less
+                self.close()  # some may be in the middle of what nobody waits for any more
             raise
         return found
 
@@ -206,4 +228,5 @@ def wanted(runs: Sequence[RunSpec], device: torch.device, threads: int) -> int:
     told = [run.settings.processes for run in runs if run.settings.processes]
     if told:
         return min([*told, rows])
-    return min(rows, threads) if steps >= LONG else 1
+    pays = steps >= LONG and runs[0].settings.block >= LONG_BLOCK
+    return min(rows, threads) if pays else 1

@@ -30,6 +30,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from outlast.errors import TrainingError, short_of_memory
 from outlast.evaluate.ladder import evaluate_stack
 from outlast.streams import stream
 from outlast.tasks import Batch
@@ -189,7 +190,13 @@ class Fleet:
         asked = [t.next_block(wait=not now) for t, now in zip(self.trainers, due, strict=True)]
         plan, data = Plan.join([p for p, _ in asked]), join([d for _, d in asked])
         before = self.rows.copy()
-        metrics = self._steps(data, plan, before)
+        try:
+            metrics = self._steps(data, plan, before)
+        except TrainingError:  # a process that stepped some of the rows is gone
+            self.rows.put_back(before)
+            for trainer in self.trainers:
+                trainer.save()
+            raise
         lines = {}
         for index, trainer in enumerate(self.trainers):
             if due[index]:
@@ -210,9 +217,9 @@ class Fleet:
                 metrics = given[0].new_zeros(len(given[0]), len(self.rows), *given[0].shape[2:])
                 metrics[:, list(self.chosen)] = torch.cat(given, 1)
                 return metrics
-            except torch.OutOfMemoryError:
+            except (MemoryError, RuntimeError) as error:
                 largest = max(at.stop - at.start for at in self.waves)
-                if largest == 1:
+                if largest == 1 or not short_of_memory(error):
                     raise
             # only now: the error holds on to what the step had made, the old waves to their graphs
             self.steppers = []

@@ -94,7 +94,8 @@ def _axis(text: str) -> tuple[str, list[str]]:
     values = [value.strip() for value in _split(rest, ",")]
     if not rest or not all(values) or len(set(values)) < len(values):
         raise bad_value("grid", text, "a setting and different values, such as lr=0.001,0.002")
-    known = [f.name for f in fields(Settings) if f.name not in (*SHARED, "together")] + [METHOD]
+    alike = (*SHARED, "together", "processes")  # what runs trained together have in common
+    known = [f.name for f in fields(Settings) if f.name not in alike] + [METHOD]
     if name.strip() not in known:
         accepted = "a setting that may differ among runs trained together, or method"
         raise bad_value("grid", text, f"{accepted}{suggest(name, known)}")

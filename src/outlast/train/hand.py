@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import traceback
 import warnings
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from queue import SimpleQueue
 from threading import Thread
 
 import torch
 
 from outlast.registry import tasks
-from outlast.train.crew import READY, Done, Orders, Work
+from outlast.train.crew import READY, Done, Orders, Work, bare, dressed
 from outlast.train.rows import Rows
 from outlast.train.session import keep_freed_memory
 from outlast.train.step import Stepper
@@ -52,13 +52,13 @@ def main(number: int) -> None:
     logging.disable()
     os.set_inheritable(number, False)
     line = Connection(number)
-    inbox: SimpleQueue[bytes] = SimpleQueue()
+    inbox: SimpleQueue[Orders | Work] = SimpleQueue()
     Thread(target=_listen, args=(line, inbox), daemon=True).start()
     worker: Worker | None = None
     while True:
         answer: Done | Exception = READY
         try:
-            message = pickle.loads(inbox.get())
+            message = dressed(inbox.get())
             if isinstance(message, Orders):
                 worker = Worker(message)
             elif worker is not None:
@@ -66,14 +66,14 @@ def main(number: int) -> None:
         except Exception as error:
             answer = sendable(error)
         with suppress(OSError):  # nobody is there any more, as `_listen` finds too
-            line.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
+            line.send(bare(answer))
 
 
-def _listen(line: Connection, inbox: SimpleQueue[bytes]) -> None:
+def _listen(line: Connection, inbox: SimpleQueue[Orders | Work]) -> None:
     """Take in what comes, also in the middle of work: where the line is closed, all is over."""
     try:
         while True:
-            inbox.put(line.recv_bytes())
+            inbox.put(line.recv())
     finally:
         os._exit(0)
 
@@ -82,7 +82,7 @@ def sendable(error: Exception) -> Exception:
     """The error itself, or its words where it does not travel; with where it came from."""
     note = "in a process that stepped seeds:\n" + "".join(traceback.format_exception(error))
     try:
-        same: Exception = pickle.loads(pickle.dumps(error))
+        same: Exception = ForkingPickler.loads(ForkingPickler.dumps(error))
     except Exception:
         same = RuntimeError(f"{type(error).__name__}: {error}")
     same.add_note(note)

@@ -173,12 +173,14 @@ class Trainer:
         }
 
     def test_weights(self) -> dict[str, Tensor]:
-        """The weights to test with: the corrected average where one is kept."""
+        """The weights to test with: the corrected average where one is kept and has begun."""
         if self.average is None or self.decay is None:
             return self.stack.named(self.stack.table)
         seen = torch.tensor(self.averaged, dtype=torch.float64)
         correction = (1 - self.decay ** seen.clamp_min(1)).to(self.average)
-        return self.stack.named(self.average / correction[:, None])
+        begun = (seen > 0).to(self.average.device)[:, None]
+        found = torch.where(begun, self.average / correction[:, None], self.stack.table)
+        return self.stack.named(found)
 
     # ---- a block of steps ----------------------------------------------------------------
 
