@@ -43,8 +43,8 @@ sys.path[:] = sys.argv[2:]
 from outlast.train.hand import main
 main(int(sys.argv[1]))
 """
-#: steps of a run from which the start of the hands pays, a few seconds; and steps of a block from
-#: which it pays to send it: with 5 of the smallest models it did not, with 10 it did
+#: steps of a run from which the start of the hands pays, a few seconds; and steps of a block that
+#: are known to be worth its way there and back (`outlast bench seeds --sections processes`)
 LONG, LONG_BLOCK = 500, 10
 #: seconds between two looks whether those that say nothing are still there
 LOOK = 1.0
@@ -193,8 +193,10 @@ class Crew:
             for first in range(0, len(waves), len(self.hands)):
                 found += self._at_once(home, waves[first : first + len(self.hands)], data, plan)
         except BaseException as error:
-            if not short_of_memory(error):  # then all have answered, and may be asked for less
-                self.close()  # some may be in the middle of what nobody waits for any more
+            # short of memory, all have answered and may be asked for less; after anything else some
+            # may be in the middle of what nobody waits for any more
+            if not short_of_memory(error):
+                self.close()
             raise
         return found
 
@@ -219,8 +221,8 @@ class Crew:
 def wanted(runs: Sequence[RunSpec], device: torch.device, threads: int) -> int:
     """How many processes are to step the seeds of some runs, by what they are told or the rule.
 
-    It hangs on nothing that may change while they are trained: a run that is resumed is then bit
-    for bit the run that was not stopped.
+    It hangs on what is told and on the threads alone: a run that is resumed with as many is then
+    bit for bit the run that was not stopped.
     """
     if device.type != "cpu":
         return 1

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from outlast.errors import TrainingError
+from outlast.errors import TrainingError, short_of_memory
 from outlast.kernels.loss import part_losses
 from outlast.methods.base import PATHWAYS
 from outlast.tasks import IGNORE, Batch
@@ -121,7 +121,9 @@ def _each(rows: Rows, data: Batch, parts: int, bf16: bool, drawn: bool) -> float
     some = len(data.inputs)
     try:
         return dry_step(rows.part(slice(some)), data, parts, bf16, drawn) / some
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not short_of_memory(error):
+            raise
         if some == 1:
             raise TrainingError(
                 f"a step of one seed does not fit into the memory of {data.inputs.device}: take a "

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outlast.errors import TrainingError, bad_value
+from outlast.errors import TrainingError, bad_value, short_of_memory
 from outlast.methods.base import Method
 from outlast.registry import methods, tasks
 from outlast.train.optimiser import AdamW
@@ -40,7 +40,9 @@ class Rows:
         each = [(run, decay_of(run), seed) for run in runs for seed in run.seeds]
         try:
             return cls._made(runs[0], each, device)
-        except torch.OutOfMemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not short_of_memory(error):
+                raise
             raise TrainingError(
                 f"the weights and moments of {len(each)} seeds in one run do not fit into the "
                 f"memory of {device}: take fewer seeds, or another device ({error})"
