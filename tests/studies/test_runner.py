@@ -33,7 +33,7 @@ from tiny_runs import (
 
 
 def quick(*methods: str, **changed: Any) -> RunSpec:
-    run = tiny(*methods, **({"steps": 20, "probe": 0, "checkpoint": 10} | changed))
+    run = tiny(*methods, **({"steps": 20, "block": 10, "probe": 0, "checkpoint": 10} | changed))
     return replace(run, label=" ".join(methods) or "plain")
 
 

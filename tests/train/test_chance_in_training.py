@@ -46,15 +46,15 @@ every = pytest.mark.parametrize(("specs", "model"), CASES.values(), ids=CASES.ke
 
 
 def in_memory(*specs: str, seeds: tuple[int, ...], model: str) -> InMemory:
-    run = tiny(*specs, seeds=seeds, model=model, block=5, probe=0, checkpoint=5)
+    run = tiny(*specs, seeds=seeds, model=model, block=3, probe=0, checkpoint=3)
     return InMemory(run)
 
 
 @every
 def test_a_seed_among_others_is_the_seed_alone(specs: tuple[str, ...], model: str) -> None:
-    among = in_memory(*specs, seeds=SEEDS, model=model).steps(30)
+    among = in_memory(*specs, seeds=SEEDS, model=model).steps(18)
     for seed in SEEDS:
-        alone = in_memory(*specs, seeds=(seed,), model=model).steps(30)
+        alone = in_memory(*specs, seeds=(seed,), model=model).steps(18)
         assert_seed_is(among, alone, seed)
 
 
@@ -62,7 +62,7 @@ def test_a_seed_among_others_is_the_seed_alone(specs: tuple[str, ...], model: st
 def test_killed_and_resumed_is_the_run_that_was_not(
     specs: tuple[str, ...], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny(*specs, model=model, steps=40, block=5, probe=10, checkpoint=10)
+    run = tiny(*specs, model=model, steps=24, block=3, probe=6, checkpoint=6)
     whole = trained(run, tmp_path / "whole")
     begin(run, tmp_path / "killed", CPU)
     with monkeypatch.context() as patch:
@@ -108,12 +108,12 @@ def test_positions_are_new_for_each_seed_and_step_and_do_not_hang_on_lengths() -
 
 def test_runs_with_and_without_train_as_one() -> None:
     runs = [
-        tiny(*specs, seeds=seeds, model=ROPE, block=5, probe=0, checkpoint=5)
+        tiny(*specs, seeds=seeds, model=ROPE, block=3, probe=0, checkpoint=3)
         for specs, seeds in (((DRAWN,), (0, 1)), ((), (0, 1)), (("random_positions",), (2,)))
     ]
-    together = InMemory(*runs).steps(20)
+    together = InMemory(*runs).steps(12)
     for index, run in enumerate(runs):
-        alone = InMemory(run).steps(20)
+        alone = InMemory(run).steps(12)
         for seed in run.seeds:
             assert_seed_is(together, alone, seed, index)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +37,26 @@ def test_waves_are_few_and_even(rows: int, most: int, sizes: list[int]) -> None:
     assert [r for w in waves for r in range(rows)[w]] == list(range(rows))
 
 
+@functools.cache
+def alone(methods: tuple[str, ...], seed: int, lr: float) -> InMemory:
+    """Trained once, whatever it is held against."""
+    run = tiny(*methods, seeds=(seed,), lr=lr, block=3, probe=0, checkpoint=3)
+    return InMemory(run).steps(18)
+
+
 @pytest.mark.parametrize("together", [1, 2, 3])
 def test_a_seed_in_a_wave_is_the_seed_alone(together: int) -> None:
     """Waves cut across the runs as well."""
-    first = tiny(*METHODS, seeds=(3, 0, 7), block=5, probe=0, checkpoint=5, together=together)
-    second = tiny(seeds=(0, 1), lr=4e-3, block=5, probe=0, checkpoint=5)
+    first = tiny(*METHODS, seeds=(3, 0, 7), block=3, probe=0, checkpoint=3, together=together)
+    second = tiny(seeds=(0, 1), lr=4e-3, block=3, probe=0, checkpoint=3)
     among = InMemory(first, second)
     words = among.fleet.fit()
     assert len(among.fleet.waves) == -(-5 // together)
     assert words == f"5 seeds in {-(-5 // together)} waves of {together} at most (as told)"
-    among.steps(30)
+    among.steps(18)
     for index, run in enumerate((first, second)):
         for seed in run.seeds:
-            alone = tiny(
-                *run.methods, seeds=(seed,), lr=run.settings.lr, block=5, probe=0, checkpoint=5
-            )
-            assert_seed_is(among, InMemory(alone).steps(30), seed, index)
+            assert_seed_is(among, alone(run.methods, seed, run.settings.lr), seed, index)
 
 
 def test_a_dry_step_changes_nothing_and_grows_with_the_seeds() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from tiny_runs import CPU, InMemory, assert_same_run, halt, tiny
 METHODS: list[tuple[str, ...]] = [
     (),
     ("ema(0.9)",),
-    ("dat(switch=20)",),  # it is parked in the second phase
-    ("dat(mode=ramp, switch=20, ramp=40)", "ema(0.9)"),
-    ("dat(switch=below(0.000001), latest=10, otherwise=retry)",),
+    ("dat(switch=10)",),  # it is parked in the second phase
+    ("dat(mode=ramp, switch=10, ramp=20)", "ema(0.9)"),
+    ("dat(switch=below(0.000001), latest=5, otherwise=retry)",),
     ("curriculum(from=2, by=steps)",),
 ]
 
@@ -59,7 +60,7 @@ def begun(folder: Path, *methods: str, **changed: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("step", [33, 40])
+@pytest.mark.parametrize("step", [18, 20])
 @pytest.mark.parametrize("methods", METHODS[:4], ids=" + ".join)
 def test_it_stays_as_it_was_at_the_start_of_the_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, methods: tuple[str, ...]
@@ -77,21 +78,21 @@ def test_it_stays_as_it_was_at_the_start_of_the_block(
     break_rows(monkeypatch, {1: step})
     assert go_on(folder, CPU, told.append)
     tensors, state = load_checkpoint(folder)
-    assert state["parked"] == [None, 30]
-    assert state["averaged"] == [60, 30]
+    assert state["parked"] == [None, 15]
+    assert state["averaged"] == [30, 15]
     assert all_finite(folder)
-    assert torch.equal(before[40][1], before[30][1])
-    assert torch.equal(before[50][1], before[30][1])
-    assert not torch.equal(before[40][0], before[30][0])
-    assert tensors["optimiser.counts"].amax(1).tolist() == [60, 30]
+    assert torch.equal(before[20][1], before[15][1])
+    assert torch.equal(before[25][1], before[15][1])
+    assert not torch.equal(before[20][0], before[15][0])
+    assert tensors["optimiser.counts"].amax(1).tolist() == [30, 15]
 
     own = [line for line in read_metrics(folder) if line["seed"] == 1]
-    assert max(line["step"] for line in own) == 40
+    assert max(line["step"] for line in own) == 20
     assert own[-1] == {
-        "step": 40,
+        "step": 20,
         "seed": 1,
         "event": "parked",
-        "since": 30,
+        "since": 15,
         "what": own[-1]["what"],
     }
     assert "not finite" in own[-1]["what"]
@@ -106,10 +107,10 @@ def test_it_stays_as_it_was_at_the_start_of_the_block(
 def test_the_others_do_not_notice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, methods: tuple[str, ...]
 ) -> None:
-    run = tiny(*methods, seeds=(0, 1, 2), block=5, probe=0, checkpoint=5)
-    whole = InMemory(run).steps(40)
-    break_rows(monkeypatch, {1: 8})
-    broken = InMemory(run).steps(40)
+    run = tiny(*methods, seeds=(0, 1, 2), block=3, probe=0, checkpoint=3)
+    whole = InMemory(run).steps(24)
+    break_rows(monkeypatch, {1: 5})
+    broken = InMemory(run).steps(24)
     assert broken.trainer.parked[1] is not None
     for seed in (0, 2):
         assert broken.losses(seed) == whole.losses(seed)
@@ -126,7 +127,7 @@ def test_a_loss_that_stays_infinite_does_not_move_what_is_parked(
     run = InMemory(tiny("ema(0.9)", seeds=(0, 1), probe=0, clip=1.0))
     run.trainer.stack.table.data[1] *= 1e30
     before = [table[1].clone() for table in run.fleet.rows.tables()]
-    run.steps(30)
+    run.steps(15)
     assert run.trainer.parked == [None, 0]
     for table, own in zip(run.fleet.rows.tables(), before, strict=True):
         assert torch.equal(table[1], own)
@@ -137,7 +138,7 @@ def test_a_loss_that_stays_infinite_does_not_move_what_is_parked(
 def test_killed_and_resumed_is_the_run_that_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, methods: tuple[str, ...]
 ) -> None:
-    break_rows(monkeypatch, {1: 9})
+    break_rows(monkeypatch, {1: 4})
     whole, folder = begun(tmp_path / "whole", *methods), begun(tmp_path / "run", *methods)
     assert go_on(whole, CPU)
     assert load_checkpoint(whole)[1]["parked"][1] is not None
@@ -148,18 +149,18 @@ def test_killed_and_resumed_is_the_run_that_was_not(
 
 
 def test_results_and_the_page_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = begun(tmp_path / "run", "dat(mode=ramp, switch=20, ramp=80)")
-    break_rows(monkeypatch, {1: 33})
+    folder = begun(tmp_path / "run", "dat(mode=ramp, switch=10, ramp=40)")
+    break_rows(monkeypatch, {1: 18})
     assert go_on(folder, CPU)
     rows = evaluate_run(folder, (1, 3), 32)
-    assert {(r["seed"], r.get("parked")) for r in rows} == {(0, None), (1, 30)}
+    assert {(r["seed"], r.get("parked")) for r in rows} == {(0, None), (1, 15)}
     assert json.loads((folder / "results.json").read_text())["rows"] == rows
     gates = {seed: next(
         s.gate.item() for s in load(folder, seed).sublayers() if s.pathway == "attention"
     ) for seed in (0, 1)}  # fmt: skip
-    assert gates == {0: pytest.approx(41 / 80), 1: pytest.approx(11 / 80)}
+    assert gates == {0: pytest.approx(21 / 40), 1: pytest.approx(6 / 40)}
     page = report([folder], tmp_path / "page")
-    assert "parked at step 30" in page.read_text()
+    assert "parked at step 15" in page.read_text()
     assert "1 parked" in (tmp_path / "page" / "report.md").read_text()
 
 
@@ -169,9 +170,9 @@ def test_results_and_the_page_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("seeds", "at", "message"),
     [
-        ((4,), {0: 33}, r"seed 4: .* not finite between steps 30 and 40; the last"),
-        ((0, 1), {0: 33, 1: 40}, r"seeds 0, 1: .* not finite between steps 30 and 40; the last"),
-        ((0, 1), {0: 33, 1: 15}, r"seed 0: .* 30 and 40 \(the other 1 were parked before\); the"),
+        ((4,), {0: 18}, r"seed 4: .* not finite between steps 15 and 20; the last"),
+        ((0, 1), {0: 18, 1: 20}, r"seeds 0, 1: .* not finite between steps 15 and 20; the last"),
+        ((0, 1), {0: 18, 1: 8}, r"seed 0: .* 15 and 20 \(the other 1 were parked before\); the"),
     ],
 )
 def test_the_run_stops_and_the_last_good_weights_are_kept(
@@ -182,7 +183,7 @@ def test_the_run_stops_and_the_last_good_weights_are_kept(
     message: str,
 ) -> None:
     folder, told = begun(tmp_path / "run", "ema(0.9)", seeds=seeds), list[Progress]()
-    good = InMemory(tiny("ema(0.9)", seeds=seeds)).steps(30).trainer.tensors()
+    good = InMemory(tiny("ema(0.9)", seeds=seeds)).steps(15).trainer.tensors()
     break_rows(monkeypatch, at)
     with pytest.raises(TrainingError, match=message) as caught:
         go_on(folder, CPU, told.append)
@@ -191,8 +192,8 @@ def test_the_run_stops_and_the_last_good_weights_are_kept(
     assert told[-1].over
     assert told[-1].parked == seeds
     tensors, state = load_checkpoint(folder)
-    since = [at[row] // 10 * 10 if at[row] % 10 else at[row] - 10 for row in range(len(seeds))]
-    assert (state["step"], state["parked"], state["averaged"]) == (40, since, since)
+    since = [at[row] // 5 * 5 if at[row] % 5 else at[row] - 5 for row in range(len(seeds))]
+    assert (state["step"], state["parked"], state["averaged"]) == (20, since, since)
     assert all_finite(folder)
     for name, table in good.items():
         assert torch.equal(tensors[name][0], table[0]), name
@@ -219,7 +220,7 @@ def test_the_run_stops_and_the_last_good_weights_are_kept(
 
 def test_one_sound_seed_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = begun(tmp_path / "run")
-    break_rows(monkeypatch, {1: 33})
+    break_rows(monkeypatch, {1: 18})
     assert go_on(folder, CPU)
     assert diverged(folder) is None
 
@@ -228,26 +229,33 @@ def test_killed_before_it_diverged_and_resumed_is_the_run_that_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, folder = begun(tmp_path / "whole"), begun(tmp_path / "run")
-    break_rows(monkeypatch, {0: 33, 1: 15})
+    break_rows(monkeypatch, {0: 18, 1: 8})
     with pytest.raises(TrainingError):
         go_on(whole, CPU)
     halt(folder)
-    assert load_checkpoint(folder)[1]["step"] == 20
+    assert load_checkpoint(folder)[1]["step"] == 10
     with pytest.raises(TrainingError):
         go_on(folder, CPU)
     assert_same_run(whole, folder)
 
 
-@pytest.mark.parametrize("evaluated", [True, False])
-def test_the_page_shows_a_run_that_diverged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluated: bool
-) -> None:
-    sound, bad = (begun(tmp_path / name, seeds=(0, 1)) for name in ("sound", "bad"))
+@pytest.fixture(scope="module")
+def a_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was tested, and one that diverged and was not."""
+    base = tmp_path_factory.mktemp("pair")
+    sound, bad = (begun(base / name, seeds=(0, 1)) for name in ("sound", "bad"))
     assert go_on(sound, CPU)
     evaluate_run(sound, (1, 3), 32)
-    break_rows(monkeypatch, {0: 33, 1: 15})
-    with pytest.raises(TrainingError):
-        go_on(bad, CPU)
+    with pytest.MonkeyPatch.context() as patch:
+        break_rows(patch, {0: 18, 1: 8})
+        with pytest.raises(TrainingError):
+            go_on(bad, CPU)
+    return base
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_the_page_shows_a_run_that_diverged(tmp_path: Path, a_pair: Path, evaluated: bool) -> None:
+    sound, bad = (shutil.copytree(a_pair / n, tmp_path / n) for n in ("sound", "bad"))
     if evaluated:
         evaluate_run(bad, (1, 3), 32)
     page = report([sound, bad], tmp_path / "page").read_text()
@@ -255,9 +263,9 @@ def test_the_page_shows_a_run_that_diverged(
     assert "2 parked" in (tmp_path / "page" / "report.md").read_text()
     arms = json.loads((tmp_path / "page" / "results.json").read_text())["studies"][0]["arms"]
     assert [arm["status"] for arm in arms] == ["evaluated", "diverged: every seed was parked"]
-    assert arms[1]["parked"] == {"0": 30, "1": 10}
+    assert arms[1]["parked"] == {"0": 15, "1": 5}
     assert ("(diverged)" in page) == evaluated
-    assert ("0, parked at step 30" in page) == evaluated
+    assert ("0, parked at step 15" in page) == evaluated
 
 
 def test_a_rate_far_too_high(tmp_path: Path) -> None:
@@ -272,7 +280,7 @@ def test_asked_to_stop_after_a_broken_block_nothing_broken_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = begun(tmp_path / "run")
-    break_rows(monkeypatch, {1: 10})
+    break_rows(monkeypatch, {1: 5})
     fleet = Fleet([(tiny(), folder)], CPU)
     assert not fleet.train(stop=lambda: fleet.trainers[0].step > 0)
     assert load_checkpoint(folder)[1]["parked"] == [None, 0]

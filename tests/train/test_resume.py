@@ -23,21 +23,21 @@ from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
 from tiny_runs import CPU, Killed, assert_same_run, checkpoint, outlast, tiny, trained
 
-RETRY = "dat(switch=below(0.000001), latest=10, otherwise=retry)"
+RETRY = "dat(switch=below(0.000001), latest=6, otherwise=retry)"
 #: for each case the methods, and the event without which it would test nothing
 CASES: dict[str, tuple[tuple[str, ...], str | None]] = {
     "no method": ((), None),
-    "dat, skip": (("dat(switch=20, rewarm=10)",), "switch"),
-    "dat, freeze": (("dat(mode=freeze, switch=20)",), "switch"),
-    "dat, ramp": (("dat(mode=ramp, switch=15, ramp=20)",), "switch"),
+    "dat, skip": (("dat(switch=12, rewarm=6)",), "switch"),
+    "dat, freeze": (("dat(mode=freeze, switch=12)",), "switch"),
+    "dat, ramp": (("dat(mode=ramp, switch=9, ramp=12)",), "switch"),
     "dat, detach": (("dat(mode=detach, switch=0.5, recurrent=0.5)",), "switch"),
-    "dat, full task": (("dat(phase1=full, switch=20)",), "switch"),
-    "dat, weights": (("dat(phase1=weights(recall=0.1), switch=20)",), "switch"),
-    "dat, by loss": (("dat(switch=below(0.69), rewarm=5)",), "switch"),
-    "dat, plateau": (("dat(switch=plateau(patience=5), latest=30)",), "switch"),
+    "dat, full task": (("dat(phase1=full, switch=12)",), "switch"),
+    "dat, weights": (("dat(phase1=weights(recall=0.1), switch=12)",), "switch"),
+    "dat, by loss": (("dat(switch=below(0.69), rewarm=3)",), "switch"),
+    "dat, plateau": (("dat(switch=plateau(patience=3), latest=18)",), "switch"),
     "dat, retry": ((RETRY,), "restart"),
-    "dat, wait": (("dat(switch=below(0.000001), latest=10, otherwise=wait)",), "not converged"),
-    "loss_order": (("loss_order(switch=20)",), "switch"),
+    "dat, wait": (("dat(switch=below(0.000001), latest=6, otherwise=wait)",), "not converged"),
+    "loss_order": (("loss_order(switch=12)",), "switch"),
     "ema": (("ema(0.9)",), None),
     "curriculum by steps": (("curriculum(from=2, by=steps, until=0.8)",), "length"),
     "curriculum by loss": (("curriculum(from=2, by=loss, level=0.8)",), "length"),
@@ -48,7 +48,7 @@ CASES |= {f"{n} as it comes": ((n,), None) for n in methods.names() if n not in 
 
 
 def short(*specs: str) -> RunSpec:
-    return tiny(*specs, steps=40, block=5, probe=10, checkpoint=10)
+    return tiny(*specs, steps=24, block=3, probe=6, checkpoint=6)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def killed_after_saving(patch: pytest.MonkeyPatch, folder: Path) -> None:
 def killed_in_a_block(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Some weights have been moved, nothing has been told."""
     step = Stepper._step
-    left = [8]
+    left = [5]
 
     def some(*args: Any) -> None:
         left[0] -= 1
@@ -203,7 +203,7 @@ def test_sigkill_at_any_moment(
         process = processes.Process(target=_train, args=(folder,))
         process.start()
         _wait_for(lambda: (folder / METRICS).exists(), process)
-        time.sleep(moments.uniform(0, 0.7))
+        time.sleep(moments.uniform(0, 0.4))
         process.kill()
         process.join()
         kills += process.exitcode == -signal.SIGKILL
@@ -228,7 +228,7 @@ def test_asked_to_stop_it_saves_and_leaves(
         "import sys, time\n"
         "from outlast.train.step import Stepper\n"
         "step = Stepper._step\n"
-        "def slowly(*args):\n    time.sleep(0.05)\n    step(*args)\n"
+        "def slowly(*args):\n    time.sleep(0.1)\n    step(*args)\n"
         "Stepper._step = slowly\n"
         "from outlast.cli import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
@@ -244,7 +244,7 @@ def test_asked_to_stop_it_saves_and_leaves(
     assert f"outlast resume {folder}" in out.replace("\n", "")
     assert "Traceback" not in err
     saved = json.loads(checkpoint(folder)[1])["step"]
-    assert 0 < saved < 40
+    assert 0 < saved < 24
     assert max(line["step"] for line in read_metrics(folder)) == saved
     assert go_on(folder, CPU)
     assert_same_run(reference, folder)

@@ -1,6 +1,6 @@
 """Seeds are an axis: seed s among S is seed s alone, and their data are nobody else's business.
 
-For every registered item, over 100 steps: `tests/conformance/test_every_seed.py`. Here are all
+For every registered item, over 50 steps: `tests/conformance/test_every_seed.py`. Here are all
 seeds of a case at the usual learning rate, and methods that act on each at a time of its own.
 """
 
@@ -21,13 +21,13 @@ from tiny_runs import CPU, MODEL, SETTINGS, TASK, InMemory, assert_seed_is, tiny
 SEEDS = (3, 0, 7)
 METHODS: list[tuple[str, ...]] = [
     (),
-    ("dat(mode=skip, switch=15)",),
-    ("dat(mode=freeze, switch=15)",),
-    ("dat(mode=ramp, switch=10, ramp=15)",),
-    ("dat(mode=detach, switch=15)",),
+    ("dat(mode=skip, switch=9)",),
+    ("dat(mode=freeze, switch=9)",),
+    ("dat(mode=ramp, switch=6, ramp=9)",),
+    ("dat(mode=detach, switch=9)",),
     ("dat(switch=below(0.82))",),  # each seed at a time of its own
-    ("dat(switch=below(0.000001), latest=10, otherwise=retry)", "ema(0.9)"),
-    ("loss_order(switch=15)",),
+    ("dat(switch=below(0.000001), latest=6, otherwise=retry)", "ema(0.9)"),
+    ("loss_order(switch=9)",),
     ("ema(0.9)",),
     ("curriculum(from=2, by=steps)",),
     ("curriculum(from=2, by=loss, level=0.85)",),  # each seed at a length of its own
@@ -45,13 +45,13 @@ MODELS = [
 
 
 def trainer(*specs: str, seeds: tuple[int, ...], **other: Any) -> InMemory:
-    return InMemory(tiny(*specs, seeds=seeds, block=5, probe=0, checkpoint=5, **other))
+    return InMemory(tiny(*specs, seeds=seeds, block=3, probe=0, checkpoint=3, **other))
 
 
 def assert_alone_is_among(*specs: str, **other: Any) -> InMemory:
-    among = trainer(*specs, seeds=SEEDS, **other).steps(30)
+    among = trainer(*specs, seeds=SEEDS, **other).steps(18)
     for seed in SEEDS:
-        assert_seed_is(among, trainer(*specs, seeds=(seed,), **other).steps(30), seed)
+        assert_seed_is(among, trainer(*specs, seeds=(seed,), **other).steps(18), seed)
     return among
 
 
@@ -64,7 +64,7 @@ def test_a_seed_among_others_is_the_seed_alone(specs: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_whatever_the_model(model: str) -> None:
-    assert_alone_is_among("dat(switch=15)", model=model)
+    assert_alone_is_among("dat(switch=9)", model=model)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_whatever_the_task(task: str) -> None:
 
 def test_the_seeds_of_a_case_do_part_ways() -> None:
     """Else the cases that are about seeds at different times would show nothing."""
-    apart = trainer("dat(switch=below(0.82))", seeds=SEEDS).steps(30)
+    apart = trainer("dat(switch=below(0.82))", seeds=SEEDS).steps(18)
     assert len({tuple(apart.events(seed)) for seed in SEEDS}) > 1
-    apart = trainer("curriculum(from=2, by=loss, level=0.85)", seeds=SEEDS).steps(30)
+    apart = trainer("curriculum(from=2, by=loss, level=0.85)", seeds=SEEDS).steps(18)
     assert len({tuple(apart.events(seed)) for seed in SEEDS}) > 1
 
 

@@ -27,20 +27,20 @@ from tiny_runs import CPU, SETTINGS, checkpoint, tiny, trained
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tiny("dat(switch=30)"), tmp_path_factory.mktemp("plain") / "run")
+    return trained(tiny("dat(switch=15)"), tmp_path_factory.mktemp("plain") / "run")
 
 
 def test_a_line_for_each_seed_and_look(plain: Path) -> None:
     lines = read_metrics(plain)
     looks = [(line["step"], line["seed"]) for line in lines if "accuracy" in line]
-    assert looks == [(step, seed) for step in range(10, 61, 10) for seed in (0, 1)]
+    assert looks == [(step, seed) for step in range(5, 31, 5) for seed in (0, 1)]
     probes = [line for line in lines if "probe" in line]
     assert [(p["step"], p["seed"]) for p in probes] == [
-        (s, n) for s in (20, 40, 60) for n in (0, 1)
+        (s, n) for s in (10, 20, 30) for n in (0, 1)
     ]
     assert all(set(p["probe"]) == {"1", "3"} for p in probes)
     events = [line for line in lines if "event" in line]
-    assert [(e["step"], e["event"], e["method"]) for e in events] == [(30, "switch", "dat")] * 2
+    assert [(e["step"], e["event"], e["method"]) for e in events] == [(15, "switch", "dat")] * 2
     for line in lines:
         if "accuracy" in line:
             assert set(line["loss"]) == {"state", "recall", "running"}
@@ -59,10 +59,10 @@ def test_the_record_says_what_a_reader_wants_to_know(plain: Path) -> None:
 
 
 def test_onlookers_are_told(tmp_path: Path) -> None:
-    begin(tiny("dat(switch=30)"), tmp_path / "run", CPU)
+    begin(tiny("dat(switch=15)"), tmp_path / "run", CPU)
     seen: list[Progress] = []
     go_on(tmp_path / "run", CPU, seen.append)
-    assert [p.step for p in seen] == list(range(10, 61, 10))
+    assert [p.step for p in seen] == list(range(5, 31, 5))
     assert [p.waiting for p in seen] == [2, 2, 0, 0, 0, 0]
     assert seen[-1].seconds_left == 0
     assert set(seen[-1].probe) == {"1", "3"}
@@ -86,8 +86,8 @@ def test_steps_that_fill_no_block(tmp_path: Path) -> None:
 
 
 def test_bf16_trains_on_finite_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = trained(tiny("dat(switch=20)", precision="bf16", steps=40), tmp_path / "half")
-    other = trained(tiny("dat(switch=20)", precision="fp32", steps=40), tmp_path / "full")
+    folder = trained(tiny("dat(switch=10)", precision="bf16", steps=20), tmp_path / "half")
+    other = trained(tiny("dat(switch=10)", precision="fp32", steps=20), tmp_path / "full")
     half, full = read_metrics(folder), read_metrics(other)
     losses = [v for line in half if "accuracy" in line for v in line["loss"].values()]
     assert losses
@@ -149,15 +149,15 @@ def tokens(folder: Path, length: int = 6) -> Tensor:
     [
         (),
         ("ema(0.9)",),
-        ("dat(switch=20)",),
+        ("dat(switch=10)",),
         ("dat(switch=below(0.000001), otherwise=wait)",),
-        ("dat(mode=ramp, switch=20, ramp=80)", "ema(0.5)"),
+        ("dat(mode=ramp, switch=10, ramp=40)", "ema(0.5)"),
         ("dat(mode=detach, switch=below(0.000001), otherwise=wait)",),
     ],
     ids=" + ".join,
 )
 def test_a_loaded_model_is_its_seed_of_the_stack(methods: tuple[str, ...], tmp_path: Path) -> None:
-    folder = trained(tiny(*methods, seeds=(4, 2), steps=40), tmp_path / "run")
+    folder = trained(tiny(*methods, seeds=(4, 2), steps=20), tmp_path / "run")
     inputs = tokens(folder)
     with torch.no_grad():
         together = open_run(folder, CPU).tester()(inputs)
@@ -170,7 +170,7 @@ def test_a_loaded_model_is_its_seed_of_the_stack(methods: tuple[str, ...], tmp_p
 
 def test_attention_that_was_never_let_in_stays_out(tmp_path: Path) -> None:
     never = "dat(switch=below(0.000001), otherwise=wait)"
-    folder = trained(tiny(never, steps=40), tmp_path / "run")
+    folder = trained(tiny(never, steps=20), tmp_path / "run")
     model = load(folder, 0)
     inputs = tokens(folder)
     with torch.no_grad():
@@ -184,9 +184,9 @@ def test_attention_that_was_never_let_in_stays_out(tmp_path: Path) -> None:
 
 
 def test_a_ramp_half_way_up_is_loaded_so(tmp_path: Path) -> None:
-    folder = trained(tiny("dat(mode=ramp, switch=20, ramp=80)", steps=40), tmp_path / "run")
+    folder = trained(tiny("dat(mode=ramp, switch=10, ramp=40)", steps=20), tmp_path / "run")
     gates = {s.pathway: s.gate.item() for s in load(folder).sublayers()}
-    assert gates["attention"] == pytest.approx(21 / 80)  # the gate of the step that would be next
+    assert gates["attention"] == pytest.approx(11 / 40)  # the gate of the step that would be next
     assert gates["recurrent"] == 1
 
 
