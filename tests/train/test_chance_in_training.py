@@ -38,7 +38,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "dropout": ((), DROPS),
     "both, attention late": (
-        (DRAWN, "dat(switch=below(0.82))"),
+        (DRAWN, "dat(switch=9)"),
         "lstm > attention(kerple, heads=2, dropout=0.1) > mlp(dropout=0.1) @ 16",
     ),
 }

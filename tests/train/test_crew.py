@@ -37,12 +37,12 @@ from outlast.train.settings import RunSpec
 from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, tiny
 
 SEEDS = (3, 0, 7, 1, 2)
-RETRY = "dat(switch=below(0.000001), latest=10, otherwise=retry)"
+RETRY = "dat(switch=below(0.000001), latest=6, otherwise=retry)"
 DROPOUT = "lstm > attention(rope, heads=2) > mlp @ 16, dropout=0.2"
 
 
 def spec(*methods: str, **changed: Any) -> RunSpec:
-    usual = {"seeds": SEEDS, "block": 5, "probe": 0, "checkpoint": 5, "processes": 2}
+    usual = {"seeds": SEEDS, "block": 3, "probe": 0, "checkpoint": 3, "processes": 2}
     return tiny(*methods, **(usual | changed))
 
 
@@ -97,7 +97,7 @@ def assert_same_tables(one: InMemory, other: InMemory) -> None:
     [
         spec(RETRY, "ema(0.9)"),
         spec("dat(switch=below(0.82))"),  # each seed at a time of its own
-        spec("dat(mode=ramp, switch=10, ramp=15)", precision="bf16"),
+        spec("dat(mode=ramp, switch=6, ramp=9)", precision="bf16"),
         spec("curriculum(from=2, by=loss, level=0.85)", by_length=True),
         spec("random_positions(range=64)", model=DROPOUT),
         spec(model="gru > attention(tra, heads=2) > glu @ 16", together=3, clip=0.05),
@@ -105,12 +105,12 @@ def assert_same_tables(one: InMemory, other: InMemory) -> None:
     ids=lambda run: " + ".join(run.methods) or run.model,
 )
 def test_seeds_in_two_processes_are_those_of_one(run: RunSpec, shared: None) -> None:
-    apart, whole = in_processes(run).steps(30), InMemory(run).steps(30)
+    apart, whole = in_processes(run).steps(18), InMemory(run).steps(18)
     loose = {"atol": 1e-2} if run.settings.precision == "bf16" else {}
     for seed in SEEDS:
         assert_seed_is(apart, whole, seed, **loose)
     if not run.settings.together:  # what a process does is what a wave does here, to the last bit
-        assert_same_tables(apart, in_waves(run).steps(30))
+        assert_same_tables(apart, in_waves(run).steps(18))
     assert not torch.equal(apart.fleet.rows.stack.table, InMemory(run).fleet.rows.stack.table)
 
 
@@ -118,11 +118,11 @@ def test_runs_of_other_numbers_go_together(shared: None) -> None:
     runs = [
         spec(lr=1e-3, seeds=(0, 1)),
         spec("ema(0.9)", lr=4e-3, weight_decay=0.5, clip=0.05, seeds=(1, 4, 2)),
-        spec(RETRY, steps=22, seeds=(0,)),
+        spec(RETRY, steps=14, seeds=(0,)),
     ]
-    apart = in_processes(*runs).steps(30)
+    apart = in_processes(*runs).steps(18)
     for index, run in enumerate(runs):
-        alone = InMemory(run).steps(30)
+        alone = InMemory(run).steps(18)
         for seed in run.seeds:
             assert_seed_is(apart, alone, seed, index)
 
@@ -134,7 +134,7 @@ def test_seeds_that_rest_stay_as_they_are_and_are_left_out(shared: None) -> None
     for each in (apart, whole):
         each.trainer.stack.table.data[[0, 2, 4]] *= 1e30
     before = [table[[0, 2, 4]].clone() for table in apart.fleet.rows.tables()]
-    apart.steps(30), whole.steps(30)
+    apart.steps(18), whole.steps(18)
     assert apart.trainer.parked == [0, None] * 3
     assert apart.fleet.chosen == (1, 3, 5)
     assert apart.fleet.waves == [slice(0, 2), slice(2, 3)]
@@ -146,7 +146,7 @@ def test_seeds_that_rest_stay_as_they_are_and_are_left_out(shared: None) -> None
 
 # ---- stopped and gone on -----------------------------------------------------------------------
 
-FULL = spec(RETRY, "ema(0.9)", steps=40, probe=10, checkpoint=10, seeds=(0, 1, 2))
+FULL = spec(RETRY, "ema(0.9)", steps=24, probe=6, checkpoint=6, seeds=(0, 1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +296,7 @@ def test_an_error_comes_home_as_it_is_and_leaves_no_answer_behind(shared: None) 
         run.fleet.crew.run(rows, waves, wrong, plan)
     assert "embedding" in caught.value.__notes__[0]  # where it happened
     assert_same_tables(run, InMemory(spec()))
-    assert_same_tables(in_processes(spec()).steps(10), in_waves(spec()).steps(10))
+    assert_same_tables(in_processes(spec()).steps(6), in_waves(spec()).steps(6))
 
 
 class Stubborn(Exception):
@@ -335,16 +335,16 @@ def test_memory_that_turns_out_short_halves_the_waves(
         return found
 
     monkeypatch.setattr(Crew, "run", short)
-    run.steps(10)
+    run.steps(6)
     assert run.fleet.waves == [slice(row, row + 1) for row in range(5)]
     whole.fleet.set_waves(even(5, 1))
-    assert_same_tables(run, whole.steps(10))
+    assert_same_tables(run, whole.steps(6))
 
 
 @pytest.mark.parametrize("when", ["before", "amid"])
 def test_a_process_that_is_killed_is_an_error_that_says_so(when: str) -> None:
     """And not a wait without end: before its work, or in the middle of it."""
-    run = InMemory(spec(batch=256))
+    run = InMemory(spec(batch=256, block=5, checkpoint=5))
     crew = Crew([run.trainer.run], 1, 1)
     rows, _, data, plan = work_of(run)
     delay = 0.0 if when == "before" else 0.3
@@ -363,7 +363,7 @@ def test_a_process_that_is_killed_is_an_error_that_says_so(when: str) -> None:
 def test_where_a_process_dies_the_blocks_before_are_saved(
     shared: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, run = tmp_path / "run", spec(steps=40, checkpoint=40)
+    folder, run = tmp_path / "run", spec(steps=24, checkpoint=24)
     begin(run, folder, CPU)
     step, calls = fleet_module.Crew.run, iter(range(3))
 
@@ -376,7 +376,7 @@ def test_where_a_process_dies_the_blocks_before_are_saved(
         patch.setattr(fleet_module.Crew, "run", dies)
         with pytest.raises(TrainingError, match="SIGKILL"):
             go_on(folder, CPU)
-    assert load_state(folder)["step"] == 10
+    assert load_state(folder)["step"] == 6
     whole = tmp_path / "whole"
     begin(run, whole, CPU)
     for one in (folder, whole):
@@ -396,7 +396,7 @@ def test_a_task_that_no_other_process_knows_is_trained_in_this_one(shared: None)
         assert "; not in processes, as they do not start: " in words
         assert "ours" in words
         assert run.fleet.crew is None
-        run.steps(10)
+        run.steps(6)
     finally:
         tasks._entries.pop("ours")
 

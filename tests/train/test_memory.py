@@ -109,7 +109,7 @@ def test_where_memory_is_short_it_is_waves(
     assert "5 seeds in 2 waves of 3 at most" in capsys.readouterr().out
 
     command = ["train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--seeds", "0-4"]
-    command += ["--steps", "50", "--batch", "4", "--out", str(tmp_path / "train")]
+    command += ["--steps", "20", "--batch", "4", "--out", str(tmp_path / "train")]
     assert main([*command, "--device", "cpu"]) == 0
     lines = [x for x in capsys.readouterr().out.splitlines() if " at most (" in x]
     assert lines == ["5 seeds in 2 waves of 3 at most (about 1.3 GiB a seed, 4 GiB to use)"]
