@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from typing import Any
 
 # the models of the tests are tiny, and threads that wait in a spin fight for the cores;
 # read when torch is first imported, here and in the processes that tests start
@@ -13,7 +15,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-torch.set_num_threads(1)
 settings.register_profile("outlast", deadline=None)  # a slow machine is no error
 settings.load_profile("outlast")
 torch.set_num_threads(1)  # the tests are many and small
@@ -28,6 +29,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _triton_looks_through_its_language_once() -> None:
+    """Its interpreter does in every call of a function, which is a third of its time."""
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    if not hasattr(interpreter, "_patch_builtin"):
+        return
+    is_builtin, known = interpreter.tl.core.is_builtin, dict[Any, list[str]]()
+
+    def patch_builtin(package: Any, builder: Any, scope: Any) -> None:
+        if package not in known:  # nothing in it has been patched yet
+            members = interpreter.inspect.getmembers(package)
+            known[package] = [name for name, member in members if is_builtin(member)]
+        for name in known[package]:
+            if is_builtin(member := getattr(package, name)):
+                interpreter._patch_attr(package, name, member, builder, scope)
+
+    interpreter._patch_builtin = patch_builtin
 
 
 @pytest.fixture(autouse=True)
