@@ -26,7 +26,7 @@ from tiny_runs import start_processes_at_once, tiny
 
 
 def arm(name: str, label: str, *methods: str, **changed: Any) -> Arm:
-    run: RunSpec = tiny(*methods, **({"steps": 20, "probe": 10, "checkpoint": 10} | changed))
+    run: RunSpec = tiny(*methods, **({"steps": 10, "probe": 5, "checkpoint": 5} | changed))
     return Arm(name, replace(run, label=label))
 
 
@@ -34,7 +34,7 @@ def mini(scale: Literal["demo", "paper"] = "demo") -> Study:
     """Two arms in seconds."""
     arms = [
         arm("joint", "trained jointly"),
-        arm("dat", "delayed attention", "dat(switch=10)"),
+        arm("dat", "delayed attention", "dat(switch=5)"),
         arm("broken", "far too fast", lr=1e38, warmup=0, model="mlp > lstm @ 16"),
     ]
     claims = [

@@ -19,16 +19,16 @@ from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint
 
 
 def spec(*methods: str, **changed: Any) -> RunSpec:
-    return tiny(*methods, **({"steps": 30, "block": 5, "probe": 10, "checkpoint": 10} | changed))
+    return tiny(*methods, **({"steps": 18, "block": 3, "probe": 6, "checkpoint": 6} | changed))
 
 
 #: different in every number and method that may differ, in seeds and in the number of steps
 FLEET = [
     spec(lr=1e-3, seeds=(0, 1)),
     spec("dat(switch=below(0.82))", "ema(0.9)", lr=4e-3, weight_decay=0.5, seeds=(1, 4, 2)),
-    spec("curriculum(from=2, by=steps)", "ema(0.5)", clip=0.05, warmup=20, seeds=(0,)),
-    spec("dat(switch=below(0.000001), latest=10, otherwise=retry)", steps=22, seeds=(0,)),
-    spec("dat(mode=ramp, switch=10, ramp=15)", schedule="cosine", probe=0, checkpoint=5),
+    spec("curriculum(from=2, by=steps)", "ema(0.5)", clip=0.05, warmup=12, seeds=(0,)),
+    spec("dat(switch=below(0.000001), latest=6, otherwise=retry)", steps=14, seeds=(0,)),
+    spec("dat(mode=ramp, switch=6, ramp=9)", schedule="cosine", probe=0, checkpoint=3),
 ]
 NAMES = [f"run{i}" for i in range(len(FLEET))]
 
@@ -50,10 +50,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_each_run_is_the_run_alone() -> None:
     runs = [replace(run, settings=replace(run.settings, probe=0)) for run in FLEET]
-    among = InMemory(*runs).steps(30)
-    assert [t.step for t in among.trainers] == [30, 30, 30, 22, 30]
+    among = InMemory(*runs).steps(18)
+    assert [t.step for t in among.trainers] == [18, 18, 18, 14, 18]
     for index, run in enumerate(runs):
-        alone = InMemory(run).steps(30)
+        alone = InMemory(run).steps(18)
         for seed in run.seeds:
             assert_seed_is(among, alone, seed, index)
         assert among.trainers[index].averaged == alone.trainer.averaged
@@ -100,10 +100,10 @@ def test_a_run_without_a_seed_left_does_not_stop_the_others(tmp_path: Path) -> N
     assert f"; the last good weights are kept in {folders[1]}. No seed is" in str(failures[1])
     assert "it is 1e+38" in str(failures[1])
     for index in (0, 2):
-        assert json.loads(checkpoint(folders[index])[1])["step"] == 30
+        assert json.loads(checkpoint(folders[index])[1])["step"] == 18
         assert torch.tensor(list(read_metrics(folders[index])[0]["loss"].values())).isfinite().all()
     state = json.loads(checkpoint(folders[1])[1])
-    assert (state["step"], state["parked"]) == (5, [0, 0])
+    assert (state["step"], state["parked"]) == (3, [0, 0])
     before = {f: checkpoint(f) for f in folders}
     ended, again = go_on_together(folders, CPU)  # there is nothing left to do
     assert ended
@@ -115,7 +115,7 @@ def test_a_run_without_a_seed_left_does_not_stop_the_others(tmp_path: Path) -> N
     ("other", "message"),
     [
         (spec(batch=4), r"batch=4: expected 8, as in the first of the runs"),
-        (spec(block=10), "block=10: expected 5"),
+        (spec(block=10, probe=10, checkpoint=10), "block=10: expected 3"),
         (spec(precision="bf16"), "precision=bf16: expected auto"),
         (spec(model="gru @ 8"), "model=gru.*: expected lstm"),
         (spec(task="parity(length=4)"), "task=parity.*: expected composite"),
@@ -132,16 +132,16 @@ def test_runs_of_one_name_and_other_seeds_are_told_apart(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, seeds in (("x", (0, 1)), ("y", (4,))):
-        begin(spec(seeds=seeds, steps=10), Path(name) / "run", CPU)
+        begin(spec(seeds=seeds, steps=6), Path(name) / "run", CPU)
     assert main(["resume", "x/run", "y/run", "--device", "cpu"]) == 0
     text = capsys.readouterr().out
     assert "seeds 0, 1 (x/run); 4 (y/run), 2 runs together" in text
     for name in ("x/run", "y/run"):
-        assert f"\n{name}: step 10/10" in text
+        assert f"\n{name}: step 6/6" in text
         assert f"\n{name}\n" in text
 
 
 def test_a_run_that_is_over_does_not_stop_one_beside_it(tmp_path: Path) -> None:
-    runs = [spec(schedule="constant", steps=steps, seeds=(0,)) for steps in (10, 20)]
+    runs = [spec(schedule="constant", steps=steps, seeds=(0,)) for steps in (6, 12)]
     folders = begun(tmp_path, runs)
     assert go_on_together(folders, CPU) == (True, [None, None])

@@ -21,17 +21,17 @@ from tiny_runs import CPU, assert_same_run, tiny
 SEEDS = (3, 0, 7, 5)
 METHODS: list[tuple[str, ...]] = [
     (),
-    ("dat(switch=below(0.82), rewarm=5)", "ema(0.9)"),
-    ("dat(switch=below(0.000001), latest=10, otherwise=retry)",),
+    ("dat(switch=below(0.82), rewarm=3)", "ema(0.9)"),
+    ("dat(switch=below(0.000001), latest=6, otherwise=retry)",),
     ("curriculum(from=2, by=loss, level=0.85)",),
 ]
 
 
 def spec(*methods: str) -> RunSpec:
-    return tiny(*methods, seeds=SEEDS, steps=40, block=5, probe=10, checkpoint=20)
+    return tiny(*methods, seeds=SEEDS, steps=24, block=3, probe=6, checkpoint=12)
 
 
-def stopped(folder: Path, run: RunSpec, step: int = 20) -> Path:
+def stopped(folder: Path, run: RunSpec, step: int = 12) -> Path:
     """A run that was asked to leave at a step."""
     from outlast.train.fleet import Fleet
     from outlast.train.session import canonical
@@ -65,7 +65,7 @@ def test_they_are_what_they_would_have_been(tmp_path: Path, methods: tuple[str, 
     lines, own_lines = read_metrics(whole), read_metrics(tmp_path / "some")
     for seed in chosen:
         one, two = ([x for x in of if x["seed"] == seed] for of in (lines, own_lines))
-        assert [x for x in one if x["step"] <= 20] == [x for x in two if x["step"] <= 20]
+        assert [x for x in one if x["step"] <= 12] == [x for x in two if x["step"] <= 12]
         assert [(x["step"], x.get("event")) for x in one] == [
             (x["step"], x.get("event")) for x in two
         ]
@@ -84,16 +84,16 @@ def test_all_of_them_are_the_run_bit_for_bit(tmp_path: Path, methods: tuple[str,
 def test_lines_past_the_checkpoint_are_not_taken(tmp_path: Path) -> None:
     whole = stopped(tmp_path / "whole", spec())
     with (whole / METRICS).open("a") as file:
-        file.write('{"step": 25, "seed": 3, "loss": {}}\n')
+        file.write('{"step": 15, "seed": 3, "loss": {}}\n')
     take_seeds(whole, (3,), tmp_path / "some")
-    assert max(line["step"] for line in read_metrics(tmp_path / "some")) == 20
+    assert max(line["step"] for line in read_metrics(tmp_path / "some")) == 12
 
 
 def test_before_the_first_checkpoint_they_begin_at_the_beginning(tmp_path: Path) -> None:
     begin(spec(), tmp_path / "whole", CPU)
     take_seeds(tmp_path / "whole", (0,), tmp_path / "some")
     assert not (tmp_path / "some" / CHECKPOINT).exists()
-    begin(tiny(seeds=(0,), steps=40, block=5, probe=10, checkpoint=20), tmp_path / "alone", CPU)
+    begin(tiny(seeds=(0,), steps=24, block=3, probe=6, checkpoint=12), tmp_path / "alone", CPU)
     assert go_on(tmp_path / "some", CPU)
     assert go_on(tmp_path / "alone", CPU)
     assert_same_run(tmp_path / "some", tmp_path / "alone")
@@ -101,11 +101,11 @@ def test_before_the_first_checkpoint_they_begin_at_the_beginning(tmp_path: Path)
 
 def test_a_parked_seed_stays_parked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        break_rows(patch, {1: 8})
+        break_rows(patch, {1: 5})
         whole = stopped(tmp_path / "whole", spec())
     take_seeds(whole, (7, 0), tmp_path / "some")
     assert go_on(tmp_path / "some", CPU)
-    assert load_checkpoint(tmp_path / "some")[1]["parked"] == [None, 5]
+    assert load_checkpoint(tmp_path / "some")[1]["parked"] == [None, 3]
     with pytest.raises(OutlastError, match=r"seeds=0: expected at least one that is not parked"):
         take_seeds(whole, (0,), tmp_path / "none")
 
