@@ -12,9 +12,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: $(VENV)/installed
 	$(BIN)/outlast reproduce dat --scale demo
 
-# one more than there are cores: some tests wait for processes of their own
+# one more than there are cores: some tests wait for processes of their own; neighbours stay in one
+# process, as they share what they made, until another has nothing left
 test: lint
-	$(BIN)/python -m pytest -n $$($(BIN)/python -c "import os; print((os.cpu_count() or 1) + 1)")
+	$(BIN)/python -m pytest --dist worksteal -n $$($(BIN)/python -c "import os; print((os.cpu_count() or 1) + 1)")
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any
@@ -22,6 +23,15 @@ torch.set_num_threads(1)  # the tests are many and small
 if not torch.cuda.is_available():
     # read when triton is first imported, so it is set before any test file is
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection() -> None:
+    gc.disable()  # what is collected stays: to look through it for garbage takes seconds
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:Deprecati
 
 TASK = tasks.build("modsum(modulus=5)")
 # a table of several blocks of weights, and one whose pathways are not all there
-LINES = ["gru > attention(heads=2, weights=scalable) > mlp @ 24", "lstm @ 4"]
+LINES = ["gru > attention(heads=2, weights=scalable) > mlp @ 10", "lstm @ 4"]
 SEEDS = (0, 3, 5)
 SPARE = slice(-11, None)  # at the end of both tables some columns belong to no weight
 
