@@ -20,6 +20,7 @@ else down; whoever asks for it by name is told what went wrong.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 import logging
@@ -55,6 +56,16 @@ class Parameter:
         return describe(self.annotation, KINDS[self.name].one if self.name in KINDS else "a spec")
 
 
+@functools.cache  # asked for each layer of each seed of a run
+def _parameters(factory: Callable[..., Any]) -> tuple[Parameter, ...]:
+    hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    return tuple(
+        Parameter(name.rstrip("_"), hints.get(name, Any), p.default, name)
+        for name, p in inspect.signature(factory).parameters.items()
+        if p.kind is not p.VAR_KEYWORD
+    )
+
+
 @dataclass(frozen=True)
 class Entry:
     """A registered item: its name, what makes it, and where it comes from."""
@@ -65,14 +76,7 @@ class Entry:
 
     def parameters(self, given: Iterable[str] = ()) -> list[Parameter]:
         """What a spec may set: the signature, less what the caller gives itself."""
-        hints = typing.get_type_hints(
-            self.factory.__init__ if inspect.isclass(self.factory) else self.factory
-        )
-        return [
-            Parameter(name.rstrip("_"), hints.get(name, Any), p.default, name)
-            for name, p in inspect.signature(self.factory).parameters.items()
-            if name not in given and p.kind is not p.VAR_KEYWORD
-        ]
+        return [p for p in _parameters(self.factory) if p.python_name not in given]
 
     @property
     def summary(self) -> str:
