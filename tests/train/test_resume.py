@@ -203,7 +203,7 @@ def test_sigkill_at_any_moment(
         process = processes.Process(target=_train, args=(folder,))
         process.start()
         _wait_for(lambda: (folder / METRICS).exists(), process)
-        time.sleep(moments.uniform(0, 0.4))
+        time.sleep(moments.uniform(0, 0.2))
         process.kill()
         process.join()
         kills += process.exitcode == -signal.SIGKILL
