@@ -123,6 +123,8 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("bench", "tra", "--sections", "speed"), r"sections=speed: expected forward"),
     (("bench", "tra", "--out", "no/dir/x.json"), r"out=no/dir/x.json: expected a file in a folder"),
     (("bench", "tra", "--out", "run"), r"out=run: expected a file in a folder"),
+    (("bench", "seeds", "--layout", "flat"), r"layout=flat: expected serial \| parallel"),
+    (("bench", "lstm", "--layout", "serial"), r"layout=serial: expected none for lstm"),
     (("bench", "tra", "--budget", "0"), r"budget=0.0: expected seconds > 0"),
     (("show", "compsite"), r"there is nothing called 'compsite'; did you mean 'composite'\?"),
     (("show", "lstm > mpl"), r"there is no mixer or preset 'mpl'"),

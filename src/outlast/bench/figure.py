@@ -18,8 +18,8 @@ SCALING = ("scaling", "bf16", "cpu")
 CURVES = ("float32", "bf16", "float32 on the CPU")
 
 
-def draw(rows: Sequence[Row], path: Path) -> bool:
-    """Time, throughput and memory against the seeds, as PNG; False if no row has any."""
+def draw(rows: Sequence[Row], path: Path, model: str = "") -> bool:
+    """Time, throughput and memory of a model by the seeds, as PNG; False if no row has any."""
     lines = curves(rows)
     if not any(lines.values()):
         return False
@@ -30,10 +30,14 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
             ("seed-steps a second", lambda row: 1e3 * seeds_of(row) / (row.ms or 1)),
             ("MiB at most", lambda row: row.mib),
         ]
-        for axes, (title, value) in zip(figure.subplots(1, 3), panels, strict=True):
+        if not any(row.mib for row in rows):
+            panels.pop()  # a CPU's is not measured
+        for axes, (title, value) in zip(figure.subplots(1, len(panels)), panels, strict=True):
             _panel(axes, title, value, lines)
         names, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(names, labels, loc="outside upper left", ncols=len(labels))
+        legend = figure.legend(names, labels, loc="outside upper left", ncols=len(labels))
+        legend.set_alignment("left")
+        legend.set_title(model)
         write_bytes(path, png(figure))
     return True
 
