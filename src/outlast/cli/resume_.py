@@ -17,8 +17,9 @@ def main(
 ) -> int:
     """Go on with a run that was stopped or killed; the result is the same as if it had not been.
 
-    Several runs of one model, task and batch are trained together, as are those of a grid. With
-    --seeds some seeds of a run go on as a run of their own, and the run itself is left as it is.
+    Several runs of one model, task and batch are trained together, as are those of a grid; of a
+    folder with several grids in it, one after the other. With --seeds some seeds of a run go on as
+    a run of their own, and the run itself is left as it is.
 
     Example: outlast resume runs/parity
 
@@ -32,7 +33,7 @@ def main(
     from outlast.cli.common import read_seeds
     from outlast.cli.running import train_and_test
     from outlast.errors import bad_value
-    from outlast.runs import run_folders
+    from outlast.runs import packs_of, run_folders
     from outlast.train.session import pick_device
     from outlast.train.subset import take_seeds
 
@@ -42,7 +43,8 @@ def main(
     if len({f.resolve() for f in folders}) < len(folders):
         raise bad_value("folder", given, "different run folders")
     if seeds is None and out is None:
-        return train_and_test(folders, where, named)
+        packs = [folders] if beside else packs_of(folders)
+        return train_and_test(packs, where, named)
     if len(folders) > 1:
         raise bad_value("folder", given, "one run folder, where --seeds and --out are given")
     if seeds is None:
@@ -50,4 +52,4 @@ def main(
     if out is None:
         raise bad_value("out", "none", f"a new folder for --seeds {seeds}")
     take_seeds(folder, read_seeds(seeds), out)
-    return train_and_test([out], where, [out])
+    return train_and_test([[out]], where, [out])
