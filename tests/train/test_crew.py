@@ -24,6 +24,7 @@ import torch
 import outlast.train.fleet as fleet_module
 import outlast.train.memory as memory
 import outlast.train.trainer as trainer_module
+from outlast.cli import MISTAKE, main
 from outlast.errors import SpecError, TrainingError
 from outlast.registry import tasks
 from outlast.runs import RUN, read_metrics
@@ -191,6 +192,16 @@ def test_killed_and_resumed_is_the_run_that_was_not(
     assert_same_run(whole, folder)
 
 
+def assert_close_run(folder: Path, whole: Path) -> None:
+    """The same to rounding, and the same events at the same steps."""
+    (one, _), (other, _) = checkpoint(folder), checkpoint(whole)
+    for name, own in one.items():
+        pair = (torch.frombuffer(bytearray(t), dtype=torch.float32) for t in (own, other[name]))
+        torch.testing.assert_close(*pair, rtol=0, atol=5e-4, msg=name)
+    seen = [[(x["step"], x["seed"], *x) for x in read_metrics(f)] for f in (folder, whole)]
+    assert seen[0] == seen[1]
+
+
 def test_gone_on_in_one_process_it_is_the_same_to_rounding(
     whole: Path, shared: None, tmp_path: Path
 ) -> None:
@@ -201,12 +212,26 @@ def test_gone_on_in_one_process_it_is_the_same_to_rounding(
     record["settings"]["processes"] = 1
     (folder / RUN).write_text(json.dumps(record))
     assert go_on(folder, CPU)
-    (one, _), (other, _) = checkpoint(folder), checkpoint(whole)
-    for name, own in one.items():
-        pair = (torch.frombuffer(bytearray(t), dtype=torch.float32) for t in (own, other[name]))
-        torch.testing.assert_close(*pair, rtol=0, atol=5e-4, msg=name)
-    seen = [[(x["step"], x["seed"], *x) for x in read_metrics(f)] for f in (folder, whole)]
-    assert seen[0] == seen[1]
+    assert_close_run(folder, whole)
+
+
+def test_how_it_is_stepped_may_be_told_anew(
+    whole: Path, shared: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on another machine. The record stays as it is, and the result is the same to rounding."""
+    folder = tmp_path / "run"
+    begin(replace(FULL, settings=replace(FULL.settings, processes=1)), folder, CPU)
+    killed_after_saving(folder, 2)
+    record = (folder / RUN).read_bytes()
+    command = ["resume", str(folder), "--device", "cpu", "--processes"]
+    assert main([*command, "-1", "--seeds", "0", "--out", str(tmp_path / "some")]) == MISTAKE
+    assert "processes=-1: expected a number >= 0" in capsys.readouterr().err
+    assert not (tmp_path / "some").exists()
+    assert main([*command, "2", "--together", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "3 seeds in 2 processes, in 3 waves of 1 at most (as told)" in text
+    assert (folder / RUN).read_bytes() == record
+    assert_close_run(folder, whole)
 
 
 # ---- signals -----------------------------------------------------------------------------------

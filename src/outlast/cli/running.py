@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,17 +19,18 @@ from outlast.train.session import go_on_together
 
 
 def train_and_test(
-    packs: Sequence[Sequence[Path]], device: torch.device, named: Sequence[Path]
+    packs: Sequence[Sequence[Path]], device: torch.device, named: Sequence[Path], **told: Any
 ) -> int:
     """Go on with runs, those of a pack together, until each is trained and tested.
 
-    `named` is what to name to get at all of them: their folders, or the one of a grid.
+    `named` is what to name to get at all of them: their folders, or the one of a grid;
+    `told` is how they are to be stepped, as `go_on_together` has it.
     """
     folders = [folder for pack in packs for folder in pack]
     names = _names(folders)
     failures: list[TrainingError | None] = []
     for pack in packs:
-        ended, found = _train(pack, device, names)
+        ended, found = _train(pack, device, names, told)
         if not ended:
             console.print(
                 f"saved; go on with: {_command('resume', named)}", markup=False, soft_wrap=True
@@ -39,8 +41,8 @@ def train_and_test(
         if len(folders) > 1:
             console.print(f"\n{names[folder]}", markup=False, soft_wrap=True)
         show_results(folder, evaluate_run(folder, device=device))
-    told = zip(names.values(), failures, strict=True)
-    diverged = {name: failure for name, failure in told if failure is not None}
+    ends = zip(names.values(), failures, strict=True)
+    diverged = {name: failure for name, failure in ends if failure is not None}
     if len(diverged) == len(folders):
         raise TrainingError("\n".join(map(str, diverged.values())))
     if len(folders) > 1:
@@ -52,7 +54,7 @@ def train_and_test(
 
 
 def _train(
-    pack: Sequence[Path], device: torch.device, names: dict[Path, str]
+    pack: Sequence[Path], device: torch.device, names: dict[Path, str], told: dict[str, Any]
 ) -> tuple[bool, list[TrainingError | None]]:
     """Train the runs of a pack together, as `go_on_together` does, with progress."""
     record = read_run(pack[0])
@@ -68,6 +70,7 @@ def _train(
             device,
             lambda folder, report: show(names[folder], report),
             lambda words: console.print(words, markup=False, soft_wrap=True),
+            **told,
         )
 
 
