@@ -239,6 +239,29 @@ def test_two_grids_in_a_folder_go_on_one_after_the_other(
     assert len(list(Path("grid").glob(f"*/{RESULTS}"))) == 4
 
 
+def test_what_is_finished_and_tested_is_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also beside a run that is not; tests that are missing, or of an earlier step, are made."""
+    out = tmp_path / "grid"
+    assert main([*SMALL, "--out", str(out), "--grid", "lr=0.001,0.002"]) == 0
+    kept, other = (out / f"lr={rate}" / RESULTS for rate in ("0.001", "0.002"))
+    results = json.loads(other.read_text())
+    for missing in (None, results | {"step": 5}):
+        other.unlink() if missing is None else other.write_text(json.dumps(missing))
+        before = kept.stat().st_mtime_ns
+        capsys.readouterr()
+        assert main(["resume", str(out), "--device", "cpu"]) == 0
+        text = capsys.readouterr().out
+        again = f"to test it again: outlast eval {kept.parent}"
+        assert f"\nlr=0.001\nfinished and tested: {kept} ({again})\n" in text
+        assert kept.stat().st_mtime_ns == before
+        assert json.loads(other.read_text()) == results
+    assert main(["resume", str(kept.parent), "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("finished and tested: ")
+    assert kept.stat().st_mtime_ns == before
+
+
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("home") / "grid"

@@ -14,8 +14,8 @@ from outlast.cli.common import accuracy_table, console
 from outlast.cli.progress import progress
 from outlast.errors import TrainingError
 from outlast.evaluate.run import evaluate_run
-from outlast.runs import read_run
-from outlast.train.session import go_on_together
+from outlast.runs import RESULTS, read_run
+from outlast.train.session import go_on_together, tested
 
 
 def train_and_test(
@@ -40,7 +40,12 @@ def train_and_test(
     for folder in folders:
         if len(folders) > 1:
             console.print(f"\n{names[folder]}", markup=False, soft_wrap=True)
-        show_results(folder, evaluate_run(folder, device=device))
+        if tested(folder):  # it was at its end before: training drops results of what it changes
+            again = _command("eval", [folder])
+            words = f"finished and tested: {folder / RESULTS} (to test it again: {again})"
+            console.print(words, markup=False, soft_wrap=True)
+        else:
+            show_results(folder, evaluate_run(folder, device=device))
     ends = zip(names.values(), failures, strict=True)
     diverged = {name: failure for name, failure in ends if failure is not None}
     if len(diverged) == len(folders):
