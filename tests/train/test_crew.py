@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from outlast.tasks.parity import Parity
 from outlast.train.checkpoint import load_state
 from outlast.train.crew import LONG, LONG_BLOCK, Crew, Hand, wanted
 from outlast.train.hand import sendable
-from outlast.train.memory import even
+from outlast.train.memory import at_once, even
 from outlast.train.session import begin, go_on, go_on_together
 from outlast.train.settings import RunSpec
 from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, tiny
@@ -229,7 +230,7 @@ def test_how_it_is_stepped_may_be_told_anew(
     assert not (tmp_path / "some").exists()
     assert main([*command, "2", "--together", "2"]) == 0
     text = capsys.readouterr().out
-    assert "3 seeds in 2 processes, in 3 waves of 1 at most (as told)" in text
+    assert "3 seeds in 2 processes, 2 at once, in 3 waves of 1 at most (as told)" in text
     assert (folder / RUN).read_bytes() == record
     assert_close_run(folder, whole)
 
@@ -470,8 +471,8 @@ def test_how_many_processes_for_runs_together() -> None:
     [
         # half may be used, and a process takes 0.3 for itself
         (20.0, 4, "8 seeds in 4 processes (about 1 GiB a seed, 8.8 GiB to use)"),
-        (14.0, 4, "8 seeds in 4 processes, in 8 waves of 1 at most (about 1 GiB a seed, 5.8 GiB"),
-        (9.0, 4, "8 seeds in 3 processes, in 8 waves of 1 at most (about 1 GiB a seed, 3.6 GiB"),
+        (14.0, 4, "8 seeds in 4 processes, 4 at once, in 8 waves of 1 at most (about 1 GiB a seed"),
+        (9.0, 4, "8 seeds in 3 processes, 3 at once, in 8 waves of 1 at most (about 1 GiB a seed"),
         (4.0, 4, "8 seeds in 8 waves of 1 at most (about 1 GiB a seed, 2 GiB to use)"),
         (10.0, 1, "8 seeds in 2 waves of 4 at most (about 1 GiB a seed, 5 GiB to use)"),
     ],
@@ -490,12 +491,42 @@ def test_they_fit_in_memory_at_the_same_time(
 def test_waves_are_a_multiple_of_the_processes_where_there_are_rows() -> None:
     assert even(8, 8, 2) == [slice(0, 4), slice(4, 8)]
     assert even(5, 1, 2) == [slice(i, i + 1) for i in range(5)]
-    assert [w.stop - w.start for w in even(10, 2, 3)] == [2, 1, 2, 2, 1, 2]
+    assert [w.stop - w.start for w in even(10, 6, 3)] == [2, 1, 2, 2, 1, 2]
     assert even(1, 4, 2) == [slice(0, 1)]
 
 
-def test_as_many_seeds_as_told_are_shared_by_the_processes(shared: None) -> None:
-    run = InMemory(spec(together=4))
-    assert run.fleet.fit() == "5 seeds in 2 processes, in 4 waves of 2 at most (as told)"
-    run = InMemory(spec(together=1))
-    assert run.fleet.fit() == "5 seeds in 5 waves of 1 at most (as told)"
+@pytest.mark.parametrize(
+    ("together", "sizes", "words"),
+    [
+        (5, [2, 3], "in 2 processes (as told)"),
+        (4, [1, 1, 2, 1], "in 2 processes, 3 at once, in 4 waves of 2 at most (as told)"),
+        (3, [1, 1, 2, 1], "in 2 processes, 3 at once, in 4 waves of 2 at most (as told)"),
+        (2, [1] * 5, "in 2 processes, 2 at once, in 5 waves of 1 at most (as told)"),
+        (1, [1] * 5, "in 5 waves of 1 at most (as told)"),
+    ],
+)
+def test_as_many_seeds_as_told_are_shared_by_the_processes(
+    together: int, sizes: list[int], words: str, shared: None
+) -> None:
+    """In no more turns than one process would take."""
+    run = InMemory(spec(together=together))
+    assert run.fleet.fit() == f"5 seeds {words}"
+    assert [wave.stop - wave.start for wave in run.fleet.waves] == sizes
+
+
+def test_never_more_at_once_than_told() -> None:
+    for rows, most, beside in product(range(1, 30), range(1, 9), range(1, 5)):
+        hands = min(beside, most)
+        waves = even(rows, most, hands)
+        assert at_once(waves, hands) <= most
+        assert -(-len(waves) // hands) == -(-rows // most), "a turn more than it takes"
+
+
+def test_nor_when_some_are_left_out(shared: None) -> None:
+    """Three at once in two processes, of sixteen and then of the eight that are not at rest."""
+    run = InMemory(spec(seeds=tuple(range(16)), together=3))
+    run.fleet.fit()
+    run.trainer.stack.table.data[:8] *= 1e30
+    run.steps(10)
+    assert run.fleet.chosen == tuple(range(8, 16))
+    assert [wave.stop - wave.start for wave in run.fleet.waves] == [1, 2, 1, 1, 2, 1]

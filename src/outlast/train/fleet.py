@@ -36,7 +36,7 @@ from outlast.streams import stream
 from outlast.tasks import Batch
 from outlast.train.crew import Crew, wanted
 from outlast.train.data import join, rows_of
-from outlast.train.memory import DRY, Fit, even, fit
+from outlast.train.memory import DRY, Fit, at_once, even, fit
 from outlast.train.plan import Plan
 from outlast.train.rows import Rows, rows_to_step
 from outlast.train.settings import RunSpec
@@ -76,7 +76,7 @@ class Fleet:
 
     def set_waves(self, waves: Sequence[slice]) -> None:
         """Step these of the chosen rows one after the other, or each in a process."""
-        self.most = max(wave.stop - wave.start for wave in waves)
+        self.most = at_once(waves, self.beside)
         self._build(waves)
 
     def _build(self, waves: Sequence[slice]) -> None:
@@ -94,9 +94,13 @@ class Fleet:
         self.steppers = [Stepper(part, self.task.parts, self.bf16, pool, short) for part in parts]
 
     def _even(self, most: int) -> list[slice]:
-        """Waves of the chosen rows with so many at most."""
-        beside = 1 if self.crew is None else len(self.crew.hands)
-        return even(len(self.chosen), most, beside)
+        """Waves of the chosen rows with so many at once at most."""
+        return even(len(self.chosen), most, self.beside)
+
+    @property
+    def beside(self) -> int:
+        """How many waves are stepped at the same time."""
+        return 1 if self.crew is None else len(self.crew.hands)
 
     @property
     def compact(self) -> bool:
@@ -218,13 +222,12 @@ class Fleet:
                 metrics[:, list(self.chosen)] = torch.cat(given, 1)
                 return metrics
             except (MemoryError, RuntimeError) as error:
-                largest = max(at.stop - at.start for at in self.waves)
-                if largest == 1 or not short_of_memory(error):
+                if at_once(self.waves, 1) == 1 or not short_of_memory(error):
                     raise
             # only now: the error holds on to what the step had made, the old waves to their graphs
             self.steppers = []
             self.rows.put_back(before)
-            self.set_waves(self._even(largest // 2))
+            self.set_waves(self._even(at_once(self.waves, self.beside) // 2))
             log.info("memory is short: seeds in %d waves from here on", len(self.waves))
 
     def _run_all(self, data: Batch, plan: Plan) -> list[Tensor]:

@@ -13,7 +13,7 @@ same to float32 rounding only; the setting `together` fixes them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -59,11 +59,17 @@ class Fit:
 
 
 def even(rows: int, most: int, beside: int = 1) -> list[slice]:
-    """The fewest waves of at most `most` rows, as even as can be; `beside` at a time, if it can."""
-    turns = -(-rows // (max(1, most) * beside))
+    """Waves as even as can be, `beside` at a time, in the fewest turns of at most `most` rows."""
+    turns = -(-rows // max(1, most))
     count = min(rows, turns * beside)
     ends = [round(rows * i / count) for i in range(count + 1)]
     return [slice(a, b) for a, b in pairwise(ends)]
+
+
+def at_once(waves: Sequence[slice], beside: int) -> int:
+    """The most rows that are stepped at the same time, with so many waves at a time."""
+    sizes = [wave.stop - wave.start for wave in waves]
+    return max(sum(sizes[turn : turn + beside]) for turn in range(0, len(sizes), beside))
 
 
 def fit(
@@ -135,11 +141,12 @@ def _each(rows: Rows, data: Batch, parts: int, bf16: bool, drawn: bool) -> float
 
 def _told(rows: int, most: int, why: str, processes: int = 1) -> Fit:
     processes = min(processes, most, rows)
-    waves = even(rows, most // processes, processes)
-    largest = max(w.stop - w.start for w in waves)
+    waves = even(rows, most, processes)
+    largest, most = at_once(waves, 1), at_once(waves, processes)
     how = "at once" if processes == 1 else f"in {processes} processes"
     if len(waves) > processes:
-        how = f"{'' if processes == 1 else how + ', '}in {len(waves)} waves of {largest} at most"
+        first = "" if processes == 1 else f"{how}, {most} at once, "
+        how = f"{first}in {len(waves)} waves of {largest} at most"
     return Fit(waves, f"{_seeds(rows)} {how} ({why})", processes)
 
 
