@@ -410,6 +410,15 @@ def test_where_a_process_dies_the_blocks_before_are_saved(
     assert_same_run(folder, whole)
 
 
+def test_a_fleet_whose_processes_are_ended_says_so_and_may_start_others(shared: None) -> None:
+    run = in_processes(spec()).steps(10)
+    run.fleet.close()
+    with pytest.raises(TrainingError, match=r"processes .* are ended: fit\(\) starts others"):
+        run.steps(20)
+    assert "in 2 processes" in run.fleet.fit()
+    assert_same_tables(run.steps(20), in_waves(spec()).steps(20))
+
+
 def test_a_task_that_no_other_process_knows_is_trained_in_this_one(shared: None) -> None:
     class Ours(Parity):
         """A task of this file."""

@@ -70,7 +70,7 @@ class Fleet:
         self.set_waves([slice(0, len(self.rows))])
 
     def close(self) -> None:
-        """End the processes that were started, if any: nothing is stepped after that."""
+        """End the processes that were started, if any: nothing is stepped until `fit` is asked."""
         if self.crew is not None:
             self.crew.close()
 
@@ -188,6 +188,8 @@ class Fleet:
 
     def block(self) -> None:
         """One block of steps of the runs that are still going; those ahead wait for the others."""
+        if not self.beside:
+            raise TrainingError("the processes that stepped seeds are ended: fit() starts others")
         clock = min(t.step for t in self.trainers if t.going)
         due = [t.going and t.step == clock for t in self.trainers]
         self.choose(clock)
