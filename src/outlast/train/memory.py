@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -27,6 +26,7 @@ from outlast.errors import TrainingError, short_of_memory
 from outlast.kernels.loss import part_losses
 from outlast.methods.base import PATHWAYS
 from outlast.tasks import IGNORE, Batch
+from outlast.train.container import CONTAINER, SYSTEM, memory_left
 from outlast.train.rows import Rows
 
 #: the most rows of a dry step; as with many, so that kernels are not made for it alone
@@ -42,8 +42,6 @@ MOVED = 3
 GIB = 2**30
 #: what a process takes for itself, before it steps any row: mostly torch
 OWN = 0.3 * GIB
-#: where Linux tells of its memory, and of a container's
-SYSTEM, CONTAINER = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -209,7 +207,7 @@ def free_memory(device: torch.device) -> float:
         free, _ = torch.cuda.mem_get_info(device)
         idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return float(free + idle)
-    told = [room for room in (_available(), _left_in_container()) if room is not None]
+    told = [room for room in (_available(), memory_left(SYSTEM, CONTAINER)) if room is not None]
     if told:
         return min(told)
     # not told on this system: half of all there is
@@ -223,15 +221,4 @@ def _available() -> float | None:
             name, _, rest = line.partition(":")
             if name == "MemAvailable":
                 return float(rest.split()[0]) * 1024
-    return None
-
-
-def _left_in_container() -> float | None:
-    """What the limit of a container leaves, if there is one (version 2 of control groups)."""
-    with suppress(OSError, ValueError):
-        limit = float((CONTAINER / "memory.max").read_text())  # "max" is no number: no limit
-        used = float((CONTAINER / "memory.current").read_text())
-        lines = (CONTAINER / "memory.stat").read_text().splitlines()
-        dropped = sum(float(x.split()[1]) for x in lines if x.startswith("inactive_file "))
-        return max(0.0, limit - used + dropped)
     return None
