@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import torch
 
+import outlast.train.crew as crew_module
 import outlast.train.fleet as fleet_module
 import outlast.train.memory as memory
 import outlast.train.trainer as trainer_module
@@ -31,7 +32,8 @@ from outlast.registry import tasks
 from outlast.runs import RUN, read_metrics
 from outlast.tasks.parity import Parity
 from outlast.train.checkpoint import load_state
-from outlast.train.crew import LONG, LONG_BLOCK, Crew, Hand, wanted
+from outlast.train.container import cores
+from outlast.train.crew import LONG, LONG_BLOCK, Crew, Hand, usable_threads, wanted
 from outlast.train.hand import sendable
 from outlast.train.memory import at_once, even
 from outlast.train.session import begin, go_on, go_on_together
@@ -473,6 +475,37 @@ def test_how_many_processes_for_runs_together() -> None:
     runs = [spec(**told, steps=n) for n in (10, 6000, 10)]
     assert wanted(runs, CPU, 8) == 3
     assert wanted([*runs, spec(processes=2)], CPU, 8) == 2
+
+
+def test_no_more_threads_than_a_container_lets_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the cores it is bound to and by its time on them, in both versions of control groups."""
+    system, container = tmp_path / "proc", tmp_path / "cgroup"
+
+    def write(path: str, text: str) -> int:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+        return cores(system, container)
+
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(12)), raising=False)
+    assert cores(system, container) == 12
+    assert write("proc/self/cgroup", "1:cpu,cpuacct:/box\n0::/job/step") == 12
+    assert write("cgroup/job/step/cpu.max", "max 100000") == 12
+    assert write("cgroup/job/cpu.max", "750000 100000") == 8
+    assert write("cgroup/job/step/cpu.max", "50000 100000") == 1
+    assert write("cgroup/job/step/cpu.max", "nonsense") == 8
+    assert write("cgroup/cpu/box/cpu.cfs_period_us", "100000") == 8
+    assert write("cgroup/cpu/box/cpu.cfs_quota_us", "-1") == 8
+    assert write("cgroup/cpu/box/cpu.cfs_quota_us", "300000") == 3
+    monkeypatch.delattr("os.sched_getaffinity")  # as on a Mac
+    assert cores(tmp_path, tmp_path) == 64
+
+    monkeypatch.setattr(crew_module, "cores", lambda: 3)
+    for threads, usable in ((1, 1), (16, 3)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert usable_threads() == usable
 
 
 @pytest.mark.parametrize(

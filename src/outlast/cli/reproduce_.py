@@ -49,8 +49,6 @@ def main(
         overwrite: Start anew where an arm is already there.
         dry: Only say what would be run.
     """
-    from torch import get_num_threads
-
     from outlast.cli import FAILED, STOPPED
     from outlast.cli.common import console, read_seeds
     from outlast.cli.progress import progress
@@ -60,6 +58,7 @@ def main(
     from outlast.runs import STUDY, write_json
     from outlast.specs import Spec
     from outlast.studies.runner import News, run_study, unfinished_arms
+    from outlast.train.crew import usable_threads
     from outlast.train.session import pick_device
 
     spec = Spec(study, (), (("scale", scale),))
@@ -68,7 +67,7 @@ def main(
         arms, read_seeds(seeds) if seeds else None, steps=steps, precision=precision
     )
     where = pick_device(device)
-    count = workers if workers is not None else (4 if where.type == "cuda" else get_num_threads())
+    count = workers if workers is not None else (4 if where.type == "cuda" else usable_threads())
     if count < 1:
         raise bad_value("workers", count, "a whole number >= 1")
     console.print(f"[bold]{made.title}[/bold] ({made.scale})\n{made.question}\n")

@@ -6,10 +6,14 @@ and in the groups below. Version 2 has one tree of groups, version 1 one for eac
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+#: microseconds of a core, and in how many
+TIME = ("quota", "period")
 #: where Linux tells of its processes and memory, and of control groups
 SYSTEM, CONTAINER = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -21,6 +25,23 @@ def memory_left(system: Path = SYSTEM, container: Path = CONTAINER) -> float | N
     found = [_left(folder, *new) for folder in _groups("", system, container)]
     found += [_left(folder, *old) for folder in _groups("memory", system, container)]
     return min((left for left in found if left is not None), default=None)
+
+
+def cores(system: Path = SYSTEM, container: Path = CONTAINER) -> int:
+    """Cores this process may use: those it is bound to, or fewer if its time is limited."""
+    found = [float(os.cpu_count() or 1)]
+    if hasattr(os, "sched_getaffinity"):
+        found.append(len(os.sched_getaffinity(0)))
+    for folder in _groups("", system, container):
+        with suppress(OSError, ValueError):
+            quota, period = map(float, (folder / "cpu.max").read_text().split())
+            found.append(quota / period)
+    for folder in _groups("cpu", system, container):
+        with suppress(OSError, ValueError):
+            quota, period = (float((folder / f"cpu.cfs_{n}_us").read_text()) for n in TIME)
+            if quota > 0:  # -1 is no limit
+                found.append(quota / period)
+    return max(1, math.ceil(min(found)))
 
 
 def _left(folder: Path, limit: str, used: str, dropped: str) -> float | None:

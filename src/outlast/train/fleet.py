@@ -34,7 +34,7 @@ from outlast.errors import TrainingError, short_of_memory
 from outlast.evaluate.ladder import evaluate_stack
 from outlast.streams import stream
 from outlast.tasks import Batch
-from outlast.train.crew import Crew, wanted
+from outlast.train.crew import Crew, usable_threads, wanted
 from outlast.train.data import join, rows_of
 from outlast.train.memory import DRY, Fit, at_once, even, fit
 from outlast.train.plan import Plan
@@ -122,12 +122,12 @@ class Fleet:
         """
         self.close()
         self.crew = None
-        runs = [t.run for t in self.trainers]
-        found = self._fit(share, wanted(runs, self.device, torch.get_num_threads()))
+        runs, threads = [t.run for t in self.trainers], usable_threads()
+        found = self._fit(share, wanted(runs, self.device, threads))
         why = found.why
         if found.processes > 1:
             try:
-                self.crew = Crew(runs, found.processes, torch.get_num_threads())
+                self.crew = Crew(runs, found.processes, threads)
             except Exception as error:  # a task of the caller's script, say, that no other has
                 found = self._fit(share, 1)
                 why = f"{found.why}; not in processes, as they do not start: {error}"
