@@ -121,15 +121,19 @@ def main(
 def _show_arms(chosen: list[Arm]) -> None:
     from rich.table import Table
 
-    from outlast.api import model
     from outlast.cli.common import console
+    from outlast.errors import SpecError
+    from outlast.train.session import canonical, describe
 
     table, counts = Table(box=None, pad_edge=False), ("parameters", "steps", "seeds")
     for name in ("arm", "model", "method", "parameters", "steps", "seeds"):
         table.add_column(name, overflow="fold", justify="right" if name in counts else "left")
     for arm in chosen:
         run = arm.run
-        size = model(run.model, run.task).size
+        try:  # all that would be wrong with it when it is begun
+            size = describe(canonical(run))["parameters"]
+        except SpecError as error:
+            raise SpecError(f"arm {arm.name}: {error}") from None
         table.add_row(
             arm.name,
             run.model,
