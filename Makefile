@@ -14,7 +14,7 @@ demo: $(VENV)/installed
 
 # one more than there are cores: some tests wait for processes of their own
 test: lint
-	$(BIN)/python -m pytest -n $$($(BIN)/python -c "import os; print((os.cpu_count() or 1) + 1)")
+	$(BIN)/python -m pytest -n $$($(BIN)/python -c "from outlast.train.container import cores; print(cores() + 1)")
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

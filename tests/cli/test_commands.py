@@ -458,6 +458,14 @@ def test_python_dash_m(words: tuple[str, ...]) -> None:
     assert "outlast" in done.stdout
 
 
+def test_doctor_counts_the_cores_that_may_be_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("outlast.train.container.cores", lambda: 3)
+    assert main(["doctor"]) == 0
+    assert "3 cores to use, torch has 1 threads" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("there", [False, True], ids=["no GPU", "a GPU"])
 def test_doctor_says_which_lstm_serves_which_widths(
     there: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

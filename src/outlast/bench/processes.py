@@ -17,6 +17,7 @@ import torch
 
 from outlast.bench.timing import Bench, Row
 from outlast.studies.dat import DEMO_HYBRID, DEMO_TASK
+from outlast.train.crew import usable_threads
 from outlast.train.fleet import Fleet
 from outlast.train.session import canonical, keep_freed_memory, precision
 from outlast.train.settings import RunSpec, Settings
@@ -33,7 +34,7 @@ def processes(bench: Bench) -> None:
     own = bench.on_cpu()
     with precision("auto", own.device):
         for width in WIDTHS if bench.repeats > 2 else WIDTHS[:1]:
-            ways(own, width, SEEDS, torch.get_num_threads())
+            ways(own, width, SEEDS, usable_threads())
 
 
 def ways(bench: Bench, width: int, seeds: int, count: int) -> None:
