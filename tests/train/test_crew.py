@@ -508,13 +508,16 @@ def test_no_more_threads_than_a_container_lets_run(
         assert usable_threads() == usable
 
 
+SINGLY = "in 8 waves of 1 at most (about 1 GiB a seed"
+
+
 @pytest.mark.parametrize(
     ("gigabytes", "processes", "words"),
     [
         # half may be used, and a process takes 0.3 for itself
         (20.0, 4, "8 seeds in 4 processes (about 1 GiB a seed, 8.8 GiB to use)"),
-        (14.0, 4, "8 seeds in 4 processes, 4 at once, in 8 waves of 1 at most (about 1 GiB a seed"),
-        (9.0, 4, "8 seeds in 3 processes, 3 at once, in 8 waves of 1 at most (about 1 GiB a seed"),
+        (14.0, 4, f"8 seeds in 4 processes, 4 at once, {SINGLY}, 5.8 GiB to use)"),
+        (9.0, 4, f"8 seeds in 3 processes, 3 at once, {SINGLY}, 3.6 GiB to use)"),
         (4.0, 4, "8 seeds in 8 waves of 1 at most (about 1 GiB a seed, 2 GiB to use)"),
         (10.0, 1, "8 seeds in 2 waves of 4 at most (about 1 GiB a seed, 5 GiB to use)"),
     ],

@@ -232,7 +232,7 @@ def _length_axis(ax: Axes, multiples: list[float], tested: list[float], small: b
     place = math.log if log else float
     room = (place(end) - place(max(start, 1e-9) if log else start)) * (0.1 if small else 0.05)
     ticks: list[float] = []
-    for m in [m for m in (1.0, tested[-1]) if m in tested] + tested:
+    for m in [m for m in (1.0, *tested[-1:]) if m in tested] + tested:
         if all(abs(place(m) - place(t)) >= room for t in ticks):
             ticks.append(m)
     ax.set_xticks(ticks, [times(m) for m in ticks])
