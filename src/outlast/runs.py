@@ -125,6 +125,18 @@ def grid_runs(folder: Path) -> list[Path]:
     return [folder / name for name in order if name in records]
 
 
+def packs_of(folders: Iterable[Path]) -> list[list[Path]]:
+    """Runs with those they were begun with, in that order: a folder may hold several grids."""
+    found: dict[tuple[str, ...], list[Path]] = {}
+    for folder in folders:
+        pack = read_run(folder).get("pack")
+        found.setdefault(tuple(pack) if isinstance(pack, list) else (), []).append(folder)
+    return [
+        sorted(own, key=lambda folder: pack.index(folder.name) if folder.name in pack else -1)
+        for pack, own in found.items()
+    ]
+
+
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Every line of the metrics; a last line cut short by a kill is left out."""
     path = folder / METRICS

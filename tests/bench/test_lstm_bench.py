@@ -77,3 +77,33 @@ def test_narrow_and_widest_layers_are_measured_too_and_said_to_be_streamed(monke
     monkeypatch.setattr(lstm, "form", lambda *_: "streamed")
     lstm._measure(bench, "cpu", [(8, 4, 2)], 2, False)
     assert bench.rows[-1].note == "plain, 2 seeds, ours streamed"
+
+
+def test_many_seeds_are_measured_at_every_size_and_what_takes_long_comes_late(monkeypatch):
+    asked = []
+    monkeypatch.setattr(lstm, "_measure", lambda _, name, sizes, *__: asked.extend(sizes))
+    lstm.many(Bench(CPU, seconds=60, repeats=1))
+    grid = {(w, t, b) for w in (64, 128) for t in (64, 256, 1024) for b in (16, 128)}
+    assert set(asked[:12]) == grid
+    assert asked[:2] == [(64, 64, 128), (128, 64, 128)]
+    assert [steps for _, steps, _ in asked[:12]] == [64] * 4 + [256] * 4 + [1024] * 4
+    assert asked[12:] == [(16, 64, 128), (256, 64, 128)]
+
+
+def test_a_size_without_room_is_a_row_that_says_so_and_the_next_is_measured(monkeypatch):
+    draw = lstm.Case.draw
+
+    def no_room(device, width, *size):
+        if width == 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TiB\nmore")
+        return draw(device, width, *size)
+
+    monkeypatch.setattr(lstm.Case, "draw", no_room)
+    bench = Bench(CPU, seconds=60, repeats=1)
+    lstm._measure(bench, "cpu", [(8, 4, 2), (6, 4, 2)], 2, False)
+    assert bench.rows[0].note == "n/a: CUDA out of memory. Tried to allocate 1 TiB"
+    assert [(row.side, row.ms is None) for row in bench.rows] == [
+        ("all", True),
+        ("torch fp32", False),
+        ("ours", False),
+    ]

@@ -11,7 +11,7 @@ from outlast.bench.warm import side_by_side
 
 @pytest.fixture(autouse=True)
 def _two_workers(monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("outlast.bench.warm.cores", lambda: 2)
 
 
 def test_what_is_done_in_time_is_done(tmp_path):

@@ -123,6 +123,8 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("bench", "tra", "--sections", "speed"), r"sections=speed: expected forward"),
     (("bench", "tra", "--out", "no/dir/x.json"), r"out=no/dir/x.json: expected a file in a folder"),
     (("bench", "tra", "--out", "run"), r"out=run: expected a file in a folder"),
+    (("bench", "seeds", "--layout", "flat"), r"layout=flat: expected serial \| parallel"),
+    (("bench", "lstm", "--layout", "serial"), r"layout=serial: expected none for lstm"),
     (("bench", "tra", "--budget", "0"), r"budget=0.0: expected seconds > 0"),
     (("show", "compsite"), r"there is nothing called 'compsite'; did you mean 'composite'\?"),
     (("show", "lstm > mpl"), r"there is no mixer or preset 'mpl'"),
@@ -454,6 +456,14 @@ def test_python_dash_m(words: tuple[str, ...]) -> None:
     done = outlast(*words)
     assert done.returncode == 0, done.stderr
     assert "outlast" in done.stdout
+
+
+def test_doctor_counts_the_cores_that_may_be_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("outlast.train.container.cores", lambda: 3)
+    assert main(["doctor"]) == 0
+    assert "3 cores to use, torch has 1 threads" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["no GPU", "a GPU"])

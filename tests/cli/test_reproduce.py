@@ -35,6 +35,7 @@ def mini(scale: Literal["demo", "paper"] = "demo") -> Study:
     arms = [
         arm("joint", "trained jointly"),
         arm("dat", "delayed attention", "dat(switch=5)"),
+        arm("retry", "from the start again", "dat(switch=5, latest=4, otherwise=retry)"),
         arm("broken", "far too fast", lr=1e38, warmup=0, model="mlp > lstm @ 16"),
     ]
     claims = [
@@ -112,6 +113,20 @@ def test_a_study_from_nothing_to_the_page(
         capsys.readouterr().err
     )
     assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_change_that_does_not_go_with_an_arm_is_a_mistake_before_anything_is_run(
+    dry: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["reproduce", "mini", "--arms", "retry", *(["--dry"] if dry else [])]
+    assert main([*command, "--steps", "8"]) == MISTAKE
+    shown = capsys.readouterr()
+    assert "error: arm retry: latest=4: expected less than half of training" in shown.err
+    assert "joint" not in shown.out
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("registered")

@@ -87,6 +87,20 @@ def test_the_first_arm_is_in_every_panel_of_its_group_in_its_colour(tmp_path: Pa
             assert found == set(zip(MULTIPLES, ladder.means(), strict=True))
 
 
+def test_a_panel_has_ticks_where_its_arms_were_tested(tmp_path: Path) -> None:
+    """Though all panels have one scale."""
+    far, near, cut = (1, 2, 4, 10), (1, 2, 4), 3  # the last model takes no more than 3 x
+    write_run(tmp_path / "a", seeds=(0,), multiples=far, until=0, task="far")
+    write_run(tmp_path / "b", seeds=(0,), multiples=near, until=0, task="near")
+    write_run(tmp_path / "c", seeds=(0,), multiples=far, until=0, task="cut", ceiling=cut)
+    arms = [("a", "a", "far"), ("b", "b", "near"), ("c", "c", "cut")]
+    found = [digest(arm) for arm in read([write_study(tmp_path, arms, [])])[0].arms]
+    axes = figure_of(found).axes
+    ticks = {title(ax): [float(tick) for tick in sorted(ax.get_xticks())] for ax in axes}
+    assert ticks == {"far": [1, 2, 4, 10], "near": [1, 2, 4], "cut": [1, 2]}
+    assert len({ax.get_xlim() for ax in axes}) == 1
+
+
 def test_every_other_arm_is_in_one_panel(tmp_path: Path) -> None:
     groups = grouped(study(tmp_path, {"g": 16, "h": 9, "few": 7, "one": 1}))
     assert [group.title for group in groups] == [

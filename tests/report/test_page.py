@@ -66,7 +66,7 @@ def test_the_demo_page(demo: Path) -> None:
     for words in ("Delayed attention training", "does not hold", "not measured", "not: seed 3"):
         assert words in text
     assert "outlast reproduce dat --scale demo" in text
-    names = {"accuracy", "parts", "loss", "probes"}
+    names = {"accuracy", "seeds", "parts", "loss", "probes"}
     assert {p.name for p in (demo / "figures").iterdir()} == {
         f"{name}.{kind}" for name in names for kind in ("png", "svg")
     }
@@ -105,7 +105,7 @@ def test_the_same_folders_give_the_same_files_and_leave_matplotlib_alone(tmp_pat
         assert dict(matplotlib.rcParams) == before
     second = report([run], tmp_path / "two").parent
     files = sorted(p.relative_to(first) for p in first.rglob("*") if p.is_file())
-    assert len(files) == 11
+    assert len(files) == 13
     for file in files:
         assert (first / file).read_bytes() == (second / file).read_bytes(), file
 

@@ -15,23 +15,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import outlast.train.crew as crew_module
 import outlast.train.fleet as fleet_module
 import outlast.train.memory as memory
 import outlast.train.trainer as trainer_module
+from outlast.cli import MISTAKE, main
 from outlast.errors import SpecError, TrainingError
 from outlast.registry import tasks
 from outlast.runs import RUN, read_metrics
 from outlast.tasks.parity import Parity
 from outlast.train.checkpoint import load_state
-from outlast.train.crew import LONG, LONG_BLOCK, Crew, Hand, wanted
+from outlast.train.container import cores
+from outlast.train.crew import LONG, LONG_BLOCK, Crew, Hand, usable_threads, wanted
 from outlast.train.hand import sendable
-from outlast.train.memory import even
+from outlast.train.memory import at_once, even
 from outlast.train.session import begin, go_on, go_on_together
 from outlast.train.settings import RunSpec
 from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, tiny
@@ -191,6 +195,16 @@ def test_killed_and_resumed_is_the_run_that_was_not(
     assert_same_run(whole, folder)
 
 
+def assert_close_run(folder: Path, whole: Path) -> None:
+    """The same to rounding, and the same events at the same steps."""
+    (one, _), (other, _) = checkpoint(folder), checkpoint(whole)
+    for name, own in one.items():
+        pair = (torch.frombuffer(bytearray(t), dtype=torch.float32) for t in (own, other[name]))
+        torch.testing.assert_close(*pair, rtol=0, atol=5e-4, msg=name)
+    seen = [[(x["step"], x["seed"], *x) for x in read_metrics(f)] for f in (folder, whole)]
+    assert seen[0] == seen[1]
+
+
 def test_gone_on_in_one_process_it_is_the_same_to_rounding(
     whole: Path, shared: None, tmp_path: Path
 ) -> None:
@@ -201,12 +215,26 @@ def test_gone_on_in_one_process_it_is_the_same_to_rounding(
     record["settings"]["processes"] = 1
     (folder / RUN).write_text(json.dumps(record))
     assert go_on(folder, CPU)
-    (one, _), (other, _) = checkpoint(folder), checkpoint(whole)
-    for name, own in one.items():
-        pair = (torch.frombuffer(bytearray(t), dtype=torch.float32) for t in (own, other[name]))
-        torch.testing.assert_close(*pair, rtol=0, atol=5e-4, msg=name)
-    seen = [[(x["step"], x["seed"], *x) for x in read_metrics(f)] for f in (folder, whole)]
-    assert seen[0] == seen[1]
+    assert_close_run(folder, whole)
+
+
+def test_how_it_is_stepped_may_be_told_anew(
+    whole: Path, shared: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on another machine. The record stays as it is, and the result is the same to rounding."""
+    folder = tmp_path / "run"
+    begin(replace(FULL, settings=replace(FULL.settings, processes=1)), folder, CPU)
+    killed_after_saving(folder, 2)
+    record = (folder / RUN).read_bytes()
+    command = ["resume", str(folder), "--device", "cpu", "--processes"]
+    assert main([*command, "-1", "--seeds", "0", "--out", str(tmp_path / "some")]) == MISTAKE
+    assert "processes=-1: expected a number >= 0" in capsys.readouterr().err
+    assert not (tmp_path / "some").exists()
+    assert main([*command, "2", "--together", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "3 seeds in 2 processes, 2 at once, in 3 waves of 1 at most (as told)" in text
+    assert (folder / RUN).read_bytes() == record
+    assert_close_run(folder, whole)
 
 
 # ---- signals -----------------------------------------------------------------------------------
@@ -384,6 +412,15 @@ def test_where_a_process_dies_the_blocks_before_are_saved(
     assert_same_run(folder, whole)
 
 
+def test_a_fleet_whose_processes_are_ended_says_so_and_may_start_others(shared: None) -> None:
+    run = in_processes(spec()).steps(10)
+    run.fleet.close()
+    with pytest.raises(TrainingError, match=r"processes .* are ended: fit\(\) starts others"):
+        run.steps(20)
+    assert "in 2 processes" in run.fleet.fit()
+    assert_same_tables(run.steps(20), in_waves(spec()).steps(20))
+
+
 def test_a_task_that_no_other_process_knows_is_trained_in_this_one(shared: None) -> None:
     class Ours(Parity):
         """A task of this file."""
@@ -440,13 +477,47 @@ def test_how_many_processes_for_runs_together() -> None:
     assert wanted([*runs, spec(processes=2)], CPU, 8) == 2
 
 
+def test_no_more_threads_than_a_container_lets_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the cores it is bound to and by its time on them, in both versions of control groups."""
+    system, container = tmp_path / "proc", tmp_path / "cgroup"
+
+    def write(path: str, text: str) -> int:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+        return cores(system, container)
+
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(12)), raising=False)
+    assert cores(system, container) == 12
+    assert write("proc/self/cgroup", "1:cpu,cpuacct:/box\n0::/job/step") == 12
+    assert write("cgroup/job/step/cpu.max", "max 100000") == 12
+    assert write("cgroup/job/cpu.max", "750000 100000") == 8
+    assert write("cgroup/job/step/cpu.max", "50000 100000") == 1
+    assert write("cgroup/job/step/cpu.max", "nonsense") == 8
+    assert write("cgroup/cpu/box/cpu.cfs_period_us", "100000") == 8
+    assert write("cgroup/cpu/box/cpu.cfs_quota_us", "-1") == 8
+    assert write("cgroup/cpu/box/cpu.cfs_quota_us", "300000") == 3
+    monkeypatch.delattr("os.sched_getaffinity")  # as on a Mac
+    assert cores(tmp_path, tmp_path) == 64
+
+    monkeypatch.setattr(crew_module, "cores", lambda: 3)
+    for threads, usable in ((1, 1), (16, 3)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert usable_threads() == usable
+
+
+SINGLY = "in 8 waves of 1 at most (about 1 GiB a seed"
+
+
 @pytest.mark.parametrize(
     ("gigabytes", "processes", "words"),
     [
         # half may be used, and a process takes 0.3 for itself
         (20.0, 4, "8 seeds in 4 processes (about 1 GiB a seed, 8.8 GiB to use)"),
-        (14.0, 4, "8 seeds in 4 processes, in 8 waves of 1 at most (about 1 GiB a seed, 5.8 GiB"),
-        (9.0, 4, "8 seeds in 3 processes, in 8 waves of 1 at most (about 1 GiB a seed, 3.6 GiB"),
+        (14.0, 4, f"8 seeds in 4 processes, 4 at once, {SINGLY}, 5.8 GiB to use)"),
+        (9.0, 4, f"8 seeds in 3 processes, 3 at once, {SINGLY}, 3.6 GiB to use)"),
         (4.0, 4, "8 seeds in 8 waves of 1 at most (about 1 GiB a seed, 2 GiB to use)"),
         (10.0, 1, "8 seeds in 2 waves of 4 at most (about 1 GiB a seed, 5 GiB to use)"),
     ],
@@ -465,12 +536,42 @@ def test_they_fit_in_memory_at_the_same_time(
 def test_waves_are_a_multiple_of_the_processes_where_there_are_rows() -> None:
     assert even(8, 8, 2) == [slice(0, 4), slice(4, 8)]
     assert even(5, 1, 2) == [slice(i, i + 1) for i in range(5)]
-    assert [w.stop - w.start for w in even(10, 2, 3)] == [2, 1, 2, 2, 1, 2]
+    assert [w.stop - w.start for w in even(10, 6, 3)] == [2, 1, 2, 2, 1, 2]
     assert even(1, 4, 2) == [slice(0, 1)]
 
 
-def test_as_many_seeds_as_told_are_shared_by_the_processes(shared: None) -> None:
-    run = InMemory(spec(together=4))
-    assert run.fleet.fit() == "5 seeds in 2 processes, in 4 waves of 2 at most (as told)"
-    run = InMemory(spec(together=1))
-    assert run.fleet.fit() == "5 seeds in 5 waves of 1 at most (as told)"
+@pytest.mark.parametrize(
+    ("together", "sizes", "words"),
+    [
+        (5, [2, 3], "in 2 processes (as told)"),
+        (4, [1, 1, 2, 1], "in 2 processes, 3 at once, in 4 waves of 2 at most (as told)"),
+        (3, [1, 1, 2, 1], "in 2 processes, 3 at once, in 4 waves of 2 at most (as told)"),
+        (2, [1] * 5, "in 2 processes, 2 at once, in 5 waves of 1 at most (as told)"),
+        (1, [1] * 5, "in 5 waves of 1 at most (as told)"),
+    ],
+)
+def test_as_many_seeds_as_told_are_shared_by_the_processes(
+    together: int, sizes: list[int], words: str, shared: None
+) -> None:
+    """In no more turns than one process would take."""
+    run = InMemory(spec(together=together))
+    assert run.fleet.fit() == f"5 seeds {words}"
+    assert [wave.stop - wave.start for wave in run.fleet.waves] == sizes
+
+
+def test_never_more_at_once_than_told() -> None:
+    for rows, most, beside in product(range(1, 30), range(1, 9), range(1, 5)):
+        hands = min(beside, most)
+        waves = even(rows, most, hands)
+        assert at_once(waves, hands) <= most
+        assert -(-len(waves) // hands) == -(-rows // most), "a turn more than it takes"
+
+
+def test_nor_when_some_are_left_out(shared: None) -> None:
+    """Three at once in two processes, of sixteen and then of the eight that are not at rest."""
+    run = InMemory(spec(seeds=tuple(range(16)), together=3))
+    run.fleet.fit()
+    run.trainer.stack.table.data[:8] *= 1e30
+    run.steps(10)
+    assert run.fleet.chosen == tuple(range(8, 16))
+    assert [wave.stop - wave.start for wave in run.fleet.waves] == [1, 2, 1, 1, 2, 1]

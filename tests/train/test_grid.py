@@ -210,6 +210,58 @@ def test_it_goes_on_as_a_whole_bit_for_bit(
         assert results[0] == results[1]
 
 
+def test_two_grids_in_a_folder_go_on_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each beside the runs it was begun with, and in their order; the models may differ."""
+    monkeypatch.chdir(tmp_path)
+    wide = [*SMALL[:4], "lstm @ 16", *SMALL[5:]]
+    grids = {"lr=0.004,0.001,1e38": SMALL, "lr=0.003,0.004": wide}  # the second has one anew
+    block, stepped, ask = Fleet.block, list[list[str]](), [True]
+
+    def watched(self: Fleet) -> None:
+        block(self)
+        stepped.append([trainer.folder.name for trainer in self.trainers])
+        if ask[0]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Fleet, "block", watched)
+    for axis, words in grids.items():
+        assert main([*words, "--grid", axis, "--out", "grid", "--overwrite"]) == STOPPED
+    stepped.clear()
+    ask[0] = False
+    capsys.readouterr()
+    assert main(["resume", "grid", "--device", "cpu"]) == 0
+    assert sorted(stepped) == [["lr=0.001", "lr=1e38"], ["lr=0.003", "lr=0.004"]]
+    text = capsys.readouterr().out
+    assert text.count("seeds 0 each, 2 runs together") == 2
+    assert "\ndiverged: lr=1e38: seed 0: " in text
+    assert len(list(Path("grid").glob(f"*/{RESULTS}"))) == 4
+
+
+def test_what_is_finished_and_tested_is_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also beside a run that is not; tests that are missing, or of an earlier step, are made."""
+    out = tmp_path / "grid"
+    assert main([*SMALL, "--out", str(out), "--grid", "lr=0.001,0.002"]) == 0
+    kept, other = (out / f"lr={rate}" / RESULTS for rate in ("0.001", "0.002"))
+    results = json.loads(other.read_text())
+    for missing in (None, results | {"step": 5}):
+        other.unlink() if missing is None else other.write_text(json.dumps(missing))
+        before = kept.stat().st_mtime_ns
+        capsys.readouterr()
+        assert main(["resume", str(out), "--device", "cpu"]) == 0
+        text = capsys.readouterr().out
+        again = f"to test it again: outlast eval {kept.parent}"
+        assert f"\nlr=0.001\nfinished and tested: {kept} ({again})\n" in text
+        assert kept.stat().st_mtime_ns == before
+        assert json.loads(other.read_text()) == results
+    assert main(["resume", str(kept.parent), "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("finished and tested: ")
+    assert kept.stat().st_mtime_ns == before
+
+
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("home") / "grid"

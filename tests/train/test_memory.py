@@ -12,6 +12,7 @@ import torch
 import outlast.train.memory as memory
 from outlast.cli import main
 from outlast.errors import TrainingError
+from outlast.train.container import memory_left
 from outlast.train.memory import even, free_memory
 from outlast.train.session import begin, go_on, go_on_together
 from outlast.train.step import Stepper
@@ -326,3 +327,39 @@ def test_on_linux_caches_are_free_and_a_container_has_its_limit(
     (tmp_path / "meminfo").unlink()
     (tmp_path / "memory.max").unlink()
     assert 2**20 < free_memory(CPU) < 2**50
+
+
+def test_every_group_that_a_process_is_in_has_its_limit(tmp_path: Path) -> None:
+    """In both versions: its own, those above it, and no other."""
+    system, container = tmp_path / "proc", tmp_path / "cgroup"
+
+    def left(*lines: str) -> float | None:
+        (system / "self").mkdir(parents=True, exist_ok=True)
+        (system / "self" / "cgroup").write_text("\n".join(lines) + "\n")
+        return memory_left(system, container)
+
+    def group(path: str, names: str, *values: object) -> None:
+        (container / path).mkdir(parents=True, exist_ok=True)
+        for name, value in zip(names.split(), values, strict=True):
+            (container / path / f"memory.{name}").write_text(f"{value}\n")
+
+    assert memory_left(system, container) is None
+    new, old = "max current stat", "limit_in_bytes usage_in_bytes stat"
+    group("jobs", new, 9000, 5000, "anon 1\ninactive_file 500")
+    group("jobs/one", new, "max", 100, "inactive_file 0")
+    group("jobs/one/step", new, 8000, 100, "inactive_file 0")
+    group("jobs/other", new, 10, 10, "inactive_file 0")
+    group("jobsworth", new, 10, 10, "inactive_file 0")
+    assert left("0::/jobs/one/step") == 4500
+    assert left("1:name=systemd:/jobs/other", "0::/jobs/one") == 4500
+    assert left("0::/elsewhere") is None  # a group that is not shown here
+    assert left("nonsense") is None
+    stat = "inactive_file 7\ntotal_inactive_file 300"
+    group("memory", old, 2**63 - 4096, 0, "total_inactive_file 0")
+    group("memory/box", old, 4000, 1000, stat)
+    group("memory/box/in", old, 5000, 2500, stat)
+    lines = ["4:cpu,memory:/box/in", "3:devices:/jobs"]
+    assert left(*lines, "0::/") == 2800
+    assert left(*lines, "0::/jobs") == 2800
+    group("memory/box/in", old, 500, 2500, stat)
+    assert left(*lines) == 0

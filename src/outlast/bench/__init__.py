@@ -3,7 +3,8 @@
 A bench is one module with `SECTIONS`, a dict of functions that take a `Bench` and add rows to it;
 `default`, the sections to run on a kind of device; and `prepare`, which compiles what they need. It
 may `draw` its rows into a PNG, and name as `ON_CPU` the sections that need no CUDA device, where
-there are more than it runs there by default. Adding one is a file and a line here.
+there are more than it runs there by default, and as `LAYOUTS` what `--layout` may be, the usual one
+first. Adding one is a file and a line here.
 """
 
 from __future__ import annotations

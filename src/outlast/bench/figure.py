@@ -16,10 +16,11 @@ from outlast.runs import write_bytes
 SCALING = ("scaling", "bf16", "cpu")
 #: the curves there may be, in the order of their colours
 CURVES = ("float32", "bf16", "float32 on the CPU")
+RATE = "seed-steps a second"
 
 
-def draw(rows: Sequence[Row], path: Path) -> bool:
-    """Time, throughput and memory against the seeds, as PNG; False if no row has any."""
+def draw(rows: Sequence[Row], path: Path, model: str = "") -> bool:
+    """Time, throughput and memory of a model by the seeds, as PNG; False if no row has any."""
     lines = curves(rows)
     if not any(lines.values()):
         return False
@@ -27,13 +28,17 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
         figure = Figure(figsize=(7.2, 2.7), layout="constrained")
         panels: list[tuple[str, Callable[[Row], float | None]]] = [
             ("ms a step", lambda row: row.ms),
-            ("seed-steps a second", lambda row: 1e3 * seeds_of(row) / (row.ms or 1)),
+            (RATE, lambda row: 1e3 * seeds_of(row) / (row.ms or 1)),
             ("MiB at most", lambda row: row.mib),
         ]
-        for axes, (title, value) in zip(figure.subplots(1, 3), panels, strict=True):
+        if not any(row.mib for row in rows):
+            panels.pop()  # a CPU's is not measured
+        for axes, (title, value) in zip(figure.subplots(1, len(panels)), panels, strict=True):
             _panel(axes, title, value, lines)
         names, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(names, labels, loc="outside upper left", ncols=len(labels))
+        legend = figure.legend(names, labels, loc="outside upper left", ncols=len(labels))
+        legend.set_alignment("left")
+        legend.set_title(model)
         write_bytes(path, png(figure))
     return True
 
@@ -63,7 +68,11 @@ def _panel(
             axes.loglog(*zip(*points, strict=True), marker="o", ms=3, color=colour, label=name)
     seeds = sorted({seeds_of(row) for rows in lines.values() for row in rows})
     axes.xaxis.set_major_locator(FixedLocator(seeds))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    if title == RATE:  # from nothing, so that it shows where more seeds bring no more
+        axes.set_yscale("linear")
+        axes.set_ylim(bottom=0)
+    else:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.6g}"))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from outlast.bench.graphs import captured
-from outlast.bench.timing import Bench, Side, counted
+from outlast.bench.timing import Bench, Row, Side, counted, not_run
 from outlast.bench.warm import side_by_side
 from outlast.kernels.lstm.layer import SWITCH, cudnn_wins
 from outlast.kernels.lstm.op import form
@@ -155,18 +155,27 @@ def _sides(
 def _measure(
     bench: Bench, section: str, sizes: Sequence[tuple[int, int, int]], seeds: int, graphed: bool
 ) -> None:
-    halves = bench.device.type == "cuda"
     for width, steps, batch in sizes:
         what = f"width {width}, {steps} steps, {batch} rows"
         if bench.spent(section, what):
             return
         with precision("auto", bench.device):
-            case = Case.draw(bench.device, width, steps, batch, seeds)
-            sides, errors = _sides(case, graphed, halves)
-            note = ("graphed, " if graphed else "plain, ") + counted(seeds)
-            note += ", ours by cuDNN" if case.by_cudnn() else ""
-            note += ", ours streamed" if form(case.x, case.weights[1]) == "streamed" else ""
-            bench.compare(section, what, sides, errors, note)
+            try:
+                _cell(bench, section, what, (width, steps, batch, seeds), graphed)
+            except torch.OutOfMemoryError as error:
+                bench.add(Row(section, what, "all", None, note=not_run(error)))
+
+
+def _cell(
+    bench: Bench, section: str, what: str, size: tuple[int, int, int, int], graphed: bool
+) -> None:
+    """One size; a function, so that its graphs are gone before the next has its own."""
+    case = Case.draw(bench.device, *size)
+    sides, errors = _sides(case, graphed, halves=bench.device.type == "cuda")
+    note = ("graphed, " if graphed else "plain, ") + counted(size[-1])
+    note += ", ours by cuDNN" if case.by_cudnn() else ""
+    note += ", ours streamed" if form(case.x, case.weights[1]) == "streamed" else ""
+    bench.compare(section, what, sides, errors, note)
 
 
 def one(bench: Bench) -> None:
@@ -182,8 +191,9 @@ def plain(bench: Bench) -> None:
 
 
 def many(bench: Bench) -> None:
-    """Many seeds in one call against a loop over them."""
-    sizes = [(w, t, 128) for w in WIDTHS for t in (64, 256)] + [(w, 64, 128) for w in EDGES]
+    """Many seeds in one call against a loop over them; what takes long comes late."""
+    sizes = [(w, t, b) for t in LENGTHS for b in reversed(BATCHES) for w in WIDTHS]
+    sizes += [(w, 64, 128) for w in EDGES]
     _measure(bench, "many", sizes, SEEDS, True)
 
 

@@ -18,11 +18,13 @@ from outlast.registry import tasks
 from outlast.tasks import IGNORE, Batch
 
 HEADS = 4
+#: how the mixers of a block follow each other, by name; the first is measured if none is asked for
+LAYOUTS = {"serial": "lstm > attention > mlp", "parallel": "lstm | attention > mlp"}
 
 
 @dataclass(frozen=True)
 class Size:
-    """A parallel hybrid and its batches."""
+    """A hybrid and its batches."""
 
     blocks: int = 4
     width: int = 128
@@ -30,22 +32,23 @@ class Size:
     task: str = "composite"
     #: steps of a block of training
     block: int = 50
+    layout: str = "serial"
 
     @property
     def model(self) -> str:
         """The layout line."""
-        return f"{self.blocks} x (lstm | attention > mlp) @ {self.width}"
+        return f"{self.blocks} x ({LAYOUTS[self.layout]}) @ {self.width}"
 
 
 FULL, SMALL = Size(), Size(2, 32, 16, "composite(keys=64)", 10)
 
 
 class Block(nn.Module):
-    """``lstm | attention > mlp``: LSTM and attention side by side, then an MLP."""
+    """LSTM and attention, one after the other or side by side, then an MLP."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, layout: str) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.serial = heads, layout == "serial"
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
         self.lstm = nn.LSTM(width, width, batch_first=True)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
@@ -54,19 +57,33 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         first, second, third = self.norms
-        q, k, v = self.qkv(second(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.lstm(first(x))[0] + self.out(seen.transpose(1, 2).flatten(2))
+        after = x + self.lstm(first(x))[0]
+        x = after + self.attention(second(after if self.serial else x))
         return x + self.down(F.gelu(self.up(third(x))))
+
+    def attention(self, x: Tensor) -> Tensor:
+        """Causal, by torch's fused one."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        found: Tensor = self.out(seen.transpose(1, 2).flatten(2))
+        return found
 
 
 class Hybrid(nn.Module):
     """Tokens (batch, tokens) to logits (batch, tokens, outputs)."""
 
-    def __init__(self, blocks: int, width: int, heads: int, vocabulary: int, outputs: int) -> None:
+    def __init__(
+        self,
+        blocks: int,
+        width: int,
+        heads: int,
+        vocabulary: int,
+        outputs: int,
+        layout: str = "serial",
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(blocks)))
+        self.blocks = nn.Sequential(*(Block(width, heads, layout) for _ in range(blocks)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -99,5 +116,5 @@ def peer_batch(size: Size, device: torch.device) -> Batch:
 def peer_step(size: Size, device: torch.device) -> Callable[[], Any]:
     """A step of one seed of the hybrid, with an output for every token as ours has."""
     known = tasks.build(size.task).vocabulary
-    model = Hybrid(size.blocks, size.width, HEADS, known, known).to(device)
+    model = Hybrid(size.blocks, size.width, HEADS, known, known, size.layout).to(device)
     return training_step(model, peer_batch(size, device))

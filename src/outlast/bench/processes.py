@@ -17,6 +17,7 @@ import torch
 
 from outlast.bench.timing import Bench, Row
 from outlast.studies.dat import DEMO_HYBRID, DEMO_TASK
+from outlast.train.crew import usable_threads
 from outlast.train.fleet import Fleet
 from outlast.train.session import canonical, keep_freed_memory, precision
 from outlast.train.settings import RunSpec, Settings
@@ -24,6 +25,8 @@ from outlast.train.settings import RunSpec, Settings
 #: widths, the demo's own first; seeds; steps of a block, a fifth of the usual
 WIDTHS, SEEDS, STEPS = (64, 16, 128, 256), 8, 10
 DEMO_WIDTH = "@ 64"
+#: what makes the demo's hybrid, which is serial, the parallel one
+PARALLEL = (" > attention", " | attention")
 
 
 def processes(bench: Bench) -> None:
@@ -31,7 +34,7 @@ def processes(bench: Bench) -> None:
     own = bench.on_cpu()
     with precision("auto", own.device):
         for width in WIDTHS if bench.repeats > 2 else WIDTHS[:1]:
-            ways(own, width, SEEDS, torch.get_num_threads())
+            ways(own, width, SEEDS, usable_threads())
 
 
 def ways(bench: Bench, width: int, seeds: int, count: int) -> None:
@@ -45,7 +48,8 @@ def ways(bench: Bench, width: int, seeds: int, count: int) -> None:
         asked[f"1 in each of {count}"] = (count, count)
         asked[f"{seeds} in {count}"] = (seeds, count)
     with ExitStack() as held:
-        fleets = {n: _fleet(held, width, range(s), p) for n, (s, p) in asked.items()}
+        model = _model(width, bench.layout)
+        fleets = {n: _fleet(held, model, range(s), p) for n, (s, p) in asked.items()}
         found, failed = bench.times({name: fleet.block for name, fleet in fleets.items()})
     rates = {name: asked[name][0] * STEPS / ms * 1e3 for name, ms in found.items()}
     for name in asked:
@@ -57,12 +61,17 @@ def ways(bench: Bench, width: int, seeds: int, count: int) -> None:
         bench.add(row)
 
 
-def _fleet(held: ExitStack, width: int, seeds: Sequence[int], count: int) -> Fleet:
+def _model(width: int, layout: str) -> str:
+    """The demo's, of another width, and parallel if asked for."""
+    model = DEMO_HYBRID.replace(DEMO_WIDTH, f"@ {width}")
+    return model.replace(*PARALLEL) if layout == "parallel" else model
+
+
+def _fleet(held: ExitStack, model: str, seeds: Sequence[int], count: int) -> Fleet:
     """Seeds brought to where their blocks can be run, by so many processes."""
     settings = Settings(
         steps=10**6, batch=32, block=STEPS, probe=0, checkpoint=STEPS, processes=count
     )
-    model = DEMO_HYBRID.replace(DEMO_WIDTH, f"@ {width}")
     run = canonical(RunSpec(DEMO_TASK, model, (), tuple(seeds), settings))
     folder = held.enter_context(TemporaryDirectory())
     fleet = Fleet([(run, Path(folder))], torch.device("cpu"))

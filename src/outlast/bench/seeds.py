@@ -10,6 +10,9 @@ eagerly, as a CUDA graph, and as a CUDA graph in each of 16 processes that share
 The JAX peer is a program of its own, `benchmarks/jax_seeds.py`. Seeds on a CPU, over processes and
 not, are in `processes.py`.
 
+The hybrid is `4 x (lstm > attention > mlp) @ 128`, or with `--layout parallel`
+`4 x (lstm | attention > mlp) @ 128`; on a CPU a smaller one of the same layout.
+
 Times are of one step; the notes say how many steps of a seed, and tokens, that is in a second.
 """
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +30,7 @@ import torch
 from outlast.bench.figure import draw, seeds_of
 from outlast.bench.graphs import busy, captured
 from outlast.bench.mps import shared
-from outlast.bench.plain import FULL, SMALL, Size, peer_batch, peer_step
+from outlast.bench.plain import FULL, LAYOUTS, SMALL, Size, peer_batch, peer_step
 from outlast.bench.processes import processes
 from outlast.bench.timing import Bench, Row, Side, counted, not_run
 from outlast.bench.warm import side_by_side
@@ -36,7 +39,7 @@ from outlast.train.session import precision
 from outlast.train.settings import RunSpec, Settings
 from outlast.train.step import Block
 
-__all__ = ["SECTIONS", "default", "draw", "prepare"]
+__all__ = ["LAYOUTS", "SECTIONS", "default", "draw", "prepare"]
 
 #: steps in one turn: a turn of a few is longer than what starting it costs
 STEPS = 3
@@ -55,7 +58,7 @@ class Loop:
 
     bench: Bench
     seeds: int
-    size: Size = FULL
+    size: Size
     kind: str = "auto"
     by_length: bool = False
     folder: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
@@ -138,7 +141,7 @@ def _with_memory(bench: Bench, make: Callable[[], Loop]) -> tuple[Loop | str, fl
 
 
 def _group(
-    bench: Bench, section: str, kind: str, group: Sequence[int], told: set[int], size: Size = FULL
+    bench: Bench, section: str, kind: str, group: Sequence[int], told: set[int], size: Size
 ) -> None:
     """Steps of several numbers of seeds in turns; those in `told` are only measured against."""
     if bench.spent(section, counted(group[-1])):
@@ -161,25 +164,30 @@ def _group(
         bench.add(row)
 
 
+def laid(bench: Bench, size: Size = FULL) -> Size:
+    """A size with the layout that is asked for."""
+    return replace(size, layout=bench.layout)
+
+
 def scaling(bench: Bench) -> None:
     """A step against the number of seeds, with tf32 products."""
-    _group(bench, "scaling", "auto", FIRST, set())
+    _group(bench, "scaling", "auto", FIRST, set(), laid(bench))
 
 
 def between(bench: Bench) -> None:
     """The same for the numbers of seeds between those."""
-    _group(bench, "scaling", "auto", (1, *BETWEEN), {1})
+    _group(bench, "scaling", "auto", (1, *BETWEEN), {1}, laid(bench))
 
 
 def large(bench: Bench) -> None:
     """The same for the most seeds, each beside one seed."""
     for seeds in MOST:
-        _group(bench, "scaling", "auto", (1, seeds), {1})
+        _group(bench, "scaling", "auto", (1, seeds), {1}, laid(bench))
 
 
 def half(bench: Bench) -> None:
     """The same with products and activations in bfloat16."""
-    _group(bench, "bf16", "bf16", (1, 8, MANY), set())
+    _group(bench, "bf16", "bf16", (1, 8, MANY), set(), laid(bench))
 
 
 def _times(count: int, side: Side) -> Side:
@@ -215,7 +223,7 @@ def _peers(bench: Bench, section: str, seeds: int, size: Size) -> None:
 
 def peers(bench: Bench) -> None:
     """One seed at a time in plain torch, eagerly and as a CUDA graph."""
-    _peers(bench, "peers", MANY, FULL)
+    _peers(bench, "peers", MANY, laid(bench))
 
 
 def peer_graph(size: Size, device: torch.device) -> Side:
@@ -252,7 +260,7 @@ def mps(bench: Bench) -> None:
     """One seed in each of 16 processes that share the GPU through MPS, as CUDA graphs."""
     if bench.spent("mps", counted(PROCESSES)):
         return
-    bench.add(_processes(bench, FULL))
+    bench.add(_processes(bench, laid(bench)))
 
 
 def _shares(bench: Bench, section: str, seeds: int, size: Size) -> None:
@@ -282,7 +290,7 @@ def _shares(bench: Bench, section: str, seeds: int, size: Size) -> None:
 
 def loop(bench: Bench) -> None:
     """A block of training with all that belongs to it: data, plan, the host's look; idle time."""
-    _shares(bench, "loop", MANY, FULL)
+    _shares(bench, "loop", MANY, laid(bench))
 
 
 def _by_length(bench: Bench, section: str, kind: str, seeds: int, size: Size) -> None:
@@ -306,17 +314,17 @@ def _by_length(bench: Bench, section: str, kind: str, seeds: int, size: Size) ->
 
 def lengths(bench: Bench) -> None:
     """A block whose steps have as many tokens as their own sequences need, and as all do."""
-    _by_length(bench, "lengths", "bf16", MANY, FULL)
+    _by_length(bench, "lengths", "bf16", MANY, laid(bench))
 
 
 def cpu(bench: Bench) -> None:
     """A small model on the CPU: seeds together, against one at a time, and a whole block."""
-    small = bench.on_cpu()
-    _group(small, "cpu", "auto", (1, 2, 8), set(), SMALL)
-    _peers(small, "cpu peers", 8, SMALL)
+    small, size = bench.on_cpu(), laid(bench, SMALL)
+    _group(small, "cpu", "auto", (1, 2, 8), set(), size)
+    _peers(small, "cpu peers", 8, size)
     if bench.repeats > 2:
-        _shares(small, "cpu loop", 8, SMALL)
-        _by_length(small, "cpu lengths", "auto", 8, SMALL)
+        _shares(small, "cpu loop", 8, size)
+        _by_length(small, "cpu lengths", "auto", 8, size)
 
 
 def prepare(bench: Bench, sections: Sequence[str]) -> None:

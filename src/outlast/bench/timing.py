@@ -53,6 +53,8 @@ class Bench:
     say: Callable[[str], None] = lambda text: None
     #: the folder of a trained run, for what measures one
     run: Path | None = None
+    #: of the hybrid, for what measures one
+    layout: str = "serial"
     rows: list[Row] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from typing import Any
+
+from outlast.train.container import cores
 
 #: more processes than this hold more of the device than they save in time
 MOST = 12
@@ -18,7 +19,7 @@ def side_by_side(work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], seco
     Nothing of it goes on after the return, beside what is timed then. Failures are not reported
     here: the same work fails again, and is reported, when it is timed.
     """
-    workers = min(len(jobs), os.cpu_count() or 1, MOST)
+    workers = min(len(jobs), cores(), MOST)
     if workers < 2:
         return
     others = multiprocessing.active_children()

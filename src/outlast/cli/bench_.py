@@ -16,6 +16,7 @@ def main(
     device: str = "auto",
     out: Path | None = None,
     run: Path | None = None,
+    layout: str | None = None,
 ) -> None:
     """Time something beside its peers, with the error of a result beside its time.
 
@@ -29,6 +30,8 @@ def main(
         device: auto, cpu, cuda, cuda:1 ...
         out: A JSON file for the numbers; where a bench has a figure, it lies beside as PNG.
         run: The folder of a trained run, for the section `trained` of tra.
+        layout: Of the hybrid in seeds: serial (lstm > attention > mlp), also if none is given, or
+            parallel (lstm | attention > mlp).
     """
     import torch
 
@@ -41,8 +44,12 @@ def main(
     module = bench_module(name)
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise bad_value("out", out, "a file in a folder that is there")
+    layouts: dict[str, str] = getattr(module, "LAYOUTS", {})
+    if layout is not None and layout not in layouts:
+        raise bad_value("layout", layout, " | ".join(layouts) or f"none for {name}")
+    layout = layout or next(iter(layouts), "")
     where = pick_device(device)
-    bench = Bench(where, budget, repeats, _say, run)
+    bench = Bench(where, budget, repeats, _say, run, layout)
     chosen = sections or module.default(where)
     able = getattr(module, "ON_CPU", module.default(where))
     for section in chosen:
@@ -53,9 +60,12 @@ def main(
             raise bad_value("sections", section, accepted)
     card = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
     facts = {"bench": name, "device": card, "torch": torch.__version__, "repeats": repeats}
+    facts |= {"layout": layout} if layout else {}
+    model = f"{layout}: {layouts[layout]}" if layout else ""
     trial = f" (for trying out, not for a record: fewer than {REPEATS} turns)"
     note = trial if repeats < REPEATS else ""
-    _say(f"outlast bench {name}: {card}, torch {torch.__version__}, median of {repeats}{note}")
+    what = f"{name} ({model})" if model else name
+    _say(f"outlast bench {what}: {card}, torch {torch.__version__}, median of {repeats}{note}")
     if where.type == "cuda":
         module.prepare(bench, chosen)
     for section in chosen:
@@ -67,7 +77,7 @@ def main(
         if where.type == "cuda":
             torch.cuda.empty_cache()
     if out is not None and hasattr(module, "draw"):
-        module.draw(bench.rows, out.with_suffix(".png"))
+        module.draw(bench.rows, out.with_suffix(".png"), model)
 
 
 def _say(text: str) -> None:

@@ -8,7 +8,6 @@ def main() -> None:
 
     Example: outlast doctor
     """
-    import os
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
@@ -19,6 +18,7 @@ def main() -> None:
     from outlast.cli.common import console
     from outlast.kernels import libraries
     from outlast.kernels.choosing import has_triton
+    from outlast.train.container import cores
 
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_row("outlast", __version__)
@@ -29,7 +29,7 @@ def main() -> None:
             table.add_row(name, version(name))
         except PackageNotFoundError:
             table.add_row(name, "not installed")
-    table.add_row("cpu", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()}")
+    table.add_row("cpu", f"{cores()} cores to use, torch has {torch.get_num_threads()} threads")
     cuda = torch.cuda.is_available()
     for index in range(torch.cuda.device_count() if cuda else 0):
         card = torch.cuda.get_device_properties(index)

@@ -49,8 +49,6 @@ def main(
         overwrite: Start anew where an arm is already there.
         dry: Only say what would be run.
     """
-    from torch import get_num_threads
-
     from outlast.cli import FAILED, STOPPED
     from outlast.cli.common import console, read_seeds
     from outlast.cli.progress import progress
@@ -60,6 +58,7 @@ def main(
     from outlast.runs import STUDY, write_json
     from outlast.specs import Spec
     from outlast.studies.runner import News, run_study, unfinished_arms
+    from outlast.train.crew import usable_threads
     from outlast.train.session import pick_device
 
     spec = Spec(study, (), (("scale", scale),))
@@ -68,7 +67,7 @@ def main(
         arms, read_seeds(seeds) if seeds else None, steps=steps, precision=precision
     )
     where = pick_device(device)
-    count = workers if workers is not None else (4 if where.type == "cuda" else get_num_threads())
+    count = workers if workers is not None else (4 if where.type == "cuda" else usable_threads())
     if count < 1:
         raise bad_value("workers", count, "a whole number >= 1")
     console.print(f"[bold]{made.title}[/bold] ({made.scale})\n{made.question}\n")
@@ -122,15 +121,19 @@ def main(
 def _show_arms(chosen: list[Arm]) -> None:
     from rich.table import Table
 
-    from outlast.api import model
     from outlast.cli.common import console
+    from outlast.errors import SpecError
+    from outlast.train.session import canonical, describe
 
     table, counts = Table(box=None, pad_edge=False), ("parameters", "steps", "seeds")
     for name in ("arm", "model", "method", "parameters", "steps", "seeds"):
         table.add_column(name, overflow="fold", justify="right" if name in counts else "left")
     for arm in chosen:
         run = arm.run
-        size = model(run.model, run.task).size
+        try:  # all that would be wrong with it when it is begun
+            size = describe(canonical(run))["parameters"]
+        except SpecError as error:
+            raise SpecError(f"arm {arm.name}: {error}") from None
         table.add_row(
             arm.name,
             run.model,

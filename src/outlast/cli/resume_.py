@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -14,11 +14,14 @@ def main(
     seeds: str | None = None,
     out: Path | None = None,
     device: str = "auto",
+    together: int | None = None,
+    processes: int | None = None,
 ) -> int:
     """Go on with a run that was stopped or killed; the result is the same as if it had not been.
 
-    Several runs of one model, task and batch are trained together, as are those of a grid. With
-    --seeds some seeds of a run go on as a run of their own, and the run itself is left as it is.
+    Several runs of one model, task and batch are trained together, as are those of a grid; of a
+    folder with several grids in it, one after the other. With --seeds some seeds of a run go on as
+    a run of their own, and the run itself is left as it is.
 
     Example: outlast resume runs/parity
 
@@ -28,21 +31,28 @@ def main(
         seeds: Seeds to go on with, such as 0,3; needs --out.
         out: The run folder to make for those seeds.
         device: auto, cpu, cuda, cuda:1 ...
+        together: Seeds stepped at once from here on, as for train; by default as the run was told.
+        processes: Processes on the CPU, likewise. Either changes the result by rounding alone.
     """
     from outlast.cli.common import read_seeds
     from outlast.cli.running import train_and_test
     from outlast.errors import bad_value
-    from outlast.runs import run_folders
+    from outlast.runs import packs_of, run_folders
     from outlast.train.session import pick_device
+    from outlast.train.settings import Settings
     from outlast.train.subset import take_seeds
 
+    asked: dict[str, Any] = {"together": together, "processes": processes}
+    told = {name: number for name, number in asked.items() if number is not None}
+    Settings(**told)  # a bad number is an error before a folder is made
     where = pick_device(device)
     named = (folder, *beside)
     folders, given = [run for f in named for run in run_folders(f)], " ".join(map(str, named))
     if len({f.resolve() for f in folders}) < len(folders):
         raise bad_value("folder", given, "different run folders")
     if seeds is None and out is None:
-        return train_and_test(folders, where, named)
+        packs = [folders] if beside else packs_of(folders)
+        return train_and_test(packs, where, named, **told)
     if len(folders) > 1:
         raise bad_value("folder", given, "one run folder, where --seeds and --out are given")
     if seeds is None:
@@ -50,4 +60,4 @@ def main(
     if out is None:
         raise bad_value("out", "none", f"a new folder for --seeds {seeds}")
     take_seeds(folder, read_seeds(seeds), out)
-    return train_and_test([out], where, [out])
+    return train_and_test([[out]], where, [out], **told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,40 +14,40 @@ from outlast.cli.common import accuracy_table, console
 from outlast.cli.progress import progress
 from outlast.errors import TrainingError
 from outlast.evaluate.run import evaluate_run
-from outlast.runs import read_run
-from outlast.train.session import go_on_together
+from outlast.runs import RESULTS, read_run
+from outlast.train.session import go_on_together, tested
 
 
-def train_and_test(folders: Sequence[Path], device: torch.device, named: Sequence[Path]) -> int:
-    """Go on with runs, together if there are several, until each is trained and tested.
+def train_and_test(
+    packs: Sequence[Sequence[Path]], device: torch.device, named: Sequence[Path], **told: Any
+) -> int:
+    """Go on with runs, those of a pack together, until each is trained and tested.
 
-    `named` is what to name to get at all of them: their folders, or the one of a grid.
+    `named` is what to name to get at all of them: their folders, or the one of a grid;
+    `told` is how they are to be stepped, as `go_on_together` has it.
     """
-    record, names = read_run(folders[0]), _names(folders)
-    console.print(
-        f"{record['model']}  ({record['parameters']:,} parameters)\non {record['task']}, "
-        f"{_seeds(names)}, {device}",
-        markup=False,
-        soft_wrap=True,
-    )
-    with progress(console) as show:
-        ended, failures = go_on_together(
-            folders,
-            device,
-            lambda folder, report: show(names[folder], report),
-            lambda words: console.print(words, markup=False, soft_wrap=True),
-        )
-    if not ended:
-        console.print(
-            f"saved; go on with: {_command('resume', named)}", markup=False, soft_wrap=True
-        )
-        return STOPPED
+    folders = [folder for pack in packs for folder in pack]
+    names = _names(folders)
+    failures: list[TrainingError | None] = []
+    for pack in packs:
+        ended, found = _train(pack, device, names, told)
+        if not ended:
+            console.print(
+                f"saved; go on with: {_command('resume', named)}", markup=False, soft_wrap=True
+            )
+            return STOPPED
+        failures += found
     for folder in folders:
         if len(folders) > 1:
             console.print(f"\n{names[folder]}", markup=False, soft_wrap=True)
-        show_results(folder, evaluate_run(folder, device=device))
-    found = zip(names.values(), failures, strict=True)
-    diverged = {name: failure for name, failure in found if failure is not None}
+        if tested(folder):  # it was at its end before: training drops results of what it changes
+            again = _command("eval", [folder])
+            words = f"finished and tested: {folder / RESULTS} (to test it again: {again})"
+            console.print(words, markup=False, soft_wrap=True)
+        else:
+            show_results(folder, evaluate_run(folder, device=device))
+    ends = zip(names.values(), failures, strict=True)
+    diverged = {name: failure for name, failure in ends if failure is not None}
     if len(diverged) == len(folders):
         raise TrainingError("\n".join(map(str, diverged.values())))
     if len(folders) > 1:
@@ -55,6 +56,27 @@ def train_and_test(folders: Sequence[Path], device: torch.device, named: Sequenc
     for name, failure in diverged.items():
         console.print(f"diverged: {name}: {failure}", markup=False, soft_wrap=True)
     return 0
+
+
+def _train(
+    pack: Sequence[Path], device: torch.device, names: dict[Path, str], told: dict[str, Any]
+) -> tuple[bool, list[TrainingError | None]]:
+    """Train the runs of a pack together, as `go_on_together` does, with progress."""
+    record = read_run(pack[0])
+    console.print(
+        f"{record['model']}  ({record['parameters']:,} parameters)\non {record['task']}, "
+        f"{_seeds({folder: names[folder] for folder in pack})}, {device}",
+        markup=False,
+        soft_wrap=True,
+    )
+    with progress(console) as show:
+        return go_on_together(
+            pack,
+            device,
+            lambda folder, report: show(names[folder], report),
+            lambda words: console.print(words, markup=False, soft_wrap=True),
+            **told,
+        )
 
 
 def _command(verb: str, folders: Sequence[Path]) -> str:

@@ -51,4 +51,4 @@ def main(
     # their records say which runs they were begun with, for resume to put them in the same order
     together = {"pack": [folder.name for _, folder in runs]} if grid else {}
     begin_all(runs, where, overwrite, **together)
-    return train_and_test([folder for _, folder in runs], where, [out])
+    return train_and_test([[folder for _, folder in runs]], where, [out])

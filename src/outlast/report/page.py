@@ -23,6 +23,7 @@ from outlast.report.load import Study, read
 from outlast.report.markdown import study_markdown
 from outlast.report.plots import accuracy_figure
 from outlast.report.sheet import NARROW, WIDE, Form, grouped
+from outlast.report.strips import strip_figure
 from outlast.report.style import inline, png, svg
 from outlast.runs import write_bytes, write_text
 
@@ -126,6 +127,13 @@ def _pictures(digests: list[Digest], out: Path, prefix: str) -> dict[str, Pictur
             "seeds. Band: 95 % interval of the mean. Thin: each seed. Striped: arms that lie on "
             "each other.",
             lambda form: accuracy_figure(digests, ["joint"], form),
+        ),
+        (
+            "seeds",
+            "Seed by seed",
+            "The same share at some lengths. Each dot is a seed, the stroke their mean; at the "
+            "right, how many seeds reach 90 %.",
+            lambda form: strip_figure(digests, form),
         ),
         (
             "parts",

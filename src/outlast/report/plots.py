@@ -74,13 +74,15 @@ def _part_title(group: Group, part: str) -> str:
 def _draw(
     ax: Axes, group: Group, variant: str | None, part: str, ladder_of: list[float], page: Sheet
 ) -> None:
-    _length_axis(ax, ladder_of, small=len(page.axes) > 1 or page.form.columns == 1)
+    found = [(arm, arm.digest.ladder(variant)) for arm in group.arms]
+    arms = [(arm, ladder) for arm, ladder in found if ladder]
+    tested = sorted({r.multiple for _, own in arms for r in own.rungs if part in r.exact})
+    small = len(page.axes) > 1 or page.form.columns == 1
+    _length_axis(ax, ladder_of, tested, small)
     accuracy_axis(ax)
     trained = (ax.get_xlim()[0], 1.0)
     for chance in _chances(group, variant, part):  # a longer sequence may ask for more answers
         ax.plot(trained, [chance] * 2, color=INK, linewidth=1, linestyle=(0, (1, 2)), zorder=1.5)
-    found = [(arm, arm.digest.ladder(variant)) for arm in group.arms]
-    arms = [(arm, ladder) for arm, ladder in found if ladder]
     for arm, ladder in arms:
         _seeds(ax, arm, ladder, part)
     draw_curves(ax, [_mean(ax, arm, ladder, part) for arm, ladder in arms], SAME, clip=False)
@@ -213,8 +215,11 @@ def accuracy_axis(ax: Axes) -> None:
     ax.spines["left"].set_visible(False)
 
 
-def _length_axis(ax: Axes, multiples: list[float], small: bool) -> None:
-    """Multiples of the training length: logarithmic once they span much; the range trained on."""
+def _length_axis(ax: Axes, multiples: list[float], tested: list[float], small: bool) -> None:
+    """Multiples of the training length: logarithmic once they span much; the range trained on.
+
+    All panels have one scale, and each has ticks where its arms were tested.
+    """
     low, high = min([*multiples, 1.0]), max([*multiples, 1.0])
     log = high / max(low, 1e-9) >= 8 and low > 0
     if log:
@@ -227,7 +232,7 @@ def _length_axis(ax: Axes, multiples: list[float], small: bool) -> None:
     place = math.log if log else float
     room = (place(end) - place(max(start, 1e-9) if log else start)) * (0.1 if small else 0.05)
     ticks: list[float] = []
-    for m in [m for m in (1.0, high) if m in multiples] + multiples:
+    for m in [m for m in (1.0, *tested[-1:]) if m in tested] + tested:
         if all(abs(place(m) - place(t)) >= room for t in ticks):
             ticks.append(m)
     ax.set_xticks(ticks, [times(m) for m in ticks])

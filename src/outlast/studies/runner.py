@@ -27,6 +27,7 @@ import torch
 from outlast.errors import OutlastError, RunFolderError, TrainingError
 from outlast.runs import RUN, read_run
 from outlast.studies.base import Arm, Study
+from outlast.train.crew import usable_threads
 from outlast.train.rows import alike
 from outlast.train.session import (
     begin_all,
@@ -125,7 +126,7 @@ def run_study(
     context = multiprocessing.get_context("spawn")
     running: dict[str, _Worker] = {}
     beside = max(1, min(workers, len(waiting)))
-    threads = max(1, torch.get_num_threads() // beside)
+    threads = max(1, usable_threads() // beside)
     job = Job(
         device,
         threads,
@@ -248,8 +249,6 @@ def _pass_on(running: dict[str, _Worker]) -> None:
 
 def _work(pack: Pack, job: Job, mouth: Connection) -> None:
     """The life of one process: begin or go on, then evaluate."""
-    import torch
-
     from outlast.evaluate.run import evaluate_run
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on as SIGTERM

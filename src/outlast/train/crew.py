@@ -28,6 +28,7 @@ from torch import Tensor
 
 from outlast.errors import TrainingError, short_of_memory
 from outlast.tasks import Batch
+from outlast.train.container import cores
 from outlast.train.data import rows_of
 from outlast.train.plan import Plan
 from outlast.train.rows import Rows
@@ -216,6 +217,11 @@ class Crew:
         for hand in self.hands:
             hand.close()
         self.hands = []
+
+
+def usable_threads() -> int:
+    """Threads of torch that may run at the same time."""
+    return min(torch.get_num_threads(), cores())
 
 
 def wanted(runs: Sequence[RunSpec], device: torch.device, threads: int) -> int:

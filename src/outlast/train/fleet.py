@@ -34,9 +34,9 @@ from outlast.errors import TrainingError, short_of_memory
 from outlast.evaluate.ladder import evaluate_stack
 from outlast.streams import stream
 from outlast.tasks import Batch
-from outlast.train.crew import Crew, wanted
+from outlast.train.crew import Crew, usable_threads, wanted
 from outlast.train.data import join, rows_of
-from outlast.train.memory import DRY, Fit, even, fit
+from outlast.train.memory import DRY, Fit, at_once, even, fit
 from outlast.train.plan import Plan
 from outlast.train.rows import Rows, rows_to_step
 from outlast.train.settings import RunSpec
@@ -70,13 +70,13 @@ class Fleet:
         self.set_waves([slice(0, len(self.rows))])
 
     def close(self) -> None:
-        """End the processes that were started, if any: nothing is stepped after that."""
+        """End the processes that were started, if any: nothing is stepped until `fit` is asked."""
         if self.crew is not None:
             self.crew.close()
 
     def set_waves(self, waves: Sequence[slice]) -> None:
         """Step these of the chosen rows one after the other, or each in a process."""
-        self.most = max(wave.stop - wave.start for wave in waves)
+        self.most = at_once(waves, self.beside)
         self._build(waves)
 
     def _build(self, waves: Sequence[slice]) -> None:
@@ -94,9 +94,13 @@ class Fleet:
         self.steppers = [Stepper(part, self.task.parts, self.bf16, pool, short) for part in parts]
 
     def _even(self, most: int) -> list[slice]:
-        """Waves of the chosen rows with so many at most."""
-        beside = 1 if self.crew is None else len(self.crew.hands)
-        return even(len(self.chosen), most, beside)
+        """Waves of the chosen rows with so many at once at most."""
+        return even(len(self.chosen), most, self.beside)
+
+    @property
+    def beside(self) -> int:
+        """How many waves are stepped at the same time."""
+        return 1 if self.crew is None else len(self.crew.hands)
 
     @property
     def compact(self) -> bool:
@@ -118,12 +122,12 @@ class Fleet:
         """
         self.close()
         self.crew = None
-        runs = [t.run for t in self.trainers]
-        found = self._fit(share, wanted(runs, self.device, torch.get_num_threads()))
+        runs, threads = [t.run for t in self.trainers], usable_threads()
+        found = self._fit(share, wanted(runs, self.device, threads))
         why = found.why
         if found.processes > 1:
             try:
-                self.crew = Crew(runs, found.processes, torch.get_num_threads())
+                self.crew = Crew(runs, found.processes, threads)
             except Exception as error:  # a task of the caller's script, say, that no other has
                 found = self._fit(share, 1)
                 why = f"{found.why}; not in processes, as they do not start: {error}"
@@ -184,6 +188,8 @@ class Fleet:
 
     def block(self) -> None:
         """One block of steps of the runs that are still going; those ahead wait for the others."""
+        if not self.beside:
+            raise TrainingError("the processes that stepped seeds are ended: fit() starts others")
         clock = min(t.step for t in self.trainers if t.going)
         due = [t.going and t.step == clock for t in self.trainers]
         self.choose(clock)
@@ -218,13 +224,12 @@ class Fleet:
                 metrics[:, list(self.chosen)] = torch.cat(given, 1)
                 return metrics
             except (MemoryError, RuntimeError) as error:
-                largest = max(at.stop - at.start for at in self.waves)
-                if largest == 1 or not short_of_memory(error):
+                if at_once(self.waves, 1) == 1 or not short_of_memory(error):
                     raise
             # only now: the error holds on to what the step had made, the old waves to their graphs
             self.steppers = []
             self.rows.put_back(before)
-            self.set_waves(self._even(largest // 2))
+            self.set_waves(self._even(at_once(self.waves, self.beside) // 2))
             log.info("memory is short: seeds in %d waves from here on", len(self.waves))
 
     def _run_all(self, data: Batch, plan: Plan) -> list[Tensor]:

@@ -13,11 +13,10 @@ same to float32 rounding only; the setting `together` fixes them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -27,6 +26,7 @@ from outlast.errors import TrainingError, short_of_memory
 from outlast.kernels.loss import part_losses
 from outlast.methods.base import PATHWAYS
 from outlast.tasks import IGNORE, Batch
+from outlast.train.container import CONTAINER, SYSTEM, memory_left
 from outlast.train.rows import Rows
 
 #: the most rows of a dry step; as with many, so that kernels are not made for it alone
@@ -42,8 +42,6 @@ MOVED = 3
 GIB = 2**30
 #: what a process takes for itself, before it steps any row: mostly torch
 OWN = 0.3 * GIB
-#: where Linux tells of its memory, and of a container's
-SYSTEM, CONTAINER = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -59,11 +57,17 @@ class Fit:
 
 
 def even(rows: int, most: int, beside: int = 1) -> list[slice]:
-    """The fewest waves of at most `most` rows, as even as can be; `beside` at a time, if it can."""
-    turns = -(-rows // (max(1, most) * beside))
+    """Waves as even as can be, `beside` at a time, in the fewest turns of at most `most` rows."""
+    turns = -(-rows // max(1, most))
     count = min(rows, turns * beside)
     ends = [round(rows * i / count) for i in range(count + 1)]
     return [slice(a, b) for a, b in pairwise(ends)]
+
+
+def at_once(waves: Sequence[slice], beside: int) -> int:
+    """The most rows that are stepped at the same time, with so many waves at a time."""
+    sizes = [wave.stop - wave.start for wave in waves]
+    return max(sum(sizes[turn : turn + beside]) for turn in range(0, len(sizes), beside))
 
 
 def fit(
@@ -135,11 +139,12 @@ def _each(rows: Rows, data: Batch, parts: int, bf16: bool, drawn: bool) -> float
 
 def _told(rows: int, most: int, why: str, processes: int = 1) -> Fit:
     processes = min(processes, most, rows)
-    waves = even(rows, most // processes, processes)
-    largest = max(w.stop - w.start for w in waves)
+    waves = even(rows, most, processes)
+    largest, most = at_once(waves, 1), at_once(waves, processes)
     how = "at once" if processes == 1 else f"in {processes} processes"
     if len(waves) > processes:
-        how = f"{'' if processes == 1 else how + ', '}in {len(waves)} waves of {largest} at most"
+        first = "" if processes == 1 else f"{how}, {most} at once, "
+        how = f"{first}in {len(waves)} waves of {largest} at most"
     return Fit(waves, f"{_seeds(rows)} {how} ({why})", processes)
 
 
@@ -202,7 +207,7 @@ def free_memory(device: torch.device) -> float:
         free, _ = torch.cuda.mem_get_info(device)
         idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return float(free + idle)
-    told = [room for room in (_available(), _left_in_container()) if room is not None]
+    told = [room for room in (_available(), memory_left(SYSTEM, CONTAINER)) if room is not None]
     if told:
         return min(told)
     # not told on this system: half of all there is
@@ -216,15 +221,4 @@ def _available() -> float | None:
             name, _, rest = line.partition(":")
             if name == "MemAvailable":
                 return float(rest.split()[0]) * 1024
-    return None
-
-
-def _left_in_container() -> float | None:
-    """What the limit of a container leaves, if there is one (version 2 of control groups)."""
-    with suppress(OSError, ValueError):
-        limit = float((CONTAINER / "memory.max").read_text())  # "max" is no number: no limit
-        used = float((CONTAINER / "memory.current").read_text())
-        lines = (CONTAINER / "memory.stat").read_text().splitlines()
-        dropped = sum(float(x.split()[1]) for x in lines if x.startswith("inactive_file "))
-        return max(0.0, limit - used + dropped)
     return None

@@ -183,14 +183,16 @@ def go_on_together(
     watch: Callable[[Path, Progress], None] | None = None,
     say: Callable[[str], None] = log.info,
     share: float = 1.0,
+    **told: Any,
 ) -> tuple[bool, list[TrainingError | None]]:
     """Train runs as one, each from where it stands; False if a signal asked to save and leave.
 
     A run whose every seed has diverged does not stop the others; its error is told beside, also if
     it was so before. `say` is told how many seeds are trained at once and why; `share` is the share
-    of the device that is ours.
+    of the device that is ours; `told` are `together` and `processes`, if other than on record.
     """
-    runs = [RunSpec.read(read_run(folder)) for folder in folders]
+    own = [RunSpec.read(read_run(folder)) for folder in folders]
+    runs = [replace(run, settings=replace(run.settings, **told)) for run in own]
     keep_freed_memory()
     with contextlib.ExitStack() as held:
         for folder in folders:

@@ -49,8 +49,8 @@ class Settings:
     by_length: bool = False
     #: seeds stepped at once, the others in waves (0: as many as fit in memory)
     together: int = 0
-    #: on the CPU, processes that step the seeds side by side (0: as many as torch has threads,
-    #: where that pays; 1: all seeds in this process)
+    #: on the CPU, processes that step the seeds side by side (0: as many as torch has threads
+    #: and the process cores, where that pays; 1: all seeds in this process)
     processes: int = 0
 
     def __post_init__(self) -> None:
