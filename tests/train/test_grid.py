@@ -98,6 +98,7 @@ def test_what_is_in_a_value_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch)
         (["rl=0.1,0.2"], "grid=rl=0.1,0.2: expected a setting that may differ.*mean 'lr'"),
         (["batch=8,16"], "grid=batch=8,16: expected a setting that may differ"),
         (["lr=0.1", "lr=0.2"], "grid=lr=0.1 lr=0.2: expected each setting once"),
+        (["clip=1", "lr=0.1", "lr=0.2"], "expected each setting once, .* values: lr is twice"),
         (["lr=0.001,1e-3"], "grid=lr=0.001,1e-3: expected different values: lr=1e-3 is twice"),
         (["lr=fast,0.1"], "settings: lr=fast: expected a number"),
         (["lr=0,0.1"], "lr=0.*: expected a number > 0"),
@@ -152,6 +153,20 @@ def test_a_grid_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (out / "lr=0.003").exists()
     folders = [str(out / "lr=0.001"), str(out / "lr=0.002")]
     assert main(["resume", *folders, "--device", "cpu"]) == 0
+
+
+def test_a_grid_may_be_given_in_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "grid"
+    command = [*SMALL, "--out", str(out), "--grid", "lr=0.001"]
+    assert main([*command, "--grid", "lr=0.002", "clip=1"]) == MISTAKE
+    assert "grid=lr=0.001 lr=0.002 clip=1: expected each setting once" in capsys.readouterr().err
+    assert main([*command, "--grid"]) == MISTAKE
+    assert "grid=: expected settings and their values" in capsys.readouterr().err
+    assert not out.exists()
+    assert main([*command, "--grid", "weight_decay=0,0.1", "clip=1"]) == 0
+    assert {path.name for path in run_folders(out)} == {
+        "lr=0.001,weight_decay=0,clip=1", "lr=0.001,weight_decay=0.1,clip=1",
+    }  # fmt: skip
 
 
 def test_a_value_that_diverges_is_listed_and_the_others_are_sound(

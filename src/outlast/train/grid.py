@@ -37,8 +37,10 @@ def spread(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, 
         return [(run, out)]
     read = [_axis(text) for text in axes]
     names = [name for name, _ in read]
-    if len(set(names)) < len(names):
-        raise bad_value("grid", " ".join(axes), "each setting once, with all its values")
+    again = [name for name in names if names.count(name) > 1]
+    if again:
+        accepted = f"each setting once, with all its values: {again[0]} is twice"
+        raise bad_value("grid", " ".join(axes), accepted)
     if (out / RUN).exists():
         raise bad_value("out", out, "a folder that is no run itself, for the runs of a grid")
     if METHOD in names and run.methods:
