@@ -123,6 +123,7 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("bench", "tra", "--sections", "speed"), r"sections=speed: expected forward"),
     (("bench", "tra", "--out", "no/dir/x.json"), r"out=no/dir/x.json: expected a file in a folder"),
     (("bench", "tra", "--out", "run"), r"out=run: expected a file in a folder"),
+    (("bench", "seeds", "--out", "x.png"), r"out=x.png: expected .* its name ending in .json"),
     (("bench", "seeds", "--layout", "flat"), r"layout=flat: expected serial \| parallel"),
     (("bench", "lstm", "--layout", "serial"), r"layout=serial: expected none for lstm"),
     (("bench", "tra", "--budget", "0"), r"budget=0.0: expected seconds > 0"),

@@ -28,7 +28,7 @@ def main(
         budget: Seconds after which nothing new is begun.
         repeats: Turns of each side; the median is shown. Fewer than 20 are for trying out.
         device: auto, cpu, cuda, cuda:1 ...
-        out: A JSON file for the numbers; where a bench has a figure, it lies beside as PNG.
+        out: A .json file for the numbers; where a bench has a figure, it lies beside as PNG.
         run: The folder of a trained run, for the section `trained` of tra.
         layout: Of the hybrid in seeds: serial (lstm > attention > mlp), also if none is given, or
             parallel (lstm | attention > mlp).
@@ -42,8 +42,8 @@ def main(
     from outlast.train.session import pick_device
 
     module = bench_module(name)
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise bad_value("out", out, "a file in a folder that is there")
+    if out is not None and (out.is_dir() or not out.parent.is_dir() or out.suffix != ".json"):
+        raise bad_value("out", out, "a file in a folder that is there, its name ending in .json")
     layouts: dict[str, str] = getattr(module, "LAYOUTS", {})
     if layout is not None and layout not in layouts:
         raise bad_value("layout", layout, " | ".join(layouts) or f"none for {name}")
