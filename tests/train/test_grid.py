@@ -360,3 +360,23 @@ def test_a_grid_does_not_hide_in_a_run(tmp_path: Path) -> None:
     begin(tiny(), tmp_path / "run", CPU)
     with pytest.raises(OutlastError, match=r"out=.*run: expected a folder that is no run itself"):
         spread(tiny(), ["lr=0.001,0.002"], tmp_path / "run")
+
+
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+def test_nor_is_a_run_begun_over_a_grid_or_a_study(
+    tmp_path: Path, overwrite: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(tiny(), tmp_path / "grid" / "lr=0.001", CPU)
+    write_json(tmp_path / "study" / STUDY, {"format": 1})
+    for name, what in (("grid", "other runs, such as lr=0.001"), ("study", "a study")):
+        before = sorted(tmp_path.rglob("*"))
+        assert main([*SMALL, "--out", str(tmp_path / name), *overwrite]) == MISTAKE
+        assert f"{name} holds {what}; a run would hide it" in capsys.readouterr().err
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_with_others_in_its_folder_is_still_replaced(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "some"):
+        begin(tiny(), folder, CPU)
+    begin(tiny(seeds=(5,)), tmp_path, CPU, overwrite=True)
+    assert read_run(tmp_path)["seeds"] == [5]
