@@ -37,13 +37,13 @@ def main(
 
     from outlast.bench import bench_module
     from outlast.bench.timing import REPEATS, Bench
+    from outlast.cli.common import check_out
     from outlast.errors import bad_value
     from outlast.runs import write_json
     from outlast.train.session import pick_device
 
     module = bench_module(name)
-    if out is not None and (out.is_dir() or not out.parent.is_dir() or out.suffix != ".json"):
-        raise bad_value("out", out, "a file in a folder that is there, its name ending in .json")
+    check_out(out)
     layouts: dict[str, str] = getattr(module, "LAYOUTS", {})
     if layout is not None and layout not in layouts:
         raise bad_value("layout", layout, " | ".join(layouts) or f"none for {name}")
