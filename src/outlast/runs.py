@@ -126,13 +126,19 @@ def grid_runs(folder: Path) -> list[Path]:
 
 
 def packs_of(folders: Iterable[Path]) -> list[list[Path]]:
-    """Runs with those they were begun with, in that order: a folder may hold several grids."""
+    """Runs with those they were begun with, in that order: a folder may hold several grids.
+
+    One that its own record does not name there stands alone: it was copied or renamed.
+    """
     found: dict[tuple[str, ...], list[Path]] = {}
     for folder in folders:
         pack = read_run(folder).get("pack")
-        found.setdefault(tuple(pack) if isinstance(pack, list) else (), []).append(folder)
+        key = tuple(pack) if isinstance(pack, list) else ()
+        if key and folder.name not in key:
+            key = (folder.name,)
+        found.setdefault(key, []).append(folder)
     return [
-        sorted(own, key=lambda folder: pack.index(folder.name) if folder.name in pack else -1)
+        sorted(own, key=lambda folder: pack.index(folder.name) if pack else -1)
         for pack, own in found.items()
     ]
 

@@ -57,5 +57,5 @@ def take_seeds(folder: Path, seeds: Sequence[int], out: Path) -> None:
             state["run"]["seeds"] = list(chosen)
             state |= {name: [state[name][row] for row in rows] for name in BY_SEED}
             save_checkpoint(out, {name: table[rows] for name, table in tensors.items()}, state)
-        # the record comes last: without it a folder is not taken for a run
-        write_json(out / RUN, record | {"seeds": list(chosen)})
+        # the record comes last: without it a folder is not taken for a run; it is in no other pack
+        write_json(out / RUN, record | {"seeds": list(chosen), "pack": [out.name]})
