@@ -22,7 +22,7 @@ from outlast.runs import (
     run_folders,
     write_json,
 )
-from outlast.train.checkpoint import load_checkpoint
+from outlast.train.checkpoint import load_checkpoint, save_checkpoint
 from outlast.train.session import begin, begin_all, go_on
 from outlast.train.settings import RunSpec
 from outlast.train.subset import take_seeds
@@ -133,6 +133,15 @@ def test_seeds_that_are_not_there(tmp_path: Path, seeds: tuple[int, ...], messag
     with pytest.raises(OutlastError, match=message):
         take_seeds(tmp_path / "whole", seeds, tmp_path / "some")
     assert not (tmp_path / "some").exists()
+
+
+def test_a_checkpoint_from_before_it_named_its_run(tmp_path: Path) -> None:
+    whole = stopped(tmp_path / "whole", spec())
+    tensors, state = load_checkpoint(whole)
+    save_checkpoint(whole, tensors, {n: value for n, value in state.items() if n != "run"})
+    take_seeds(whole, (7, 3), tmp_path / "some")
+    assert load_checkpoint(tmp_path / "some")[1]["run"] == {"seeds": [7, 3]}
+    assert go_on(tmp_path / "some", CPU)
 
 
 def test_beside_the_runs_of_a_grid_they_stay_a_run_of_their_own(tmp_path: Path) -> None:
