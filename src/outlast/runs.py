@@ -202,7 +202,8 @@ def locked(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # who it is matters only to a reader; the lock holds on a full disk
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), f"process {os.getpid()}".encode())
-        for name in (RUN, METRICS, CHECKPOINT):  # what a process killed while writing left behind
+        # what a process killed while writing left behind
+        for name in (RUN, METRICS, CHECKPOINT, RESULTS):
             for left in folder.glob(f".{name}.*"):
                 left.unlink(missing_ok=True)
         yield
