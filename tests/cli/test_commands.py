@@ -129,6 +129,8 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("bench", "seeds", "--out", "x.png"), r"out=x.png: expected .* its name ending in .json"),
     (("bench", "seeds", "--layout", "flat"), r"layout=flat: expected serial \| parallel"),
     (("bench", "lstm", "--layout", "serial"), r"layout=serial: expected none for lstm"),
+    (("bench", "lstm", "--run", "run"), r"run=run: expected none for lstm"),
+    (("bench", "tra", "--run", "run"), r"run=run: expected none without --sections trained"),
     (("bench", "tra", "--budget", "0"), r"budget=0.0: expected seconds > 0"),
     (("show", "compsite"), r"there is nothing called 'compsite'; did you mean 'composite'\?"),
     (("show", "lstm > mpl"), r"there is no mixer or preset 'mpl'"),

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import tyro
 
+#: the section that needs a run
+TRAINED = "trained"
+
 
 def main(
     name: Annotated[str, tyro.conf.Positional],
@@ -58,6 +61,9 @@ def main(
         if where.type != "cuda" and section not in able:
             accepted = f"{' | '.join(able)} where there is no CUDA device"
             raise bad_value("sections", section, accepted)
+    if run is not None and TRAINED not in chosen:
+        asked = f"none without --sections {TRAINED}"
+        raise bad_value("run", run, asked if TRAINED in module.SECTIONS else f"none for {name}")
     card = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
     facts = {"bench": name, "device": card, "torch": torch.__version__, "repeats": repeats}
     facts |= {"layout": layout} if layout else {}
