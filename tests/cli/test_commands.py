@@ -213,9 +213,18 @@ def test_seeds(text: str, seeds: tuple[int, ...]) -> None:
     assert read_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "3-1", "1,,2", "1.5", "1 2"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "1-", "-1", "3-1", "1,,2", "1.5", "1 2", "٣", "0-٣", "9" * 5000]
+)
 def test_what_are_no_seeds(text: str) -> None:
     with pytest.raises(SpecError, match="seeds="):
+        read_seeds(text)
+
+
+@pytest.mark.parametrize("text", ["0-100000", "0-99999,7", "0-99999999999999999999"])
+def test_too_many_seeds(text: str) -> None:
+    assert len(read_seeds("0-99999")) == 100_000
+    with pytest.raises(SpecError, match=f"seeds={text}: expected at most 100,000 of them"):
         read_seeds(text)
 
 
