@@ -107,6 +107,8 @@ def test_what_is_in_a_value_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch)
         (["methods=dat,none"], "grid=methods=dat,none: expected .*, or method; did you.*'method'"),
         (["processes=1,2"], "grid=processes=1,2: expected a setting that may differ among runs"),
         (["method=dta,none"], "there is no method 'dta'; did you mean 'dat'"),
+        (["lr=1,2", "method=none,dta"], "^grid: lr=1, method=dta: there is no method 'dta'"),
+        (["clip=1,2", "lr=0.1,abc"], "^grid: clip=1, lr=abc: .*lr=abc: expected a number"),
         (["method=dat,none,dat"], "grid=method=dat,none,dat: expected .* different values"),
         (["method=dat,dat(mode=skip)"], r"different values: method=dat\(mode=skip\) is twice"),
         (["method=dat(mode=x),none"], "method dat: mode=x: expected skip"),
@@ -119,6 +121,11 @@ def test_what_is_in_a_value_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch)
 def test_a_grid_that_cannot_be_read(axes: list[str], message: str) -> None:
     with pytest.raises(OutlastError, match=message):
         spread(tiny(), axes, Path("out"))
+
+
+def test_what_is_wrong_without_the_grid_is_not_put_down_to_it() -> None:
+    with pytest.raises(OutlastError, match=r"^there is no task 'party'"):
+        spread(tiny(task="party"), ["lr=0.1,0.2"], Path("out"))
 
 
 def test_a_grid_of_methods_names_them_all() -> None:
