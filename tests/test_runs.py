@@ -91,7 +91,7 @@ def test_what_is_not_json_is_not_written(tmp_path: Path) -> None:
 
 
 def test_half_written_files_of_a_killed_process_are_swept_up(folder: Path) -> None:
-    for name in (RUN, METRICS, CHECKPOINT):
+    for name in (RUN, METRICS, CHECKPOINT, RESULTS):
         (folder / f".{name}.abc123").write_text("half")
     (folder / ".other").write_text("not ours")
     assert go_on(folder, CPU)

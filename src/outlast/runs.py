@@ -126,13 +126,19 @@ def grid_runs(folder: Path) -> list[Path]:
 
 
 def packs_of(folders: Iterable[Path]) -> list[list[Path]]:
-    """Runs with those they were begun with, in that order: a folder may hold several grids."""
+    """Runs with those they were begun with, in that order: a folder may hold several grids.
+
+    One that its own record does not name there stands alone: it was copied or renamed.
+    """
     found: dict[tuple[str, ...], list[Path]] = {}
     for folder in folders:
         pack = read_run(folder).get("pack")
-        found.setdefault(tuple(pack) if isinstance(pack, list) else (), []).append(folder)
+        key = tuple(pack) if isinstance(pack, list) else ()
+        if key and folder.name not in key:
+            key = (folder.name,)
+        found.setdefault(key, []).append(folder)
     return [
-        sorted(own, key=lambda folder: pack.index(folder.name) if folder.name in pack else -1)
+        sorted(own, key=lambda folder: pack.index(folder.name) if pack else -1)
         for pack, own in found.items()
     ]
 
@@ -196,7 +202,8 @@ def locked(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # who it is matters only to a reader; the lock holds on a full disk
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), f"process {os.getpid()}".encode())
-        for name in (RUN, METRICS, CHECKPOINT):  # what a process killed while writing left behind
+        # what a process killed while writing left behind
+        for name in (RUN, METRICS, CHECKPOINT, RESULTS):
             for left in folder.glob(f".{name}.*"):
                 left.unlink(missing_ok=True)
         yield

@@ -57,6 +57,17 @@ def test_where_one_seed_goes_by_cudnn_our_kernel_stands_beside_it(monkeypatch):
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize("before", [None, "cudnn"])
+def test_our_kernel_is_asked_for_and_the_switch_put_back(monkeypatch, before):
+    if before is None:
+        monkeypatch.delenv(layer.SWITCH, raising=False)
+    else:
+        monkeypatch.setenv(layer.SWITCH, before)
+    with lstm._by_our_kernel():
+        assert os.environ[layer.SWITCH] == "fused"
+    assert os.environ.get(layer.SWITCH) == before
+
+
 def test_nothing_is_begun_after_the_budget():
     bench = Bench(CPU, seconds=1e-9, repeats=1)
     lstm.cpu(bench)

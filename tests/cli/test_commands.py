@@ -110,6 +110,9 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("show", "dat(latest=-1)"), r"latest=-1: expected"),
     (("show", "composite(modulus=1)"), r"modulus=1: expected"),
     (("eval", "missing"), r"missing has no run.json: it is not a run folder"),
+    (("eval", "run", "--lengths"), r"lengths=: expected at least one multiple"),
+    (("eval", "run", "--out", "no/dir/x.json"), r"out=no/dir/x.json: expected a file in a folder"),
+    (("eval", "run", "--out", "run"), r"out=run: expected a file in a folder"),
     (("eval", "run", "--lengths", "0"), r"lengths=0.0: expected multiples"),
     (("eval", "run", "--lengths", "inf"), r"lengths=inf: expected multiples"),
     (("eval", "run", "--sequences", "0"), r"sequences=0: expected a whole number >= 1"),
@@ -123,8 +126,11 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("bench", "tra", "--sections", "speed"), r"sections=speed: expected forward"),
     (("bench", "tra", "--out", "no/dir/x.json"), r"out=no/dir/x.json: expected a file in a folder"),
     (("bench", "tra", "--out", "run"), r"out=run: expected a file in a folder"),
+    (("bench", "seeds", "--out", "x.png"), r"out=x.png: expected .* its name ending in .json"),
     (("bench", "seeds", "--layout", "flat"), r"layout=flat: expected serial \| parallel"),
     (("bench", "lstm", "--layout", "serial"), r"layout=serial: expected none for lstm"),
+    (("bench", "lstm", "--run", "run"), r"run=run: expected none for lstm"),
+    (("bench", "tra", "--run", "run"), r"run=run: expected none without --sections trained"),
     (("bench", "tra", "--budget", "0"), r"budget=0.0: expected seconds > 0"),
     (("show", "compsite"), r"there is nothing called 'compsite'; did you mean 'composite'\?"),
     (("show", "lstm > mpl"), r"there is no mixer or preset 'mpl'"),
@@ -207,9 +213,18 @@ def test_seeds(text: str, seeds: tuple[int, ...]) -> None:
     assert read_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "3-1", "1,,2", "1.5", "1 2"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "1-", "-1", "3-1", "1,,2", "1.5", "1 2", "٣", "0-٣", "9" * 5000]
+)
 def test_what_are_no_seeds(text: str) -> None:
     with pytest.raises(SpecError, match="seeds="):
+        read_seeds(text)
+
+
+@pytest.mark.parametrize("text", ["0-100000", "0-99999,7", "0-99999999999999999999"])
+def test_too_many_seeds(text: str) -> None:
+    assert len(read_seeds("0-99999")) == 100_000
+    with pytest.raises(SpecError, match=f"seeds={text}: expected at most 100,000 of them"):
         read_seeds(text)
 
 

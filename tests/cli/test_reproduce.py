@@ -241,3 +241,18 @@ def test_arms_that_were_stopped_are_told_apart_from_those_that_failed(
     text = capsys.readouterr().out
     assert "\nnot finished: joint; the same command goes on with them\n" in text
     assert ("\nfailed: dat: it is [broken]\n" in text) == fails
+
+
+@pytest.mark.usefixtures("registered")
+def test_the_command_that_goes_on_does_not_start_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "run_study", lambda *_: ["joint"])
+    monkeypatch.setattr(report_package, "report", lambda _, out: out / "index.html")
+    folder = tmp_path / "study"
+    words = ["reproduce", "mini", "--overwrite", "--out", str(folder)]
+    monkeypatch.setattr("sys.argv", ["outlast", *words])
+    assert main() == STOPPED
+    command = f"outlast reproduce mini --out {folder}"
+    assert f"\nnot finished: joint; go on with: {command} (" in capsys.readouterr().out
+    assert json.loads((folder / "study.json").read_text())["command"] == command

@@ -98,6 +98,7 @@ def test_what_is_in_a_value_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch)
         (["rl=0.1,0.2"], "grid=rl=0.1,0.2: expected a setting that may differ.*mean 'lr'"),
         (["batch=8,16"], "grid=batch=8,16: expected a setting that may differ"),
         (["lr=0.1", "lr=0.2"], "grid=lr=0.1 lr=0.2: expected each setting once"),
+        (["clip=1", "lr=0.1", "lr=0.2"], "expected each setting once, .* values: lr is twice"),
         (["lr=0.001,1e-3"], "grid=lr=0.001,1e-3: expected different values: lr=1e-3 is twice"),
         (["lr=fast,0.1"], "settings: lr=fast: expected a number"),
         (["lr=0,0.1"], "lr=0.*: expected a number > 0"),
@@ -106,6 +107,8 @@ def test_what_is_in_a_value_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch)
         (["methods=dat,none"], "grid=methods=dat,none: expected .*, or method; did you.*'method'"),
         (["processes=1,2"], "grid=processes=1,2: expected a setting that may differ among runs"),
         (["method=dta,none"], "there is no method 'dta'; did you mean 'dat'"),
+        (["lr=1,2", "method=none,dta"], "^grid: lr=1, method=dta: there is no method 'dta'"),
+        (["clip=1,2", "lr=0.1,abc"], "^grid: clip=1, lr=abc: .*lr=abc: expected a number"),
         (["method=dat,none,dat"], "grid=method=dat,none,dat: expected .* different values"),
         (["method=dat,dat(mode=skip)"], r"different values: method=dat\(mode=skip\) is twice"),
         (["method=dat(mode=x),none"], "method dat: mode=x: expected skip"),
@@ -118,6 +121,11 @@ def test_what_is_in_a_value_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch)
 def test_a_grid_that_cannot_be_read(axes: list[str], message: str) -> None:
     with pytest.raises(OutlastError, match=message):
         spread(tiny(), axes, Path("out"))
+
+
+def test_what_is_wrong_without_the_grid_is_not_put_down_to_it() -> None:
+    with pytest.raises(OutlastError, match=r"^there is no task 'party'"):
+        spread(tiny(task="party"), ["lr=0.1,0.2"], Path("out"))
 
 
 def test_a_grid_of_methods_names_them_all() -> None:
@@ -152,6 +160,20 @@ def test_a_grid_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (out / "lr=0.003").exists()
     folders = [str(out / "lr=0.001"), str(out / "lr=0.002")]
     assert main(["resume", *folders, "--device", "cpu"]) == 0
+
+
+def test_a_grid_may_be_given_in_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "grid"
+    command = [*SMALL, "--out", str(out), "--grid", "lr=0.001"]
+    assert main([*command, "--grid", "lr=0.002", "clip=1"]) == MISTAKE
+    assert "grid=lr=0.001 lr=0.002 clip=1: expected each setting once" in capsys.readouterr().err
+    assert main([*command, "--grid"]) == MISTAKE
+    assert "grid=: expected settings and their values" in capsys.readouterr().err
+    assert not out.exists()
+    assert main([*command, "--grid", "weight_decay=0,0.1", "clip=1"]) == 0
+    assert {path.name for path in run_folders(out)} == {
+        "lr=0.001,weight_decay=0,clip=1", "lr=0.001,weight_decay=0.1,clip=1",
+    }  # fmt: skip
 
 
 def test_a_value_that_diverges_is_listed_and_the_others_are_sound(
@@ -345,3 +367,23 @@ def test_a_grid_does_not_hide_in_a_run(tmp_path: Path) -> None:
     begin(tiny(), tmp_path / "run", CPU)
     with pytest.raises(OutlastError, match=r"out=.*run: expected a folder that is no run itself"):
         spread(tiny(), ["lr=0.001,0.002"], tmp_path / "run")
+
+
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
+def test_nor_is_a_run_begun_over_a_grid_or_a_study(
+    tmp_path: Path, overwrite: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(tiny(), tmp_path / "grid" / "lr=0.001", CPU)
+    write_json(tmp_path / "study" / STUDY, {"format": 1})
+    for name, what in (("grid", "other runs, such as lr=0.001"), ("study", "a study")):
+        before = sorted(tmp_path.rglob("*"))
+        assert main([*SMALL, "--out", str(tmp_path / name), *overwrite]) == MISTAKE
+        assert f"{name} holds {what}; a run would hide it" in capsys.readouterr().err
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_with_others_in_its_folder_is_still_replaced(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "some"):
+        begin(tiny(), folder, CPU)
+    begin(tiny(seeds=(5,)), tmp_path, CPU, overwrite=True)
+    assert read_run(tmp_path)["seeds"] == [5]

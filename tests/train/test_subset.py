@@ -11,9 +11,19 @@ from test_parking import break_rows
 
 from outlast.cli import MISTAKE, main
 from outlast.errors import OutlastError
-from outlast.runs import CHECKPOINT, METRICS, RESULTS, read_metrics, read_run
-from outlast.train.checkpoint import load_checkpoint
-from outlast.train.session import begin, go_on
+from outlast.runs import (
+    CHECKPOINT,
+    METRICS,
+    RESULTS,
+    RUN,
+    packs_of,
+    read_metrics,
+    read_run,
+    run_folders,
+    write_json,
+)
+from outlast.train.checkpoint import load_checkpoint, save_checkpoint
+from outlast.train.session import begin, begin_all, go_on
 from outlast.train.settings import RunSpec
 from outlast.train.subset import take_seeds
 from tiny_runs import CPU, assert_same_run, tiny
@@ -123,6 +133,27 @@ def test_seeds_that_are_not_there(tmp_path: Path, seeds: tuple[int, ...], messag
     with pytest.raises(OutlastError, match=message):
         take_seeds(tmp_path / "whole", seeds, tmp_path / "some")
     assert not (tmp_path / "some").exists()
+
+
+def test_a_checkpoint_from_before_it_named_its_run(tmp_path: Path) -> None:
+    whole = stopped(tmp_path / "whole", spec())
+    tensors, state = load_checkpoint(whole)
+    save_checkpoint(whole, tensors, {n: value for n, value in state.items() if n != "run"})
+    take_seeds(whole, (7, 3), tmp_path / "some")
+    assert load_checkpoint(tmp_path / "some")[1]["run"] == {"seeds": [7, 3]}
+    assert go_on(tmp_path / "some", CPU)
+
+
+def test_beside_the_runs_of_a_grid_they_stay_a_run_of_their_own(tmp_path: Path) -> None:
+    names = ["b", "a"]
+    begin_all([(spec(), tmp_path / name) for name in names], CPU, pack=names)
+    for out in ("some", "others"):
+        take_seeds(tmp_path / "a", (3,), tmp_path / out)
+    found = [[tmp_path / name for name in names], [tmp_path / "others"], [tmp_path / "some"]]
+    assert packs_of(run_folders(tmp_path)) == found
+    for out in ("some", "others"):  # as they were made before: with the record of the whole run
+        write_json(tmp_path / out / RUN, read_run(tmp_path / out) | {"pack": names})
+    assert packs_of(run_folders(tmp_path)) == found
 
 
 def test_a_folder_in_use_is_not_taken(tmp_path: Path) -> None:

@@ -130,12 +130,14 @@ class Case:
 @contextmanager
 def _by_our_kernel() -> Iterator[None]:
     """Whatever the layer would choose."""
-    before = os.environ.get(SWITCH, "auto")
+    before = os.environ.get(SWITCH)
     os.environ[SWITCH] = "fused"
     try:
         yield
     finally:
-        os.environ[SWITCH] = before
+        del os.environ[SWITCH]
+        if before is not None:
+            os.environ[SWITCH] = before
 
 
 def _sides(

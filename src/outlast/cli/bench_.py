@@ -7,6 +7,9 @@ from typing import Annotated
 
 import tyro
 
+#: the section that needs a run
+TRAINED = "trained"
+
 
 def main(
     name: Annotated[str, tyro.conf.Positional],
@@ -28,7 +31,7 @@ def main(
         budget: Seconds after which nothing new is begun.
         repeats: Turns of each side; the median is shown. Fewer than 20 are for trying out.
         device: auto, cpu, cuda, cuda:1 ...
-        out: A JSON file for the numbers; where a bench has a figure, it lies beside as PNG.
+        out: A .json file for the numbers; where a bench has a figure, it lies beside as PNG.
         run: The folder of a trained run, for the section `trained` of tra.
         layout: Of the hybrid in seeds: serial (lstm > attention > mlp), also if none is given, or
             parallel (lstm | attention > mlp).
@@ -37,13 +40,13 @@ def main(
 
     from outlast.bench import bench_module
     from outlast.bench.timing import REPEATS, Bench
+    from outlast.cli.common import check_out
     from outlast.errors import bad_value
     from outlast.runs import write_json
     from outlast.train.session import pick_device
 
     module = bench_module(name)
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise bad_value("out", out, "a file in a folder that is there")
+    check_out(out)
     layouts: dict[str, str] = getattr(module, "LAYOUTS", {})
     if layout is not None and layout not in layouts:
         raise bad_value("layout", layout, " | ".join(layouts) or f"none for {name}")
@@ -58,6 +61,9 @@ def main(
         if where.type != "cuda" and section not in able:
             accepted = f"{' | '.join(able)} where there is no CUDA device"
             raise bad_value("sections", section, accepted)
+    if run is not None and TRAINED not in chosen:
+        asked = f"none without --sections {TRAINED}"
+        raise bad_value("run", run, asked if TRAINED in module.SECTIONS else f"none for {name}")
     card = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
     facts = {"bench": name, "device": card, "torch": torch.__version__, "repeats": repeats}
     facts |= {"layout": layout} if layout else {}

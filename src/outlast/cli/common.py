@@ -1,9 +1,10 @@
-"""What several verbs share: reading seeds, the console, tables of accuracy."""
+"""What several verbs share: reading seeds, files to write, the console, tables of accuracy."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -12,17 +13,28 @@ from rich.table import Table
 from outlast.errors import bad_value
 
 console = Console(highlight=False)
+#: seeds in all; far more than can be trained
+MOST = 100_000
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
     """``0-4`` or ``0,2,5-7``."""
     seeds: list[int] = []
     for piece in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", piece)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
+        match = re.fullmatch(r"\s*([0-9]{1,20})(?:-([0-9]{1,20}))?\s*", piece)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if last < first:
             raise bad_value("seeds", text, "numbers and ranges such as 0-4 or 0,2,5")
-        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
+        if len(seeds) + last - first >= MOST:
+            raise bad_value("seeds", text, f"at most {MOST:,} of them")
+        seeds += range(first, last + 1)
     return tuple(seeds)
+
+
+def check_out(out: Path | None) -> None:
+    """A file for numbers is checked before they are measured; no folder is made for it."""
+    if out is not None and (out.is_dir() or not out.parent.is_dir() or out.suffix != ".json"):
+        raise bad_value("out", out, "a file in a folder that is there, its name ending in .json")
 
 
 def accuracy_table(rows: Sequence[dict[str, Any]], parts: Sequence[str], title: str) -> Table:

@@ -28,9 +28,9 @@ def main(
         sequences: Fresh sequences for each length.
         precision: Of products; whatever it was in training, exact by default.
         device: auto, cpu, cuda, cuda:1 ...
-        out: The file to write; by default the results.json of the run, written anew.
+        out: The .json file to write; by default the results.json of the run, written anew.
     """
-    from outlast.cli.common import console
+    from outlast.cli.common import check_out, console
     from outlast.cli.running import show_results
     from outlast.errors import bad_value
     from outlast.evaluate.run import evaluate_run
@@ -40,6 +40,7 @@ def main(
     where, runs = pick_device(device), run_folders(folder)
     if out is not None and len(runs) > 1:
         raise bad_value("out", out, f"none, as {folder} has several runs, each with results.json")
+    check_out(out)
     for run in runs:
         if len(runs) > 1:
             console.print(f"\n{run.name}", markup=False, soft_wrap=True)

@@ -29,9 +29,9 @@ def main(
 ) -> int:
     """Run a whole study, every arm over every seed, and make its page.
 
-    Given again, the same command goes on where it was stopped. An arm that fails does not stop the
-    others; the exit code is then 1. An arm whose every seed has diverged is a result, tested and
-    named; the exit code is 1 if no arm has a sound seed.
+    Given again without --overwrite, the same command goes on where it was stopped. An arm that
+    fails does not stop the others; the exit code is then 1. An arm whose every seed has diverged is
+    a result, tested and named; the exit code is 1 if no arm has a sound seed.
 
     Example: outlast reproduce dat --scale demo --dry
 
@@ -75,7 +75,8 @@ def main(
     if dry:
         return 0
     folder = out or Path("runs") / f"{study}-{scale}"
-    command = "outlast " + shlex.join(sys.argv[1:])
+    # what goes on with the study: --overwrite would start anew
+    command = "outlast " + shlex.join(word for word in sys.argv[1:] if word != "--overwrite")
     names = {a.name: a.label for a in chosen}
     there = [a.name for a in made.arms if a.name in names or (folder / a.name).is_dir()]
     unfinished_arms(chosen, folder, overwrite)  # what is in the way is an error now
@@ -111,7 +112,10 @@ def main(
             console.print(f"{state}: {name}: {error}", markup=False, soft_wrap=True)
     stopped = [name for name in unfinished if name not in told["failed"]]
     if stopped:
-        words = f"not finished: {', '.join(stopped)}; the same command goes on with them"
+        how = "the same command goes on with them"
+        if overwrite:
+            how = f"go on with: {command} (what was not yet begun anew is kept as it was)"
+        words = f"not finished: {', '.join(stopped)}; {how}"
         console.print(words, markup=False, soft_wrap=True)
     console.print(f"the page: {page.resolve().as_uri()}", soft_wrap=True)
     bad = told["failed"] or len(told["diverged"]) == len(chosen)

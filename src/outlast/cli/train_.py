@@ -16,7 +16,7 @@ def main(
     out: Path,
     method: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
     seeds: str = "0",
-    grid: tuple[str, ...] = (),
+    grid: Annotated[tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction] = (),
     label: str = "",
     device: str = "auto",
     overwrite: bool = False,
@@ -33,7 +33,8 @@ def main(
         method: What changes while training, such as "dat"; may be given several times.
         seeds: Seeds and ranges of seeds, trained together: 0-4 or 0,2,5.
         grid: Settings or methods with several values, trained together, each as a run in its own
-            folder in --out: lr=0.001,0.002 "method=none,dat,dat + ema(0.9)".
+            folder in --out: lr=0.001,0.002 "method=none,dat,dat + ema(0.9)"; may be given several
+            times.
         label: How the run is called in plots.
         device: auto, cpu, cuda, cuda:1 ...
         overwrite: Replace a run that is already in the folder.
@@ -41,13 +42,16 @@ def main(
     """
     from outlast.cli.common import read_seeds
     from outlast.cli.running import train_and_test
+    from outlast.errors import bad_value
     from outlast.train.grid import spread
     from outlast.train.session import begin_all, pick_device
     from outlast.train.settings import RunSpec
 
     where = pick_device(device)
+    if not all(grid):
+        raise bad_value("grid", "", "settings and their values, such as lr=0.001,0.002")
     run = RunSpec(task, model, method, read_seeds(seeds), settings, label or out.name)
-    runs = spread(run, grid, out)
+    runs = spread(run, [axis for axes in grid for axis in axes], out)
     # their records say which runs they were begun with, for resume to put them in the same order
     together = {"pack": [folder.name for _, folder in runs]} if grid else {}
     begin_all(runs, where, overwrite, **together)

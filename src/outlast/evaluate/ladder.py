@@ -36,6 +36,8 @@ Row = dict[str, Any]
 def rungs(task: Task, ladder: Sequence[float]) -> list[tuple[float, int]]:
     """Multiples and the lengths they stand for, rounded to what the task can make."""
     found = []
+    if not ladder:
+        raise bad_value("lengths", "", "at least one multiple of the training length")
     for multiple in ladder:
         if not 0 < multiple < math.inf:
             raise bad_value("lengths", multiple, "multiples of the training length, such as 1 3 10")

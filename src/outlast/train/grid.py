@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from outlast.errors import bad_value
+from outlast.errors import SpecError, bad_value
 from outlast.registry import suggest
 from outlast.runs import RUN
 from outlast.specs import Spec, parse_value
@@ -37,20 +37,27 @@ def spread(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, 
         return [(run, out)]
     read = [_axis(text) for text in axes]
     names = [name for name, _ in read]
-    if len(set(names)) < len(names):
-        raise bad_value("grid", " ".join(axes), "each setting once, with all its values")
+    again = [name for name in names if names.count(name) > 1]
+    if again:
+        accepted = f"each setting once, with all its values: {again[0]} is twice"
+        raise bad_value("grid", " ".join(axes), accepted)
     if (out / RUN).exists():
         raise bad_value("out", out, "a folder that is no run itself, for the runs of a grid")
     if METHOD in names and run.methods:
         accepted = "none beside a grid of methods, whose values name them all: ema(0.9) + dat"
         raise bad_value(METHOD, " + ".join(run.methods), accepted)
+    canonical(run)  # what is wrong with every run is not the grid's
     runs: dict[Path, RunSpec] = {}
     seen: set[RunSpec] = set()
     for values in product(*(values for _, values in read)):
         chosen = dict(zip(names, values, strict=True))
         shown = [f"{name}={value}" for name, value in chosen.items()]
-        made, folder = _with(run, chosen), out / ",".join(map(_plain, shown))
-        same = canonical(made)  # 0.001 is 1e-3, and a method may have its defaults written out
+        folder = out / ",".join(map(_plain, shown))
+        try:
+            made = _with(run, chosen)
+            same = canonical(made)  # 0.001 is 1e-3, and a method may have its defaults written out
+        except SpecError as error:
+            raise SpecError(f"grid: {', '.join(shown)}: {error}") from None
         if same in seen:
             twice = f"different values: {', '.join(shown)} is twice"
             raise bad_value("grid", " ".join(axes), twice)
@@ -99,6 +106,9 @@ def _axis(text: str) -> tuple[str, list[str]]:
     if name.strip() not in known:
         accepted = "a setting that may differ among runs trained together, or method"
         raise bad_value("grid", text, f"{accepted}{suggest(name, known)}")
+    if name.strip() == METHOD:
+        for value in values:
+            _methods(value)
     return name.strip(), values
 
 

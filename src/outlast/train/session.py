@@ -32,6 +32,7 @@ from outlast.runs import (
     METRICS,
     RESULTS,
     RUN,
+    STUDY,
     locked,
     read_json,
     read_run,
@@ -134,14 +135,12 @@ def begin_all(
     """
     more |= {"device": _device_name(device)}
     records = [(folder, describe(canonical(run)) | more) for run, folder in runs]
-    if not overwrite:
-        for folder, _ in records:
-            claim(folder)
+    for folder, _ in records:
+        claim(folder, overwrite)
     with contextlib.ExitStack() as held:
         for folder, _ in records:
             held.enter_context(locked(folder))
-            if not overwrite:
-                claim(folder)  # another process may have been faster
+            claim(folder, overwrite)  # another process may have been faster
         for folder, record in records:
             # the record is replaced last: a kill in between leaves a run that can go on
             for name in (CHECKPOINT, METRICS, RESULTS):
@@ -149,13 +148,22 @@ def begin_all(
             write_json(folder / RUN, record)
 
 
-def claim(folder: Path, anew: str = ", start anew with --overwrite,") -> None:
-    """A folder that holds a run, or what is left of one, is an error; `anew` is a way out of it."""
+def claim(
+    folder: Path, overwrite: bool = False, anew: str = ", start anew with --overwrite,"
+) -> None:
+    """A folder that holds a run, or what is left of one, is an error; `anew` is a way out of it.
+
+    So is one that holds a grid or a study, even with `overwrite`: the run would hide it.
+    """
     try:
-        there = any((folder / name).exists() for name in (RUN, METRICS, CHECKPOINT, RESULTS))
+        there = [n for n in (RUN, METRICS, CHECKPOINT, RESULTS) if (folder / n).exists()]
+        inside = [f"other runs, such as {p.parent.name}" for p in folder.glob(f"*/{RUN}")]
+        hidden = "a study" if (folder / STUDY).exists() else min(inside, default="")
     except OSError as error:  # a name that is too long, among others
         raise RunFolderError(f"cannot use {folder} as a run folder: {error.strerror}") from None
-    if there:
+    if hidden and RUN not in there:
+        raise RunFolderError(f"{folder} holds {hidden}; a run would hide it: choose another --out")
+    if there and not overwrite:
         raise RunFolderError(
             f"{folder} holds a run already: go on with 'outlast resume {folder}'{anew} "
             f"or choose another --out"

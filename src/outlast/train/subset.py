@@ -54,8 +54,8 @@ def take_seeds(folder: Path, seeds: Sequence[int], out: Path) -> None:
                 if line.get("seed") in chosen and line["step"] <= state["step"]
             ]
             write_text(out / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
-            state["run"]["seeds"] = list(chosen)
+            state["run"] = state.get("run", {}) | {"seeds": list(chosen)}  # an older one has none
             state |= {name: [state[name][row] for row in rows] for name in BY_SEED}
             save_checkpoint(out, {name: table[rows] for name, table in tensors.items()}, state)
-        # the record comes last: without it a folder is not taken for a run
-        write_json(out / RUN, record | {"seeds": list(chosen)})
+        # the record comes last: without it a folder is not taken for a run; it is in no other pack
+        write_json(out / RUN, record | {"seeds": list(chosen), "pack": [out.name]})
