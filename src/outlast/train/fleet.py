@@ -39,7 +39,7 @@ from outlast.streams import stream
 from outlast.tasks import Batch
 from outlast.train.crew import Crew, usable_threads, wanted
 from outlast.train.data import join, rows_of
-from outlast.train.memory import DRY, Fit, at_once, even, fit
+from outlast.train.memory import DRY, Fit, at_once, bytes_of_data, even, fit
 from outlast.train.plan import Plan
 from outlast.train.rows import Rows, rows_to_step
 from outlast.train.settings import RunSpec
@@ -143,15 +143,19 @@ class Fleet:
     def _fit(self, share: float, processes: int) -> Fit:
         settings = self.trainers[0].settings
         shape = (min(len(self.rows), DRY), settings.batch)
-        some = stream(self.device, "dry step")
-        data = self.task.sample(self.task.lengths[1], shape[0] * shape[1], some)
+
+        def draw() -> Batch:
+            some = stream(self.device, "dry step")
+            data = self.task.sample(self.task.lengths[1], shape[0] * shape[1], some)
+            return data.map(lambda page: page.unflatten(0, shape))
+
         told = [t.settings.together for t in self.trainers if t.settings.together]
         return fit(
             self.rows,
-            data.map(lambda page: page.unflatten(0, shape)),
+            draw,
+            bytes_of_data(self.task, len(self.rows), settings),
             len(self.task.parts),
             self.bf16,
-            settings.block,
             min(told, default=0),
             share,
             any(t.control(row).span for t in self.trainers for row in range(len(t.run.seeds))),
