@@ -38,6 +38,22 @@ def test_a_side_that_cannot_run_is_said_and_the_others_are_measured():
     assert bench.rows[1].against is None
 
 
+def test_a_side_that_fails_in_its_turn_is_said_and_the_others_go_on():
+    calls = {"broken": 0, "ours": 0}
+
+    def side(name, limit):
+        calls[name] += 1
+        if calls[name] > limit:
+            raise RuntimeError("out of memory")
+
+    bench = Bench(CPU, seconds=60, repeats=5)
+    sides = {"broken": lambda: side("broken", 4), "ours": lambda: side("ours", 99)}
+    assert list(bench.compare("section", "what", sides)) == ["ours"]
+    assert calls == {"broken": 5, "ours": 7}  # two to warm up, and one that failed
+    assert (bench.rows[0].ms, bench.rows[0].note) == (None, "n/a: out of memory")
+    assert bench.rows[1].ms is not None
+
+
 def test_nothing_is_begun_after_the_budget():
     bench = Bench(CPU, seconds=1e-9, repeats=1)
     assert bench.compare("section", "what", {"ours": pytest.fail}) == {}

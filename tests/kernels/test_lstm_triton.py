@@ -82,6 +82,34 @@ def test_in_the_interpreter_what_passes_through_memory_may_be_bfloat16(shape, pr
     compare(shape, "cpu", precision, dtype=torch.bfloat16)
 
 
+def compare_forms(device):
+    """A backward pass of bfloat16 is the same whatever precision torch is asked for meanwhile."""
+    from outlast.kernels.lstm import triton as fused
+
+    projected, *others = (a.to(device, torch.float32) for a in lstm_inputs(3, 5, 20, 2))
+    hidden, _, cell, gates = fused.forward(projected.bfloat16(), *others)
+    above = [draw(2, 5, 3, 20, seed=7).to(hidden), draw(2, 5, 20, seed=8).to(cell)]
+    found = []
+    for name in ("high", "highest"):
+        torch.set_float32_matmul_precision(name)
+        found.append(op._lstm_backward(*above, *others[1:], hidden, cell, gates))
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
+@pytest.mark.parametrize("precision", ["high"], indirect=True)
+def test_in_the_interpreter_it_goes_back_the_way_it_came(precision):
+    compare_forms("cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["high"], indirect=True)
+def test_on_a_gpu_it_goes_back_the_way_it_came(precision):
+    compare_forms("cuda")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
 def test_weights_that_lie_another_way_are_put_in_order():
     compare((2, 2, 3, 16), "cpu", "highest", table=False)

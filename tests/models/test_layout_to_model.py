@@ -219,3 +219,12 @@ def test_the_short_way_from_a_line_and_a_task():
         model = outlast.model("lstm > mlp @ 8", given, seed=1)
         assert model.embedding.num_embeddings == task.vocabulary
         assert model.head.out_features == task.vocabulary
+
+
+@pytest.mark.parametrize("line", ["lstm @ 8", "gru @ 8", "attention > mlp @ 8"])
+@pytest.mark.parametrize("shape", [(2, 0), (0, 0), (3,), (1, 2, 3)])
+def test_what_is_no_sequence_is_named(line, shape):
+    tokens = torch.zeros(shape, dtype=torch.long)
+    says = rf"tokens=\[{', '.join(map(str, shape))}\]: expected a shape \(batch, tokens\)"
+    with pytest.raises(SpecError, match=says):
+        build(line)(tokens)

@@ -12,6 +12,7 @@ import torch
 import outlast.train.memory as memory
 from outlast.cli import main
 from outlast.errors import TrainingError
+from outlast.tasks.parity import Parity
 from outlast.train.container import memory_left
 from outlast.train.memory import even, free_memory
 from outlast.train.session import begin, go_on, go_on_together
@@ -148,6 +149,34 @@ def test_tables_that_cannot_fit_are_an_error_before_any_training(
     begin(run, out, CPU)
     assert main(["resume", str(out), "--device", "cpu"]) == 2
     assert "error: 5 seeds in one run take" in capsys.readouterr().err
+
+
+def test_data_that_cannot_fit_are_an_error_before_any_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A new run has no folder by then; one that came from elsewhere stays as it is."""
+    sample = Parity.sample
+
+    def little(self: Parity, length: Any, batch: int, generator: Any) -> Any:
+        assert batch < 1000, "nothing is to be drawn but for the levels of chance"
+        return sample(self, length, batch, generator)
+
+    monkeypatch.setattr(Parity, "sample", little)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 16.0 * memory.GIB)
+    command = ["train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--device", "cpu"]
+    command += ["--seeds", "0-2", "--block", "50", "--batch", "99999999", "--out"]
+    assert main([*command, str(tmp_path / "run")]) == 2
+    told = capsys.readouterr().err
+    assert "error: batch=99999999: expected one whose data fit into the 16 GiB that cpu" in told
+    assert "a block of 50 steps of 3 seeds takes 1.19e+03 GiB" in told
+    assert not list(tmp_path.iterdir())
+
+    run = tiny(task="parity(length=4)", batch=10**8)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "free_memory", lambda _: 1e15)
+        begin(run, tmp_path / "there", CPU)
+    with pytest.raises(TrainingError, match=r"for the data of a block. cpu has 16 GiB free"):
+        go_on(tmp_path / "there", CPU)
 
 
 def test_who_says_how_many_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:

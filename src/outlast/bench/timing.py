@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from outlast.errors import bad_value
+from outlast.errors import TrainingError, bad_value
 
 Side = Callable[[], Any]
 REPEATS, WARM_UP = 20, 2
 #: clock cycles the GPU idles before a measurement, so that the host can queue all of it
 HEAD_START = 6_000_000
 #: what may go wrong on one side without ending the others
-FAILURES = (RuntimeError, ImportError)
+FAILURES = (RuntimeError, ImportError, MemoryError, TrainingError)
 
 
 @dataclass
@@ -107,19 +107,25 @@ class Bench:
     def times(self, sides: Mapping[str, Side]) -> tuple[dict[str, float], dict[str, str]]:
         """Median milliseconds of the sides that run, and why the others do not."""
         failed: dict[str, str] = {}
-        for name, side in sides.items():
-            try:
-                for _ in range(WARM_UP if self.repeats > 1 else 1):
-                    side()
-                self.wait()
-            except FAILURES as error:
-                failed[name] = not_run(error)
-        able = {name: side for name, side in sides.items() if name not in failed}
-        times: dict[str, list[float]] = {name: [] for name in able}
-        for _ in range(self.repeats):
-            for name, side in able.items():
-                times[name].append(self.once(side))
-        return {name: statistics.median(some) for name, some in times.items()}, failed
+        times: dict[str, list[float]] = {name: [] for name in sides}
+        for turn in range(-1, self.repeats):  # the first is to warm up
+            for name, side in sides.items():
+                if name in failed:
+                    continue
+                try:
+                    if turn < 0:
+                        self.warm_up(side)
+                    else:
+                        times[name].append(self.once(side))
+                except FAILURES as error:
+                    failed[name] = not_run(error)
+        return {n: statistics.median(times[n]) for n in sides if n not in failed}, failed
+
+    def warm_up(self, side: Side) -> None:
+        """What is made but once is made before anything is timed."""
+        for _ in range(WARM_UP if self.repeats > 1 else 1):
+            side()
+        self.wait()
 
     def once(self, side: Side) -> float:
         """Milliseconds of one run."""

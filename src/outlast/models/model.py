@@ -246,6 +246,8 @@ class Model(nn.Module):
         `key` () is a whole number, new in each step of training, that all dropout hangs on.
         Without one nothing is dropped.
         """
+        if tokens.dim() != 2 or not tokens.shape[1]:
+            raise bad_value("tokens", list(tokens.shape), "a shape (batch, tokens), tokens >= 1")
         before = iter(state) if state is not None else iter([None] * len(self.sublayers()))
         after: list[State] = []
         if positions is None:

@@ -22,10 +22,13 @@ and until it has caught up the others are the same to float32 rounding only.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from traceback import clear_frames
 
 import torch
 from torch import Tensor
@@ -36,7 +39,7 @@ from outlast.streams import stream
 from outlast.tasks import Batch
 from outlast.train.crew import Crew, usable_threads, wanted
 from outlast.train.data import join, rows_of
-from outlast.train.memory import DRY, Fit, at_once, even, fit
+from outlast.train.memory import DRY, Fit, at_once, bytes_of_data, even, fit
 from outlast.train.plan import Plan
 from outlast.train.rows import Rows, rows_to_step
 from outlast.train.settings import RunSpec
@@ -67,6 +70,8 @@ class Fleet:
         self.waves: list[slice] = []
         self.steppers: list[Stepper] = []
         self.crew: Crew | None = None
+        #: whether every row is what whole blocks have made of it
+        self.whole = True
         self.set_waves([slice(0, len(self.rows))])
 
     def close(self) -> None:
@@ -138,15 +143,19 @@ class Fleet:
     def _fit(self, share: float, processes: int) -> Fit:
         settings = self.trainers[0].settings
         shape = (min(len(self.rows), DRY), settings.batch)
-        some = stream(self.device, "dry step")
-        data = self.task.sample(self.task.lengths[1], shape[0] * shape[1], some)
+
+        def draw() -> Batch:
+            some = stream(self.device, "dry step")
+            data = self.task.sample(self.task.lengths[1], shape[0] * shape[1], some)
+            return data.map(lambda page: page.unflatten(0, shape))
+
         told = [t.settings.together for t in self.trainers if t.settings.together]
         return fit(
             self.rows,
-            data.map(lambda page: page.unflatten(0, shape)),
+            draw,
+            bytes_of_data(self.task, len(self.rows), settings),
             len(self.task.parts),
             self.bf16,
-            settings.block,
             min(told, default=0),
             share,
             any(t.control(row).span for t in self.trainers for row in range(len(t.run.seeds))),
@@ -162,12 +171,30 @@ class Fleet:
         """Train every run to its end, or until `stop` asks to leave; True when all have ended.
 
         A run ends early when no seed is left to train: all have succeeded or are parked. Where all
-        are parked, its `failure` says so.
+        are parked, its `failure` says so. Whatever goes wrong in a block, those before are saved.
         """
-        started = time.monotonic()
-        first = min((t.step for t in self.trainers if t.going), default=0)
         for trainer in self.trainers:
             trainer.cut_back()
+        begun = [t.step for t in self.trainers]
+        try:
+            return self._train(watch, stop)
+        except Exception as error:
+            short = short_of_memory(error)
+            if short:
+                clear_frames(error.__traceback__)  # they hold on to what the step had made
+            self._save_since(begun)
+            if not short:
+                raise
+            others = ", or processes=1" if self.beside > 1 else ""
+            raise TrainingError(
+                f"the memory of {self.device} does not suffice, even for one seed at a time: take "
+                f"a smaller batch (it is {self.trainers[0].settings.batch}), block, model or "
+                f"length, or fewer seeds in one run{others} ({error})"
+            ) from error
+
+    def _train(self, watch: Watch | None, stop: Callable[[], bool]) -> bool:
+        started = time.monotonic()
+        first = min((t.step for t in self.trainers if t.going), default=0)
         while going := [t for t in self.trainers if t.going]:
             if stop():
                 for trainer in going:
@@ -186,8 +213,21 @@ class Fleet:
                     trainer.save()
         return True
 
+    def _save_since(self, begun: Sequence[int]) -> None:
+        """After an error, save the runs that have come further, if they are sound."""
+        for trainer, step in zip(self.trainers, begun, strict=True):
+            if self.whole and trainer.step > step:
+                try:
+                    trainer.save()
+                    log.info("%s is saved at step %d", trainer.folder, trainer.step)
+                except Exception as another:  # the first is the one to tell
+                    log.warning("%s could not be saved: %s", trainer.folder, another)
+
     def block(self) -> None:
-        """One block of steps of the runs that are still going; those ahead wait for the others."""
+        """One block of steps of the runs that are still going; those ahead wait for the others.
+
+        After an error all is as it was before, or `whole` is false.
+        """
         if not self.beside:
             raise TrainingError("the processes that stepped seeds are ended: fit() starts others")
         clock = min(t.step for t in self.trainers if t.going)
@@ -195,23 +235,27 @@ class Fleet:
         self.choose(clock)
         asked = [t.next_block(wait=not now) for t, now in zip(self.trainers, due, strict=True)]
         plan, data = Plan.join([p for p, _ in asked]), join([d for _, d in asked])
-        before = self.rows.copy()
+        before, states = self.rows.copy(), [json.dumps(t.state()) for t in self.trainers]
+        self.whole = False
         try:
             metrics = self._steps(data, plan, before)
-        except TrainingError:  # a process that stepped some of the rows is gone
-            self.rows.put_back(before)
-            for trainer in self.trainers:
-                trainer.save()
+            lines = {}
+            for index, trainer in enumerate(self.trainers):
+                if due[index]:
+                    rows, (own, _) = self.slices[index], asked[index]
+                    given = metrics[: len(own.alive), rows]
+                    lines[index] = trainer.take(given, own, [table[rows] for table in before])
+            self._probe(lines)
+            for index, found in lines.items():
+                self.trainers[index].write(found)
+        except Exception:
+            with suppress(Exception):  # after some errors of a GPU nothing can be had from it
+                self.rows.put_back(before)
+                for trainer, state in zip(self.trainers, states, strict=True):
+                    trainer.set_state(json.loads(state))
+                self.whole = True
             raise
-        lines = {}
-        for index, trainer in enumerate(self.trainers):
-            if due[index]:
-                rows, (own, _) = self.slices[index], asked[index]
-                given = metrics[: len(own.alive), rows]
-                lines[index] = trainer.take(given, own, [table[rows] for table in before])
-        self._probe(lines)
-        for index, found in lines.items():
-            self.trainers[index].write(found)
+        self.whole = True
 
     def _steps(self, data: Batch, plan: Plan, before: Sequence[Tensor]) -> Tensor:
         """The steps of a block, wave by wave; in smaller waves if memory turns out to be short."""

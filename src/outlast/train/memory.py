@@ -4,7 +4,8 @@ The weights and moments of all seeds stay on the device; what is large is what a
 backward pass. So a wave is some of the rows: each block of steps is done for one wave after the
 other, and the run is none the wiser. How much a seed takes is measured by a dry step, forward and
 backward, at the longest length. Waves do nothing for the tables of all seeds: where a copy of those
-and a block's data are more than there is, that is an error before anything is trained.
+and a block's data are more than there is, that is an error before anything is drawn; where the data
+alone are, before a run has a folder.
 
 A run in waves that is resumed where other memory is free may be cut in other waves, and is then the
 same to float32 rounding only; the setting `together` fixes them.
@@ -22,12 +23,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from outlast.errors import TrainingError, short_of_memory
+from outlast.errors import TrainingError, bad_value, short_of_memory
 from outlast.kernels.loss import part_losses
 from outlast.methods.base import PATHWAYS
-from outlast.tasks import IGNORE, Batch
+from outlast.tasks import IGNORE, Batch, Task
 from outlast.train.container import CONTAINER, SYSTEM, memory_left
 from outlast.train.rows import Rows
+from outlast.train.settings import Settings
 
 #: the most rows of a dry step; as with many, so that kernels are not made for it alone
 DRY = 8
@@ -39,6 +41,8 @@ OVERHEAD = 2.0
 DATA_COPIES = 4
 #: copies more of rows and data on their way to another process: packed, on arrival, and unpacked
 MOVED = 3
+#: bytes of a token: its id, the answer due there, and the part that is tested
+TOKEN = 8 + 8 + 1
 GIB = 2**30
 #: what a process takes for itself, before it steps any row: mostly torch
 OWN = 0.3 * GIB
@@ -72,10 +76,10 @@ def at_once(waves: Sequence[slice], beside: int) -> int:
 
 def fit(
     rows: Rows,
-    data: Batch,
+    draw: Callable[[], Batch],
+    pages: int,
     parts: int,
     bf16: bool,
-    block: int,
     together: int,
     share: float,
     drawn: bool = False,
@@ -83,18 +87,16 @@ def fit(
 ) -> Fit:
     """Waves for all rows, by one step's data of some of them (s, batch, tokens).
 
-    The data are of the longest length; `block` steps of them lie on the device. `together` is how
-    many were asked for, 0 for as many as fit; `share` is the share of the device that is ours;
-    `processes` are the most that may step waves at the same time.
+    `draw` makes those, of the longest length; `pages` are the bytes of a whole block's. `together`
+    is how many were asked for, 0 for as many as fit; `share` is the share of the device that is
+    ours; `processes` are the most that may step waves at the same time.
     """
     if together:
         return _told(len(rows), together, "as told", processes)
-    device = data.inputs.device
+    device = rows.stack.table.device
     copy = sum(table.nbytes for table in rows.tables())
-    batch = sum(page[0].nbytes for page in (data.inputs, data.targets, data.part))
-    pages = block * len(rows) * batch
     _check(len(rows), copy, pages, device)
-    each = max(1.0, _each(rows, data, parts, bf16, drawn))
+    each = max(1.0, _each(rows, draw(), parts, bf16, drawn))
     tables = 2 * copy + DATA_COPIES * pages  # copied at a block's start, and for a capture
     room = free_memory(device) * USABLE[device.type] * share - tables
 
@@ -106,6 +108,24 @@ def fit(
     usable = max(0.0, left(processes))
     why = f"about {each / GIB:.2g} GiB a seed, {usable / GIB:.3g} GiB to use"
     return _told(len(rows), max(1, int(usable // each)), why, processes)
+
+
+def bytes_of_data(task: Task, rows: int, settings: Settings) -> int:
+    """What the data of a block take at most, known before any are drawn."""
+    return rows * settings.block * settings.batch * task.tokens(task.lengths[1]) * TOKEN
+
+
+def check_data(task: Task, rows: int, settings: Settings, device: torch.device) -> None:
+    """A block whose data alone are more than all that is free is an error, unless told to try."""
+    needed, free = bytes_of_data(task, rows, settings), free_memory(device)
+    if needed > free and not settings.together:
+        raise bad_value(
+            "batch",
+            settings.batch,
+            f"one whose data fit into the {free / GIB:.3g} GiB that {device} has free: a block of "
+            f"{settings.block} steps of {_seeds(rows)} takes {needed / GIB:.3g} GiB. Take a "
+            f"smaller batch or block, or fewer seeds in one run; together=1 tries all the same",
+        )
 
 
 def _check(rows: int, copy: int, pages: int, device: torch.device) -> None:

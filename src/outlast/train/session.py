@@ -41,6 +41,7 @@ from outlast.runs import (
 from outlast.tasks import Task
 from outlast.train.checkpoint import load_state
 from outlast.train.fleet import Fleet
+from outlast.train.memory import check_data
 from outlast.train.plan import setup
 from outlast.train.settings import RunSpec
 from outlast.train.stopping import NEVER, read_stop
@@ -137,6 +138,8 @@ def begin_all(
     records = [(folder, describe(canonical(run)) | more) for run, folder in runs]
     for folder, _ in records:
         claim(folder, overwrite)
+    for run, _ in runs:
+        check_data(tasks.build(run.task), len(run.seeds), run.settings, device)
     with contextlib.ExitStack() as held:
         for folder, _ in records:
             held.enter_context(locked(folder))

@@ -132,9 +132,9 @@ class Trainer:
             own["average"] = self.average
         return own | {f"weights.{n}": t for n, t in self.stack.named(self.stack.table).items()}
 
-    def save(self) -> None:
-        state = {
-            "run": self._identity(),
+    def state(self) -> dict[str, Any]:
+        """Everything plain that changes, as it is now."""
+        return {
             "step": self.step,
             "averaged": self.averaged,
             "methods": self.conductor.states,
@@ -143,7 +143,16 @@ class Trainer:
             "succeeded": self.succeeded,
             "streaks": self.streaks,
         }
-        save_checkpoint(self.folder, self.tensors(), state)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave."""
+        self.step, self.averaged = state["step"], state["averaged"]
+        self.conductor.states, self.probes = state["methods"], state["probe"]
+        self.parked, self.succeeded = state["parked"], state["succeeded"]
+        self.streaks = state["streaks"]
+
+    def save(self) -> None:
+        save_checkpoint(self.folder, self.tensors(), {"run": self._identity(), **self.state()})
 
     def resume(self) -> None:
         """Go to the last checkpoint, if there is one; else stay at the very beginning."""
@@ -157,10 +166,7 @@ class Trainer:
                     raise RunFolderError(f"{path} is of another run: {both}")
             for name, target in self.tensors().items():
                 restore(target, saved, name, path)
-            self.step, self.averaged = state["step"], state["averaged"]
-            self.conductor.states, self.probes = state["methods"], state["probe"]
-            self.parked, self.succeeded = state["parked"], state["succeeded"]
-            self.streaks = state["streaks"]
+            self.set_state(state)
 
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint must agree on with its run."""

@@ -128,10 +128,19 @@ def _lstm_backward(
     cell: Tensor,
     gates: Tensor,
 ) -> tuple[Tensor, ...]:
-    found: tuple[Tensor, ...] = back_end(hidden, weight).backward(
+    found: tuple[Tensor, ...] = _left_by(hidden, weight, gates).backward(
         d_hidden, d_last, weight, h0, c0, hidden, cell, gates
     )
     return found
+
+
+def _left_by(hidden: Tensor, weight: Tensor, gates: Tensor) -> ModuleType:
+    """The module to go back by: torch's precision may be another than in the forward pass."""
+    if gates.dtype != hidden.dtype:  # as the kernel on chip alone leaves them, of bfloat16
+        from outlast.kernels.lstm import triton
+
+        return triton
+    return back_end(hidden, weight)
 
 
 @torch.library.register_fake("outlast::lstm", lib=_library)

@@ -34,11 +34,14 @@ def fits(projected: Tensor, weight: Tensor) -> bool:
     return narrow or projected.dtype == torch.float32
 
 
-def kernel(width: int) -> tuple[ModuleType, dict[str, Any]]:
-    """Which kernel runs at this width and torch's present precision, and its options."""
+def kernel(width: int, on_chip: bool = False) -> tuple[ModuleType, dict[str, Any]]:
+    """Which kernel runs at this width and torch's present precision, and its options.
+
+    `on_chip`: the forward pass was, whatever the precision is by now.
+    """
     units = max(16, triton.next_power_of_2(width))
     sizes = {"D": width, "UNITS": units, "ROWS": ROWS, "num_warps": 4 if units <= 64 else 8}
-    exact = torch.get_float32_matmul_precision() == "highest"
+    exact = torch.get_float32_matmul_precision() == "highest" and not on_chip
     if not exact and units <= resident.MOST_UNITS:
         return resident, sizes
     # four gates at width 256 fill the shared memory of a Hopper card at 32
@@ -98,7 +101,7 @@ def backward(
     weight = _dense(weight)
     d_gates = torch.empty_like(gates, dtype=hidden.dtype)
     d_h0, d_c0 = (torch.empty_like(s, memory_format=torch.contiguous_format) for s in (h0, c0))
-    module, options = kernel(weight.shape[-1])
+    module, options = kernel(weight.shape[-1], on_chip=gates.dtype != hidden.dtype)
     tiles = triton.cdiv(batch, ROWS)
     sums = weight.new_empty(seeds, tiles, gates.shape[-1])
     module.backward[(seeds, tiles)](
