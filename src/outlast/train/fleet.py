@@ -33,7 +33,7 @@ from traceback import clear_frames
 import torch
 from torch import Tensor
 
-from outlast.errors import TrainingError, short_of_memory
+from outlast.errors import RunFolderError, TrainingError, short_of_memory
 from outlast.evaluate.ladder import evaluate_stack
 from outlast.streams import stream
 from outlast.tasks import Batch
@@ -182,7 +182,8 @@ class Fleet:
             short = short_of_memory(error)
             if short:
                 clear_frames(error.__traceback__)  # they hold on to what the step had made
-            self._save_since(begun)
+            if not isinstance(error, RunFolderError):  # it would not be written this time either
+                self._save_since(begun)
             if not short:
                 raise
             others = ", or processes=1" if self.beside > 1 else ""
