@@ -331,4 +331,5 @@ def signals() -> Iterator[list[int]]:
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{device.type} ({platform.machine()}, {torch.get_num_threads()} threads)"
+    threads = torch.get_num_threads()
+    return f"{device.type} ({platform.machine()}, {threads} thread{'s' * (threads != 1)})"
