@@ -82,7 +82,7 @@ def test_all_sections_measure_the_layout_that_is_asked_for(layout, monkeypatch):
         return 1600.0, True
 
     monkeypatch.setattr(seeds, "shared", shared)
-    for name in ("_group", "_peers", "_shares", "_by_length"):
+    for name in ("_group", "_peers", "_shares", "_kernels", "_by_length"):
         monkeypatch.setattr(seeds, name, lambda *given: sizes.append(given[-1]))
     monkeypatch.setattr(processes, "_fleet", lambda _, model, *__: lines.append(model) or FLEET)
     bench = Bench(CPU, seconds=60, repeats=3, layout=layout)
@@ -115,6 +115,28 @@ def test_our_side_and_the_peers_train_the_layout(layout, monkeypatch):
     monkeypatch.setattr(plain, "Block", lambda *given: built.append(given[-1]) or Block(*given))
     peer_step(size, CPU)()
     assert built == [layout]
+
+
+def test_where_the_time_of_a_step_goes(monkeypatch):
+    ours = [("_norm_forward", 0, 3e3), ("lstm_backward", 4e3, 10e3), ("_norm_backward", 10e3, 13e3)]
+    torchs = [("nvjet_hsh_128x128_TNT", 13e3, 22e3), ("void at::native::reduce_kernel", 22e3, 25e3)]
+    monkeypatch.setattr(seeds, "spans", lambda side: ours + torchs)
+    bench = Bench(CPU, seconds=60, repeats=1)
+    seeds._kernels(bench, "auto", 2, TINY)
+    found = {row.side: (row.ms, row.note) for row in bench.rows}
+    assert found["products"] == (3.0, "37.5%, 0 kernels")
+    assert found["norm"] == (2.0, "25.0%, 1 kernels")
+    assert found["lstm"][0] == 2.0
+    assert found["others"][0] == 1.0
+    assert found["loss"] == (0.0, "0.0%, 0 kernels")
+    assert bench.rows[0].side == "products"
+
+
+def test_a_profiler_that_sees_nothing_is_told(monkeypatch):
+    monkeypatch.setattr(seeds, "spans", lambda side: [])
+    bench = Bench(CPU, seconds=60, repeats=1)
+    seeds._kernels(bench, "auto", 1, TINY)
+    assert {row.note for row in bench.rows} == {"not seen"}
 
 
 def test_the_plain_peer_learns():
@@ -161,7 +183,7 @@ def test_under_a_budget_the_most_seeds_come_last():
     cuda = torch.device("cuda")
     first, *_ = order = seeds.default(cuda)
     assert first == "scaling"
-    assert order[1:] == ("peers", "mps", "bf16", "loop", "lengths", "between", "large")
+    assert order[1:] == ("peers", "mps", "bf16", "loop", "lengths", "kernels", "between", "large")
     told = [*seeds.FIRST, *seeds.BETWEEN, *seeds.MOST]
     assert sorted(told) == [2**n for n in range(8)]
 

@@ -30,16 +30,20 @@ def captured(side: Side) -> Side:
 
 def busy(side: Side) -> float | None:
     """The share of one run's time in which the GPU does anything; None where it cannot be seen."""
+    return covered(sorted((start, end) for _, start, end in spans(side)))
+
+
+def spans(side: Side) -> list[tuple[str, float, float]]:
+    """What the GPU did in one run, as far as it can be seen: names, starts and ends in us."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
         side()
         torch.cuda.synchronize()
-    spans = sorted(
-        (e.time_range.start, e.time_range.end)
+    return [
+        (e.name, e.time_range.start, e.time_range.end)
         for e in profiler.events() or []
         if e.device_type.name == "CUDA"
-    )
-    return covered(spans)
+    ]
 
 
 def covered(spans: list[tuple[float, float]]) -> float | None:

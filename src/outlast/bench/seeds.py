@@ -19,6 +19,7 @@ Times are of one step; the notes say how many steps of a seed, and tokens, that 
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +29,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from outlast.bench.figure import draw, seeds_of
-from outlast.bench.graphs import busy, captured
+from outlast.bench.graphs import busy, captured, spans
 from outlast.bench.mps import shared
 from outlast.bench.plain import FULL, LAYOUTS, SMALL, Size, peer_batch, peer_step
 from outlast.bench.processes import processes
@@ -293,6 +294,49 @@ def loop(bench: Bench) -> None:
     _shares(bench, "loop", MANY, laid(bench))
 
 
+#: what a kernel's name tells of its kind: ours are called by their rooms
+KINDS = {
+    "products": re.compile("gemm|gemv|cutlass|cublas|nvjet|xmma|splitk", re.IGNORECASE),
+    **{
+        room: re.compile(f"^_?{room}_")
+        for room in ("norm", "gelu", "lstm", "attention", "loss", "adamw")
+    },
+}
+
+
+def kind_of(name: str) -> str:
+    """The kind of a kernel: a product, one of ours, or torch's sums, copies and the like."""
+    return next((kind for kind, names in KINDS.items() if names.search(name)), "others")
+
+
+def _kernels(bench: Bench, kind: str, seeds: int, size: Size) -> None:
+    """Where a step's time goes, by kinds of kernels."""
+    what = f"{counted(seeds)}, {kind}"
+    if bench.spent("kernels", what):
+        return
+    with precision(kind, bench.device):
+        loop = Loop(bench, seeds, size, kind)
+        bench.warm_up(loop.steps)
+        seen = spans(loop.steps)
+    took: dict[str, float] = dict.fromkeys((*KINDS, "others"), 0.0)
+    count = dict.fromkeys(took, 0)
+    for name, start, end in seen:
+        took[kind_of(name)] += (end - start) / 1e3 / STEPS
+        count[kind_of(name)] += 1
+    whole = sum(took.values())
+    for name in sorted(took, key=lambda name: -took[name]):
+        note = (
+            f"{took[name] / whole:.1%}, {count[name] / STEPS:.0f} kernels" if whole else "not seen"
+        )
+        bench.add(Row("kernels", what, name, took[name], note=note))
+
+
+def kernels(bench: Bench) -> None:
+    """What kinds of kernels a step is made of, as a profiler sees them."""
+    for kind in ("auto", "bf16"):
+        _kernels(bench, kind, MANY, laid(bench))
+
+
 def _by_length(bench: Bench, section: str, kind: str, seeds: int, size: Size) -> None:
     if bench.spent(section, counted(seeds)):
         return
@@ -329,7 +373,7 @@ def cpu(bench: Bench) -> None:
 
 def prepare(bench: Bench, sections: Sequence[str]) -> None:
     """Compile what the sections will use, side by side."""
-    kinds = ("auto", "bf16") if {"bf16", "lengths"} & set(sections) else ("auto",)
+    kinds = ("auto", "bf16") if {"bf16", "lengths", "kernels"} & set(sections) else ("auto",)
     jobs = [(mixer, kind) for kind in kinds for mixer in ("lstm", "attention", "mlp")]
     side_by_side(_compile, jobs, max(1.0, bench.left() / 3))
 
@@ -349,6 +393,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "bf16": half,
     "loop": loop,
     "lengths": lengths,
+    "kernels": kernels,
     "between": between,
     "large": large,
     "cpu": cpu,

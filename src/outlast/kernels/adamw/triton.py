@@ -24,7 +24,7 @@ CONTROLS = 4
 
 
 @triton.jit
-def _squares(
+def _adamw_squares(
     gradient,
     controls,
     pathway,
@@ -49,7 +49,7 @@ def _squares(
 
 
 @triton.jit
-def _update(
+def _adamw_update(
     gradient,
     weights,
     first,
@@ -119,10 +119,10 @@ def update(
     parts = min(blocks, MOST_PARTS)
     sums = weights.new_empty(seeds, parts, dtype=torch.float32)
     sizes = {"PATHWAYS": controls.shape[1], "CONTROLS": CONTROLS, "BLOCK": BLOCK}
-    _squares[(parts, seeds)](
+    _adamw_squares[(parts, seeds)](
         gradient, controls, pathway, sums, width, triton.cdiv(blocks, parts), **sizes
     )
-    _update[(blocks, seeds)](
+    _adamw_update[(blocks, seeds)](
         gradient,
         weights,
         first,

@@ -42,7 +42,7 @@ def _weights(q, k, tokens, scale, TOKENS: tl.constexpr, PRECISION: tl.constexpr)
 
 
 @triton.jit
-def _forward(
+def _attention_forward(
     q,
     k,
     v,
@@ -77,7 +77,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _attention_backward(
     d_out,
     q,
     k,
@@ -167,7 +167,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     b, h, t, d = q.shape
     out = empty(q)
     strides = (s for tensor in (q, k, v) for s in tensor.stride()[:3])
-    _forward[(b * h,)](q, k, v, out, *strides, h, t, d**-0.5, **_options(q))
+    _attention_forward[(b * h,)](q, k, v, out, *strides, h, t, d**-0.5, **_options(q))
     return out
 
 
@@ -200,4 +200,6 @@ def _run_backward(
     strides = (s for tensor in (d_out, q, k, v) for s in tensor.stride()[:3])
     across = dq.stride(2)
     grid = (b * h,)
-    _backward[grid](d_out, q, k, v, dq, dk, dv, *strides, h, t, across, d**-0.5, **_options(q))
+    _attention_backward[grid](
+        d_out, q, k, v, dq, dk, dv, *strides, h, t, across, d**-0.5, **_options(q)
+    )

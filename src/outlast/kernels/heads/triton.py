@@ -51,7 +51,7 @@ def _tile(
 
 
 @triton.jit
-def _forward(
+def _heads_forward(
     packed,
     q,
     k,
@@ -74,7 +74,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _heads_backward(
     dq,
     dk,
     dv,
@@ -109,7 +109,7 @@ def _angles(cos, sin, batch, token, tokens, rows, inside, HALF: tl.constexpr, WI
 
 
 @triton.jit
-def _turned_forward(
+def _heads_turned_forward(
     packed,
     cos,
     sin,
@@ -141,7 +141,7 @@ def _turned_forward(
 
 
 @triton.jit
-def _turned_backward(
+def _heads_turned_backward(
     dq,
     dk,
     dv,
@@ -193,7 +193,7 @@ def forward(packed: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = (packed.new_empty(b, t, h, d) for _ in range(3))
     options, sizes = _options(d), _sizes(packed)
     grid = (triton.cdiv(sizes[0], options["TALL"]),)
-    _forward[grid](packed, q, k, v, *sizes, eps, **options)
+    _heads_forward[grid](packed, q, k, v, *sizes, eps, **options)
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
@@ -203,7 +203,7 @@ def backward(dq: Tensor, dk: Tensor, dv: Tensor, packed: Tensor, eps: float) -> 
     out = packed.new_empty(packed.shape)
     options, sizes = _options(packed.shape[-1]), _sizes(packed)
     grid = (triton.cdiv(sizes[0], options["TALL"]),)
-    _backward[grid](dq, dk, dv, packed, out, *sizes, eps, **options)
+    _heads_backward[grid](dq, dk, dv, packed, out, *sizes, eps, **options)
     return out
 
 
@@ -223,7 +223,7 @@ def turned_forward(packed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Te
     q, k, v = (packed.new_empty(b, t, h, d) for _ in range(3))
     sizes, options = _turning(packed, cos)
     grid = (triton.cdiv(sizes[0], options["TALL"]),)
-    _turned_forward[grid](packed, cos, sin, q, k, v, *sizes, **options)
+    _heads_turned_forward[grid](packed, cos, sin, q, k, v, *sizes, **options)
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
@@ -234,5 +234,5 @@ def turned_backward(dq: Tensor, dk: Tensor, dv: Tensor, cos: Tensor, sin: Tensor
     out = dq.new_empty(b, t, 3, h, d)
     sizes, options = _turning(out, cos)
     grid = (triton.cdiv(sizes[0], options["TALL"]),)
-    _turned_backward[grid](dq, dk, dv, cos, sin, out, *sizes, **options)
+    _heads_turned_backward[grid](dq, dk, dv, cos, sin, out, *sizes, **options)
     return out

@@ -32,7 +32,7 @@ def _rows(row, rows, seed, targets, part, ignore):
 
 
 @triton.jit
-def _forward(
+def _loss_forward(
     logits,
     targets,
     part,
@@ -75,7 +75,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _loss_backward(
     shares,
     logits,
     targets,
@@ -144,7 +144,7 @@ def forward(
     programs = triton.cdiv(batch * tokens, options["SPAN"])
     sums = logits.new_empty(seeds, programs, 3, parts, dtype=torch.float32)
     logits = _side_by_side(logits)
-    _forward[(programs, seeds)](
+    _loss_forward[(programs, seeds)](
         logits,
         targets.contiguous(),
         part.contiguous(),
@@ -167,7 +167,7 @@ def backward(
     seeds, batch, tokens, classes = logits.shape
     d_logits, logits = filled_up(logits), _side_by_side(logits)
     options = _options(classes, d_logits.stride(2), counts.shape[1])
-    _backward[(triton.cdiv(batch * tokens, options["SPAN"]), seeds)](
+    _loss_backward[(triton.cdiv(batch * tokens, options["SPAN"]), seeds)](
         (d_losses / counts).contiguous(),
         logits,
         targets.contiguous(),

@@ -41,7 +41,7 @@ def _block(weight, gate, units, D: tl.constexpr, TURNED: tl.constexpr):
 
 
 @triton.jit
-def forward(
+def lstm_forward(
     projected,
     bias,
     weight,
@@ -111,7 +111,7 @@ def forward(
 
 
 @triton.jit
-def backward(
+def lstm_backward(
     d_hidden,
     d_last,
     weight,

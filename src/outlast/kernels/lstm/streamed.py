@@ -19,7 +19,7 @@ MOST_UNITS = 256
 
 
 @triton.jit
-def forward(
+def lstm_forward(
     projected,
     bias,
     weight,
@@ -90,7 +90,7 @@ def forward(
 
 
 @triton.jit
-def backward(
+def lstm_backward(
     d_hidden,
     d_last,
     weight,

@@ -67,7 +67,7 @@ def forward(
     gates = torch.empty_like(projected, dtype=reference.kept(projected.dtype))
     module, options = kernel(weight.shape[-1])
     last = torch.empty_like(h0, memory_format=torch.contiguous_format)
-    module.forward[(seeds, triton.cdiv(batch, ROWS))](
+    module.lstm_forward[(seeds, triton.cdiv(batch, ROWS))](
         projected,
         bias,
         weight,
@@ -104,7 +104,7 @@ def backward(
     module, options = kernel(weight.shape[-1], on_chip=gates.dtype != hidden.dtype)
     tiles = triton.cdiv(batch, ROWS)
     sums = weight.new_empty(seeds, tiles, gates.shape[-1])
-    module.backward[(seeds, tiles)](
+    module.lstm_backward[(seeds, tiles)](
         d_hidden.contiguous(),
         d_last.contiguous(),
         weight,

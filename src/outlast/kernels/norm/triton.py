@@ -48,7 +48,7 @@ def _read(tensor, row, inner, seed, by_seed, by_outer, by_inner, columns, inside
 
 
 @triton.jit
-def _forward(
+def _norm_forward(
     x,
     extra,
     other,
@@ -119,7 +119,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _norm_backward(
     dy,
     also,
     past,
@@ -236,7 +236,7 @@ def stream_forward(
     y = x.new_empty(x.shape, dtype=dtype)
     total = x.new_empty(x.shape) if added else x
     both = x.new_empty(seeds, 0) if kept is None else x.new_empty(x.shape, dtype=kept)
-    _forward[(triton.cdiv(outer * inner, SPAN), seeds)](
+    _norm_forward[(triton.cdiv(outer * inner, SPAN), seeds)](
         x,
         extra,
         other,
@@ -303,7 +303,7 @@ def backward(
     copy = x.new_empty(seeds, 0) if narrow is None else x.new_empty(x.shape, dtype=narrow)
     programs = triton.cdiv(outer * inner, SPAN)
     sums = x.new_empty(seeds, programs, 1 + centred + biased, d, dtype=torch.float32)
-    _backward[(programs, seeds)](
+    _norm_backward[(programs, seeds)](
         dy,
         more,
         past,

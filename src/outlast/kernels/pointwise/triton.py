@@ -19,7 +19,7 @@ COLUMNS, TILE, SPAN = 128, 2048, 128  # columns of a tile, numbers in it, rows o
 
 
 @triton.jit
-def _forward(
+def _gelu_forward(
     z,
     bias,
     y,
@@ -44,7 +44,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _gelu_backward(
     dy,
     z,
     bias,
@@ -77,7 +77,7 @@ def _backward(
 
 
 @triton.jit
-def _forward_glu(
+def _glu_forward(
     z,
     bias,
     y,
@@ -105,7 +105,7 @@ def _forward_glu(
 
 
 @triton.jit
-def _backward_glu(
+def _glu_backward(
     dy,
     z,
     bias,
@@ -170,7 +170,7 @@ def forward(z: Tensor, bias: Tensor) -> Tensor:
     """As `reference.forward`, in float32 whatever the type of z."""
     z, bias = z.contiguous(), _dense(bias)
     y = torch.empty_like(z)
-    _forward[_grid(z)](z, bias, y, *z.shape[1:], bias.stride(0), **_options(z.shape[-1]))
+    _gelu_forward[_grid(z)](z, bias, y, *z.shape[1:], bias.stride(0), **_options(z.shape[-1]))
     return y
 
 
@@ -181,7 +181,7 @@ def backward(dy: Tensor, z: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     grid = _grid(z)
     seeds, rows, width = z.shape
     sums = z.new_empty(seeds, grid[0], width, dtype=torch.float32)
-    _backward[grid](dy, z, bias, dz, sums, rows, width, bias.stride(0), **_options(width))
+    _gelu_backward[grid](dy, z, bias, dz, sums, rows, width, bias.stride(0), **_options(width))
     return dz, sums.sum(1).to(bias.dtype)
 
 
@@ -190,7 +190,7 @@ def forward_glu(z: Tensor, bias: Tensor) -> Tensor:
     z, bias = z.contiguous(), _dense(bias)
     seeds, rows, both = z.shape
     y = z.new_empty(seeds, rows, both // 2)
-    _forward_glu[_grid(y)](z, bias, y, *y.shape[1:], bias.stride(0), **_options(both // 2))
+    _glu_forward[_grid(y)](z, bias, y, *y.shape[1:], bias.stride(0), **_options(both // 2))
     return y
 
 
@@ -201,5 +201,5 @@ def backward_glu(dy: Tensor, z: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     grid = _grid(dy)
     seeds, rows, width = dy.shape
     sums = z.new_empty(seeds, grid[0], 2 * width, dtype=torch.float32)
-    _backward_glu[grid](dy, z, bias, dz, sums, rows, width, bias.stride(0), **_options(width))
+    _glu_backward[grid](dy, z, bias, dz, sums, rows, width, bias.stride(0), **_options(width))
     return dz, sums.sum(1).to(bias.dtype)
