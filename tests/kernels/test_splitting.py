@@ -17,13 +17,18 @@ from outlast.kernels.splitting import parts, summed_product
     ],
 )
 def test_many_rows_of_few_products_are_split(products, rows, count):
-    assert parts(products, rows) == count
+    assert parts(products, rows, 100, 128) == count
+
+
+@pytest.mark.parametrize(("out", "k", "count"), [(128, 128, 4), (129, 128, 2), (512, 128, 1)])
+def test_a_product_of_many_tiles_is_split_less(out, k, count):
+    assert parts(32, 7552, out, k) == parts(32, 7552, k, out) == count
 
 
 def test_parts_hold_whole_rows_of_a_batch():
-    assert parts(1, 128 * 59, whole=128) == 16
-    assert parts(1, 12 * 590, whole=12) == 4
-    assert parts(1, 9 * 590, whole=9) == 1
+    assert parts(1, 128 * 59, 64, 16, whole=128) == 16
+    assert parts(1, 12 * 590, 64, 16, whole=12) == 4
+    assert parts(1, 9 * 590, 64, 16, whole=9) == 1
 
 
 @pytest.mark.parametrize("contiguous", [True, False])

@@ -102,7 +102,8 @@ def test_on_a_gpu_a_graph_that_was_dropped_is_made_again(monkeypatch: pytest.Mon
 
     def weights(kept: int) -> torch.Tensor:
         monkeypatch.setattr(step, "KEPT", kept)
-        run = canonical(tiny("curriculum(from=2, by=steps)", block=5, probe=0, checkpoint=5))
+        settings = {"steps": 60, "block": 5, "probe": 0, "checkpoint": 5}
+        run = canonical(tiny("curriculum(from=2, by=steps)", **settings))
         fleet = Fleet([(run, Path("nowhere"))], torch.device("cuda"))
         fleet.trainers[0].write = lambda lines: None  # type: ignore[method-assign]
         for _ in range(12):

@@ -231,6 +231,8 @@ class Fleet:
         """
         if not self.beside:
             raise TrainingError("the processes that stepped seeds are ended: fit() starts others")
+        if not any(t.going for t in self.trainers):
+            raise TrainingError("all runs are at their end: there is no block left to train")
         clock = min(t.step for t in self.trainers if t.going)
         due = [t.going and t.step == clock for t in self.trainers]
         self.choose(clock)

@@ -24,6 +24,25 @@ CONTROLS = 4
 
 
 @triton.jit
+def _controls(controls, way, CONTROLS: tl.constexpr, BLOCK: tl.constexpr):
+    """The four controls of each weight's pathway; of the same one, as nearly ever, read once."""
+    if tl.min(way, 0) == tl.max(way, 0):
+        own = controls + tl.max(way, 0) * CONTROLS
+        learns = tl.max(way, 0) >= 0
+        active = tl.zeros((BLOCK,), tl.float32) + tl.load(own, mask=learns, other=0.0)
+        decay = tl.zeros((BLOCK,), tl.float32) + tl.load(own + 1, mask=learns, other=0.0)
+        pace = tl.zeros((BLOCK,), tl.float32) + tl.load(own + 2, mask=learns, other=0.0)
+        correction = tl.zeros((BLOCK,), tl.float32) + tl.load(own + 3, mask=learns, other=1.0)
+    else:
+        each = controls + way * CONTROLS
+        active = tl.load(each, mask=way >= 0, other=0.0)
+        decay = tl.load(each + 1, mask=way >= 0, other=0.0)
+        pace = tl.load(each + 2, mask=way >= 0, other=0.0)
+        correction = tl.load(each + 3, mask=way >= 0, other=1.0)
+    return active, decay, pace, correction
+
+
+@triton.jit
 def _adamw_squares(
     gradient,
     controls,
@@ -78,12 +97,8 @@ def _adamw_update(
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     way = tl.load(pathway + at, mask=inside, other=-1)
-    learns = way >= 0
-    own = controls + (seed * PATHWAYS + way) * CONTROLS
-    active = tl.load(own, mask=learns, other=0.0)
-    decay = tl.load(own + 1, mask=learns, other=0.0)
-    pace = tl.load(own + 2, mask=learns, other=0.0)
-    correction = tl.load(own + 3, mask=learns, other=1.0)
+    own = controls + seed * PATHWAYS * CONTROLS
+    active, decay, pace, correction = _controls(own, way, CONTROLS, BLOCK)
 
     here = seed * width + at
     g = tl.load(gradient + here, mask=inside, other=0.0)

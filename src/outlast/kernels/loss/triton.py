@@ -3,6 +3,7 @@
 A program takes a span of one seed's tokens, a tile at a time, whole rows of logits in registers,
 and writes its sums of loss, right answers and tokens for each part; those of all programs are
 added up afterwards, without atomics: the same every time. Backward the softmax is computed again.
+Tiles where nothing is asked, as in the padding, are passed over.
 
 Shapes are those of `reference`. Up to 4,096 classes. Rows of logits may lie apart, as those of a
 filled-up table do (see `kernels.rows`), and those of the gradient do in half precision.
@@ -32,6 +33,14 @@ def _rows(row, rows, seed, targets, part, ignore):
 
 
 @triton.jit
+def _logits(logits, at, asked, classes, APART: tl.constexpr, C: tl.constexpr):
+    """The logits of tokens that ask something, in float32; columns past the classes have none."""
+    here = asked[:, None] & (classes < C)[None, :]
+    z = tl.load(logits + at[:, None] * APART + classes[None, :], mask=here, other=0.0)
+    return tl.where((classes < C)[None, :], z.to(tl.float32), float("-inf"))
+
+
+@triton.jit
 def _loss_forward(
     logits,
     targets,
@@ -55,18 +64,19 @@ def _loss_forward(
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
         at, _, asked, target, own = _rows(row, rows, seed, targets, part, ignore)
-        here = asked[:, None] & (classes < C)[None, :]
-        z = tl.load(logits + at[:, None] * APART + classes[None, :], mask=here, other=0.0)
-        z = tl.where((classes < C)[None, :], z.to(tl.float32), float("-inf"))
-        most = tl.max(z, 1)
-        total = most + tl.log(tl.sum(tl.exp(z - most[:, None]), 1))
-        wanted = tl.sum(tl.where(classes[None, :] == target[:, None], z, 0.0), 1)
-        loss = tl.where(asked, total - wanted, 0.0)
-        right = (asked & (tl.argmax(z, 1) == target)).to(tl.float32)
         mine = own[:, None] == indices[None, :]
-        losses += tl.sum(tl.where(mine, loss[:, None], 0.0), 0)
-        rights += tl.sum(tl.where(mine, right[:, None], 0.0), 0)
         counts += tl.sum(mine.to(tl.float32), 0)
+        if tl.max(asked.to(tl.int32), 0) > 0:
+            z = _logits(logits, at, asked, classes, APART, C)
+            most = tl.max(z, 1)
+            total = most + tl.log(tl.sum(tl.exp(z - most[:, None]), 1))
+            known = asked & (target >= 0) & (target < C)
+            wanted = tl.load(logits + at * APART + target, mask=known, other=0.0).to(tl.float32)
+            best = tl.min(tl.where(z == most[:, None], classes[None, :], CLASSES), 1)
+            loss = tl.where(asked, total - wanted, 0.0)
+            right = (asked & (best == target)).to(tl.float32)
+            losses += tl.sum(tl.where(mine, loss[:, None], 0.0), 0)
+            rights += tl.sum(tl.where(mine, right[:, None], 0.0), 0)
     # (seeds, programs, 3, PARTS)
     out = sums + (seed * tl.num_programs(0) + tl.program_id(0)) * 3 * PARTS + indices
     tl.store(out, losses, mask=indices < PARTS)
@@ -97,18 +107,20 @@ def _loss_backward(
         row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
         at, inside, asked, target, own = _rows(row, rows, seed, targets, part, ignore)
         asked = asked & (own >= 0) & (own < PARTS)
-        share = tl.load(shares + seed * PARTS + own, mask=asked, other=0.0)
-        here = asked[:, None] & (classes < C)[None, :]
-        z = tl.load(logits + at[:, None] * APART + classes[None, :], mask=here, other=0.0)
-        z = tl.where((classes < C)[None, :], z.to(tl.float32), float("-inf"))
-        weight = tl.exp(z - tl.max(z, 1)[:, None])
-        weight /= tl.sum(weight, 1)[:, None]
-        weight -= (classes[None, :] == target[:, None]).to(tl.float32)
-        d = tl.where(asked[:, None], weight * share[:, None], 0.0)
         # spare columns too: they are those of classes with no chance at all, so they get zeros
         within = inside[:, None] & (classes < WIDE)[None, :]
         place = d_logits + at[:, None] * WIDE + classes[None, :]
-        tl.store(place, d.to(d_logits.dtype.element_ty), mask=within)
+        if tl.max(asked.to(tl.int32), 0) > 0:
+            share = tl.load(shares + seed * PARTS + own, mask=asked, other=0.0)
+            z = _logits(logits, at, asked, classes, APART, C)
+            weight = tl.exp(z - tl.max(z, 1)[:, None])
+            weight *= (1 / tl.sum(weight, 1))[:, None]
+            weight -= (classes[None, :] == target[:, None]).to(tl.float32)
+            d = tl.where(asked[:, None], weight * share[:, None], 0.0)
+            tl.store(place, d.to(d_logits.dtype.element_ty), mask=within)
+        else:
+            nothing = tl.zeros((TALL, CLASSES), d_logits.dtype.element_ty)
+            tl.store(place, nothing, mask=within)
 
 
 def fits(logits: Tensor) -> bool:
@@ -131,7 +143,8 @@ def _options(classes: int, columns: int, parts: int) -> dict[str, int]:
         "PARTS": parts,
         "TALL": tall,
         "SPAN": max(16, 4 * tall),
-        "num_warps": 4,
+        # a long row is one warp's alone: its sums need not pass from one to another
+        "num_warps": triton.cdiv(width, TILE) if tall == 1 else 4,
     }
 
 

@@ -66,6 +66,8 @@ def forward(
     cell = torch.empty_like(hidden, dtype=c0.dtype)
     gates = torch.empty_like(projected, dtype=reference.kept(projected.dtype))
     module, options = kernel(weight.shape[-1])
+    if module is resident and (options["UNITS"] > 64 or projected.dtype == torch.float32):
+        options["num_warps"] *= 2  # each gate is a wait for its exponentials: measured on an H200
     last = torch.empty_like(h0, memory_format=torch.contiguous_format)
     module.lstm_forward[(seeds, triton.cdiv(batch, ROWS))](
         projected,
@@ -132,7 +134,7 @@ def _d_weight(d_gates: Tensor, h0: Tensor, hidden: Tensor) -> Tensor:
     split into parts as in any such product.
     """
     seeds, batch, steps, _ = d_gates.shape
-    count = parts(seeds, batch * steps, whole=batch)
+    count = parts(seeds, batch * steps, d_gates.shape[-1], hidden.shape[-1], whole=batch)
     d_gates, hidden, h0 = (t.unflatten(1, (count, -1)).flatten(0, 1) for t in (d_gates, hidden, h0))
     wide, narrow = d_gates.flatten(1, 2), hidden.flatten(1, 2)
     shifted = torch.bmm(wide[:, 1:].mT, narrow[:, :-1])

@@ -19,6 +19,21 @@ COLUMNS, TILE, SPAN = 128, 2048, 128  # columns of a tile, numbers in it, rows o
 
 
 @triton.jit
+def _normal(v):
+    """The standard normal distribution's share below v, and its density there.
+
+    By one exponential for both (Abramowitz and Stegun, 7.1.26: 1.5e-7 off at most, float32's own
+    rounding). The tail is never 1 minus something, so it keeps its digits.
+    """
+    bell = tl.exp(-0.5 * v * v)
+    t = 1 / (1 + 0.2316418883 * tl.abs(v))
+    tail = -0.7265760135 + t * 0.5307027145
+    tail = -0.142248368 + t * (0.7107068705 + t * tail)
+    tail = t * (0.127414796 + t * tail) * bell
+    return tl.where(v < 0, tail, 1 - tail), bell * 0.3989422804014327
+
+
+@triton.jit
 def _gelu_forward(
     z,
     bias,
@@ -39,8 +54,8 @@ def _gelu_forward(
         inside = (row < rows)[:, None] & (columns < width)[None, :]
         at = (seed * rows + row)[:, None] * width + columns[None, :]
         v = tl.load(z + at, mask=inside, other=0.0).to(tl.float32) + b[None, :]
-        out = 0.5 * v * (1 + tl.erf(v * 0.7071067811865476))
-        tl.store(y + at, out.to(y.dtype.element_ty), mask=inside)
+        below, _ = _normal(v)
+        tl.store(y + at, (v * below).to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -68,8 +83,8 @@ def _gelu_backward(
         at = (seed * rows + row)[:, None] * width + columns[None, :]
         v = tl.load(z + at, mask=inside, other=0.0).to(tl.float32) + b[None, :]
         d = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
-        density = tl.exp(-0.5 * v * v) * 0.3989422804014327
-        d *= 0.5 * (1 + tl.erf(v * 0.7071067811865476)) + v * density
+        below, density = _normal(v)
+        d *= below + v * density
         total += d
         tl.store(dz + at, d.to(dz.dtype.element_ty), mask=inside)
     out = sums + (seed * tl.num_programs(0) + tl.program_id(0)) * width + columns
@@ -151,7 +166,7 @@ def _options(width: int) -> dict[str, int]:
         "COLUMNS": columns,
         "TALL": min(SPAN, TILE // columns),
         "SPAN": SPAN,
-        "num_warps": 4,
+        "num_warps": 8,
     }
 
 
