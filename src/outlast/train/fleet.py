@@ -195,7 +195,7 @@ class Fleet:
 
     def _train(self, watch: Watch | None, stop: Callable[[], bool]) -> bool:
         started = time.monotonic()
-        first = min((t.step for t in self.trainers if t.going), default=0)
+        begun = first = min((t.step for t in self.trainers if t.going), default=0)
         while going := [t for t in self.trainers if t.going]:
             if stop():
                 for trainer in going:
@@ -212,6 +212,8 @@ class Fleet:
                     watch(trainer, trainer.progress(spent / done * left))
                 if trainer.step % trainer.settings.checkpoint == 0 or not left:
                     trainer.save()
+            if first == begun:  # the first block compiles: what is left is told by those after it
+                started, first = time.monotonic(), min(t.step for t in going)
         return True
 
     def _save_since(self, begun: Sequence[int]) -> None:

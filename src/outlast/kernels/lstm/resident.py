@@ -1,7 +1,7 @@
 """The LSTM recurrence with its weights on chip: one program for a seed and some rows of its batch.
 
-A program loads the recurrent matrix once, into registers, and walks through the whole sequence by
-itself: a step costs no launch and no traffic but its own gates. The matrix and the state are
+A program loads the recurrent matrix once, into shared memory, and walks through the whole sequence
+by itself: a step costs no launch and no traffic but its own gates. The matrix and the state are
 rounded to float16 for the product alone (the ten bits of tf32; |h| < 1), the sums and the cell are
 float32. In the backward pass each row of gate gradients is scaled to its largest entry before it
 is rounded, so that no gradient is lost to float16's range. The next step's numbers are loaded
