@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from outlast.report.digest import Digest, digest
 from outlast.report.load import read
 from outlast.report.plots import accuracy_figure
 from outlast.report.sheet import MOST, NARROW, WIDE, Form, grouped
-from outlast.report.style import MARKERS, PALETTE, svg
+from outlast.report.style import MARKERS, PALETTE, _saved, svg
 
 THREE = (None, "sparse", "dense")
 
@@ -204,3 +205,27 @@ def test_arms_on_each_other_take_turns_and_stay_where_they_are(tmp_path: Path) -
     )
     turns = [tuple(round(float(number), 3) for number in dash) for dash in found]
     assert {(4, 8, 0), (4, 8, 8), (4, 8, 4), (4, 4, 0), (4, 4, 4)} <= set(turns)
+
+
+def test_a_long_line_is_the_same_line_in_steps() -> None:
+    figure = Figure(figsize=(4, 3))
+    values = [math.sin(n * n) for n in range(400)]
+    values[200] = math.nan  # the line breaks there, and goes on
+    figure.add_subplot().plot(values, color="#123456")
+
+    def points(text: str) -> list[complex]:
+        found = re.search(r'<path d="([^"]*)"[^>]*#123456', text)
+        assert found
+        here, passed = 0j, []
+        for command, numbers in re.findall(r"([MLl])([^MLl]*)", found[1]):
+            each = [float(n) for n in re.findall(r"-?(?:\d+\.?\d*|\.\d+)", numbers)]
+            for place in map(complex, each[::2], each[1::2]):
+                here = here + place if command == "l" else place
+                passed.append(here)
+        return passed
+
+    whole = _saved(figure, "svg", {}).decode()
+    ours, wanted = points(svg(figure)), points(whole)
+    assert len(ours) == len(wanted) > 300
+    assert max(abs(a - b) for a, b in zip(ours, wanted, strict=True)) < 0.08  # rounded either way
+    assert len(svg(figure)) < 0.75 * len(whole)
