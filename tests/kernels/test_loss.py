@@ -114,6 +114,25 @@ def test_in_the_interpreter_it_is_the_reference(shape):
     compare(shape, "cpu")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for the interpreter")
+@pytest.mark.parametrize("classes", [5, 1036])
+def test_in_the_interpreter_a_tie_is_the_firsts_and_what_is_not_asked_is_nothing(classes):
+    pytest.importorskip("triton")
+    from outlast.kernels.loss import triton as fused
+
+    logits, part = torch.zeros(2, 1, 4, classes), torch.zeros(2, 1, 4, dtype=torch.long)
+    logits[..., [1, 3]] = 2.0  # two that are the most
+    logits[1] = torch.nan  # the second seed asks nothing, and nothing of it is read
+    targets = torch.tensor([[[1, 3, 1, IGNORE]], [[IGNORE] * 4]])
+    losses, accuracies, counts = fused.forward(logits, targets, part, 1, IGNORE)
+    assert accuracies.tolist() == [[0.5], [0.0]]  # two right of four
+    assert losses[1].item() == 0
+    found = fused.backward(torch.ones(2, 1), counts, logits, targets, part, IGNORE)
+    wanted = reference.backward(torch.ones(2, 1), counts, logits, targets, part, IGNORE)
+    same([found[0]], [wanted[0].double()], 1e-6)
+    assert found[1].eq(0).all()
+
+
 ODD = [(2, 2, 5, classes) for classes in (1, 7, 8, 12, 1036)]
 odd = pytest.mark.parametrize("shape", ODD, ids=["x".join(map(str, s)) for s in ODD])
 lying = pytest.mark.parametrize("lie", [cut, turned, as_they_are])

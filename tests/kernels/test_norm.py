@@ -134,8 +134,11 @@ def test_without_a_gpu_gradients_may_be_taken_inside_the_stack():
     same(vmap(one)(*stacked), [torch.stack(parts) for parts in alone], 1e-8)
 
 
-def compare(shape, device, dtype=torch.float32, tolerance=1e-5) -> None:
-    """Scales in a table, rows with the first axis inside the second, gradients the other way."""
+def compare(shape, device, dtype=torch.float32, tolerance=1e-5, even=False) -> None:
+    """Scales in a table; rows with the first axis inside the second, gradients the other way.
+
+    If `even`, rows lie as gradients do.
+    """
     pytest.importorskip("triton")
     from outlast.kernels.norm import triton as fused
 
@@ -146,7 +149,8 @@ def compare(shape, device, dtype=torch.float32, tolerance=1e-5) -> None:
     def moved(tensor):
         if tensor is None:
             return None
-        return tensor.to(device, dtype).transpose(1, 2).contiguous().transpose(1, 2)
+        tensor = tensor.to(device, dtype)
+        return tensor if even else tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
     turned = moved(x)
     near = [beside_others(a.to(device, torch.float32)) for a in (scale, shift)]
@@ -180,8 +184,9 @@ def compare(shape, device, dtype=torch.float32, tolerance=1e-5) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
 @shapes
-def test_in_the_interpreter_it_is_the_reference(shape):
-    compare(shape, "cpu")
+@pytest.mark.parametrize("even", [False, True])
+def test_in_the_interpreter_it_is_the_reference(shape, even):
+    compare(shape, "cpu", even=even)
 
 
 @pytest.mark.gpu
@@ -189,8 +194,9 @@ def test_in_the_interpreter_it_is_the_reference(shape):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)], ids=str
 )
-def test_on_a_gpu_it_is_the_reference(shape, dtype, tolerance):
-    compare(shape, "cuda", dtype, tolerance)
+@pytest.mark.parametrize("even", [False, True])
+def test_on_a_gpu_it_is_the_reference(shape, dtype, tolerance, even):
+    compare(shape, "cuda", dtype, tolerance, even)
 
 
 @pytest.mark.gpu

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 import outlast
-from outlast.errors import OutlastError
+import outlast.train.fleet as fleet_module
+from outlast.errors import OutlastError, TrainingError
 from outlast.evaluate.run import evaluate_run
 from outlast.runs import read_metrics, read_run
 from outlast.train.checkpoint import load_checkpoint
@@ -20,7 +22,7 @@ from outlast.train.fleet import Fleet
 from outlast.train.session import begin, canonical, go_on, load, open_run, pick_device
 from outlast.train.step import Stepper
 from outlast.train.trainer import Progress
-from tiny_runs import CPU, SETTINGS, checkpoint, tiny, trained
+from tiny_runs import CPU, SETTINGS, InMemory, checkpoint, tiny, trained
 
 # ---- what is written down ----------------------------------------------------------------------
 
@@ -66,6 +68,24 @@ def test_onlookers_are_told(tmp_path: Path) -> None:
     assert [p.waiting for p in seen] == [2, 2, 0, 0, 0, 0]
     assert seen[-1].seconds_left == 0
     assert set(seen[-1].probe) == {"1", "3"}
+
+
+def test_what_is_left_is_told_without_the_first_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the start; the first block's end, for its report and for what comes; two more blocks
+    clock = iter([0.0, 100.0, 100.0, 101.0, 102.0])
+    monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    begin(tiny(steps=15, block=5, checkpoint=5), tmp_path / "run", CPU)
+    seen: list[Progress] = []
+    go_on(tmp_path / "run", CPU, seen.append)
+    assert [p.seconds_left for p in seen] == [200.0, 1.0, 0.0]
+
+
+def test_after_the_end_there_is_no_block() -> None:
+    run = InMemory(tiny(steps=5, block=5, checkpoint=5)).steps(5)
+    with pytest.raises(TrainingError, match="all runs are at their end"):
+        run.fleet.block()
 
 
 def test_training_learns(tmp_path: Path) -> None:

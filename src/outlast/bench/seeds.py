@@ -294,12 +294,12 @@ def loop(bench: Bench) -> None:
     _shares(bench, "loop", MANY, laid(bench))
 
 
-#: what a kernel's name tells of its kind: ours are called by their rooms
+#: what a kernel's name tells of its kind: ours are called by what they do
 KINDS = {
     "products": re.compile("gemm|gemv|cutlass|cublas|nvjet|xmma|splitk", re.IGNORECASE),
     **{
         room: re.compile(f"^_?{room}_")
-        for room in ("norm", "gelu", "lstm", "attention", "loss", "adamw")
+        for room in ("norm", "gelu", "glu", "lstm", "attention", "heads", "loss", "adamw")
     },
 }
 
@@ -318,17 +318,16 @@ def _kernels(bench: Bench, kind: str, seeds: int, size: Size) -> None:
         loop = Loop(bench, seeds, size, kind)
         bench.warm_up(loop.steps)
         seen = spans(loop.steps)
-    took: dict[str, float] = dict.fromkeys((*KINDS, "others"), 0.0)
-    count = dict.fromkeys(took, 0)
+    if not seen:
+        bench.add(Row("kernels", what, "all", None, note="n/a: the profiler saw none"))
+        return
+    took: dict[str, list[float]] = {}
     for name, start, end in seen:
-        took[kind_of(name)] += (end - start) / 1e3 / STEPS
-        count[kind_of(name)] += 1
-    whole = sum(took.values())
-    for name in sorted(took, key=lambda name: -took[name]):
-        note = (
-            f"{took[name] / whole:.1%}, {count[name] / STEPS:.0f} kernels" if whole else "not seen"
-        )
-        bench.add(Row("kernels", what, name, took[name], note=note))
+        took.setdefault(kind_of(name), []).append((end - start) / 1e3)
+    whole = sum(map(sum, took.values()))
+    for name, each in sorted(took.items(), key=lambda item: -sum(item[1])):
+        note = f"{sum(each) / whole:.1%}, {len(each) / STEPS:.3g} kernels"
+        bench.add(Row("kernels", what, name, sum(each) / STEPS, note=note))
 
 
 def kernels(bench: Bench) -> None:

@@ -7,7 +7,8 @@ a reproduction of its numbers.
 - ``demo``: modulus 3, one serial block of width 64, trained on up to 10 items; minutes on a laptop.
 - ``paper``: modulus 10, serial, parallel and interleaved hybrids of 2 and 4 blocks and width 128,
   trained on up to 25 items, each jointly, with DAT in six readings, and with the control; the
-  parallel one also with a softmax that keeps its sharpness (`scalable`).
+  parallel one also with a softmax that keeps its sharpness (`scalable`; of four blocks jointly,
+  with DAT in two readings and with the control).
 """
 
 from __future__ import annotations

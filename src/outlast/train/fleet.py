@@ -213,7 +213,8 @@ class Fleet:
                 if trainer.step % trainer.settings.checkpoint == 0 or not left:
                     trainer.save()
             if first == begun:  # the first block compiles: what is left is told by those after it
-                started, first = time.monotonic(), min(t.step for t in going)
+                started = time.monotonic()
+                first = min((t.step for t in going if t.going), default=begun)
         return True
 
     def _save_since(self, begun: Sequence[int]) -> None:

@@ -25,10 +25,10 @@ CONTROLS = 4
 
 @triton.jit
 def _controls(controls, way, CONTROLS: tl.constexpr, BLOCK: tl.constexpr):
-    """The four controls of each weight's pathway; of the same one, as nearly ever, read once."""
-    if tl.min(way, 0) == tl.max(way, 0):
-        own = controls + tl.max(way, 0) * CONTROLS
-        learns = tl.max(way, 0) >= 0
+    """The four controls of each weight's pathway; of the same one, as nearly always, read once."""
+    most = tl.max(way, 0)
+    if tl.min(way, 0) == most:
+        own, learns = controls + most * CONTROLS, most >= 0
         active = tl.zeros((BLOCK,), tl.float32) + tl.load(own, mask=learns, other=0.0)
         decay = tl.zeros((BLOCK,), tl.float32) + tl.load(own + 1, mask=learns, other=0.0)
         pace = tl.zeros((BLOCK,), tl.float32) + tl.load(own + 2, mask=learns, other=0.0)

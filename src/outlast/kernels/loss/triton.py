@@ -143,8 +143,8 @@ def _options(classes: int, columns: int, parts: int) -> dict[str, int]:
         "PARTS": parts,
         "TALL": tall,
         "SPAN": max(16, 4 * tall),
-        # a long row is one warp's alone: its sums need not pass from one to another
-        "num_warps": triton.cdiv(width, TILE) if tall == 1 else 4,
+        # a row of up to TILE is one warp's alone: its sums need not pass from one to another
+        "num_warps": width // TILE if tall == 1 else 4,
     }
 
 
