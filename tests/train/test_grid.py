@@ -387,3 +387,12 @@ def test_a_run_with_others_in_its_folder_is_still_replaced(tmp_path: Path) -> No
         begin(tiny(), folder, CPU)
     begin(tiny(seeds=(5,)), tmp_path, CPU, overwrite=True)
     assert read_run(tmp_path)["seeds"] == [5]
+
+
+def test_a_setting_is_given_once_beside_a_grid_of_it(tmp_path: Path) -> None:
+    run = tiny(lr=0.1)
+    with pytest.raises(
+        OutlastError, match=r"lr=0\.1: expected none of its own beside a grid of lr"
+    ):
+        spread(run, ["lr=0.001,0.002"], tmp_path / "grid")
+    assert len(spread(run, ["weight_decay=0,0.1"], tmp_path / "grid")) == 2

@@ -96,6 +96,7 @@ def test_where_memory_is_short_it_is_waves(
     begin(run, tmp_path / "much", CPU)
     assert go_on_together([tmp_path / "much"], CPU, say=said.append)[0]
     assert said[0].startswith("5 seeds at once (about ")
+    assert "MiB a seed, " in said[0]
     # eight gigabytes, of which half may be used, and a gigabyte and a bit for each of five seeds
     monkeypatch.setattr(memory, "free_memory", lambda _: 8 * memory.GIB)
     monkeypatch.setattr(memory, "dry_step", lambda *_: 5 * 1.3 * memory.GIB)

@@ -82,6 +82,11 @@ def test_what_is_left_is_told_without_the_first_block(
     assert [p.seconds_left for p in seen] == [200.0, 1.0, 0.0]
 
 
+def test_a_method_is_given_once() -> None:
+    with pytest.raises(OutlastError, match=r"method=dat \+ dat\(mode=ramp\): .* dat is twice"):
+        canonical(tiny("dat", "dat(mode=ramp)"))
+
+
 def test_after_the_end_there_is_no_block() -> None:
     run = InMemory(tiny(steps=5, block=5, checkpoint=5)).steps(5)
     with pytest.raises(TrainingError, match="all runs are at their end"):

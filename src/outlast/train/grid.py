@@ -46,6 +46,10 @@ def spread(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, 
     if METHOD in names and run.methods:
         accepted = "none beside a grid of methods, whose values name them all: ema(0.9) + dat"
         raise bad_value(METHOD, " + ".join(run.methods), accepted)
+    for name in names:
+        if name != METHOD and getattr(run.settings, name) != getattr(Settings(), name):
+            accepted = f"none of its own beside a grid of {name}, which has them all"
+            raise bad_value(name, getattr(run.settings, name), accepted)
     canonical(run)  # what is wrong with every run is not the grid's
     runs: dict[Path, RunSpec] = {}
     seen: set[RunSpec] = set()

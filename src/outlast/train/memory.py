@@ -43,7 +43,7 @@ DATA_COPIES = 4
 MOVED = 3
 #: bytes of a token: its id, the answer due there, and the part that is tested
 TOKEN = 8 + 8 + 1
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
 #: what a process takes for itself, before it steps any row: mostly torch
 OWN = 0.3 * GIB
 
@@ -106,7 +106,8 @@ def fit(
     while processes > 1 and left(processes) < processes * each:
         processes -= 1
     usable = max(0.0, left(processes))
-    why = f"about {each / GIB:.2g} GiB a seed, {usable / GIB:.3g} GiB to use"
+    size = f"{each / GIB:.2g} GiB" if each >= 0.1 * GIB else f"{each / MIB:.2g} MiB"
+    why = f"about {size} a seed, {usable / GIB:.3g} GiB to use"
     return _told(len(rows), max(1, int(usable // each)), why, processes)
 
 

@@ -69,6 +69,10 @@ def pick_device(name: str = "auto") -> torch.device:
 
 def canonical(run: RunSpec) -> RunSpec:
     """The same run with every spec written out in full; bad specs are errors here."""
+    names = [methods.canonical(method).name for method in run.methods]
+    again = [name for name in names if names.count(name) > 1]
+    if again:
+        raise bad_value("method", " + ".join(run.methods), f"each method once: {again[0]} is twice")
     return replace(
         run,
         task=str(tasks.canonical(run.task, full=True)),
