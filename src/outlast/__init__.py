@@ -7,6 +7,7 @@ Everything is usable alone::
     task = outlast.task("composite(modulus=10)")        # an iterator: task.stream(batch=64)
     model = outlast.model("4 x (lstm > attention > mlp)", task)
     rows = outlast.evaluate(model, task)                # any callable, by length
+    rows = outlast.fit("parity", "lstm > mlp", "runs/p")  # ten seeds at once, tested by length
     delayed = outlast.delay(mine, "*.attn")             # DAT in a loop of one's own
     model = outlast.load("runs/dat", seed=0)            # a trained model
 
@@ -19,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outlast.api import model, task
+    from outlast.api import fit, model, task
     from outlast.errors import OutlastError
     from outlast.evaluate.ladder import evaluate
     from outlast.kernels.tra import threshold_relative_attention
@@ -33,6 +34,7 @@ __all__ = [
     "__version__",
     "delay",
     "evaluate",
+    "fit",
     "load",
     "model",
     "report",
@@ -44,6 +46,7 @@ _HOMES = {
     "OutlastError": "outlast.errors",
     "delay": "outlast.methods.delay",
     "evaluate": "outlast.evaluate.ladder",
+    "fit": "outlast.api",
     "load": "outlast.train.session",
     "model": "outlast.api",
     "report": "outlast.report",
