@@ -138,6 +138,22 @@ def test_the_sentence_has_the_key_numbers(tmp_path: Path) -> None:
     assert headline(arms[2:], []) == "Nothing has been evaluated yet."
 
 
+def test_what_is_said_of_an_unfinished_run_says_so(tmp_path: Path) -> None:
+    _, study = digests(tmp_path, [claim("", "a", low=0.9), claim("", "b", high=0.5)])
+    results = tmp_path / "study" / "a" / "results.json"
+    results.write_text(json.dumps({**json.loads(results.read_text()), "step": 600}))
+    arms = [digest(arm) for arm in read([tmp_path / "study"])[0].arms]
+    assert headline(arms, []) == (
+        "At 3× the training length, “A” gets 90.0 % of the sequences entirely right (84.0 to 96.0 "
+        "over 2 seeds, at step 600 of 2,500), “B” 30.0 % (20.0 to 40.0 over 2 seeds)."
+    )
+    details = [verdict.detail for verdict in judge(study.claims, arms)]
+    assert details == ["[84.0, 96.0], A at step 600 of 2,500", "[20.0, 40.0]"]
+    table = setup_table(arms[:2])
+    assert table.columns[-1] == "status"
+    assert [row[-1].text for row in table.rows] == ["unfinished: step 600 of 2,500", "evaluated"]
+
+
 def test_effective_length_and_cliff_of_the_mean(tmp_path: Path) -> None:
     arms, _ = digests(tmp_path, [])
     a, b = arms[0].ladders[0], arms[1].ladders[0]

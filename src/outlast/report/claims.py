@@ -105,12 +105,11 @@ def _judge(claim: Claim, arms: dict[str, Digest]) -> Verdict:
         detail = interval(summary) if claim.statistic == "mean" else ""
     verdict = HOLDS if _inside(value, claim.low, claim.high) else FAILS
     gone = [d.arm.label for d in compared if d.diverged]
+    notes = [detail, *(f"{d.arm.label} at {d.progress}" for d in compared if d.progress)]
     if gone:  # it was never trained, which shows no more than that
-        detail = ", ".join(
-            filter(None, (detail, f"every seed of {' and of '.join(gone)} diverged"))
-        )
+        notes.append(f"every seed of {' and of '.join(gone)} diverged")
         verdict = OPEN if verdict == HOLDS else verdict
-    return Verdict(claim, verdict, value, summary.n, detail)
+    return Verdict(claim, verdict, value, summary.n, ", ".join(filter(None, notes)))
 
 
 def _statistics(summary: Summary) -> dict[str, float]:
@@ -184,15 +183,20 @@ def _said(d: Digest, variant: str | None, multiple: float) -> tuple[str, str, st
     measure = ladder.at(multiple) if ladder else None
     if measure is None:
         return name, "an unknown share", "not measured"
-    s = measure.summary
-    share = f"{percent(s.mean)} %"
+    share = f"{percent(measure.summary.mean)} %"
     if d.diverged:
         return name, share, "diverged"
+    at = f"at {d.progress}" if d.progress else ""
+    return name, share, ", ".join(filter(None, (_spread(measure.summary), at)))
+
+
+def _spread(s: Summary) -> str:
+    """How far the seeds are apart: ``84.0 to 96.0 over 2 seeds``."""
     if s.low is None or s.high is None:
-        return name, share, f"{s.n} seed"
+        return f"{s.n} seed"
     if s.low == s.high:
-        return name, share, f"each of {s.n} seeds"
-    return name, share, f"{percent(s.low)} to {percent(s.high)} over {s.n} seeds"
+        return f"each of {s.n} seeds"
+    return f"{percent(s.low)} to {percent(s.high)} over {s.n} seeds"
 
 
 def _key_arms(

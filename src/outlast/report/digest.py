@@ -108,6 +108,11 @@ class Digest:
     def diverged(self) -> bool:
         return self.run is not None and self.run.diverged
 
+    @property
+    def progress(self) -> str:
+        """How far an unfinished run is, ``step 600 of 3,000``; nothing for one at its end."""
+        return "" if self.diverged else _progress(self.run)
+
     def ladder(self, variant: str | None) -> Ladder | None:
         return next((ladder for ladder in self.ladders if ladder.variant == variant), None)
 
@@ -153,15 +158,15 @@ def _status(run: Run | None) -> str:
         return "not run yet"
     if run.diverged:
         return "diverged: every seed was parked"
-    if run.rows:
-        return "evaluated"
-    settings = run.about.get("settings")
-    steps = settings.get("steps") if isinstance(settings, dict) else None
-    rest = run.parked.keys() | run.succeeded.keys()
-    early = bool(rest) and rest >= set(run.seeds)
-    if isinstance(steps, int) and run.last_step < steps and not early:
-        return f"unfinished: step {run.last_step:,} of {steps:,}"
-    return "not evaluated yet"
+    if run.unfinished:
+        return f"unfinished: {_progress(run)}"
+    return "evaluated" if run.rows else "not evaluated yet"
+
+
+def _progress(run: Run | None) -> str:
+    """``step 600 of 3,000``; nothing for a run at its end."""
+    at = run.unfinished if run else None
+    return f"step {at[0]:,} of {at[1]:,}" if at else ""
 
 
 def _ladder(variant: str | None, rows: list[Row]) -> Ladder:
