@@ -83,11 +83,12 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Phase:
-    """How phase 1 ended for each seed."""
+    """How phase 1 ended for each seed; ``parked`` are those that were parked in it."""
 
     converged: tuple[int, ...]
     failed: tuple[int, ...]
     waiting: tuple[int, ...]
+    parked: tuple[int, ...]
     restarts: int
 
 
@@ -112,6 +113,10 @@ class Digest:
     def progress(self) -> str:
         """How far an unfinished run is, ``step 600 of 3,000``; nothing for one at its end."""
         return "" if self.diverged else _progress(self.run)
+
+    def parked(self, measure: Measure) -> int:
+        """How many of the seeds of a measure were parked."""
+        return len(measure.seeds.keys() & self.run.parked.keys()) if self.run else 0
 
     def ladder(self, variant: str | None) -> Ladder | None:
         return next((ladder for ladder in self.ladders if ladder.variant == variant), None)
@@ -214,7 +219,8 @@ def _phase(run: Run) -> Phase | None:
     return Phase(
         tuple(seed for seed in seeds if outcome.get(seed) is True),
         tuple(seed for seed in seeds if outcome.get(seed) is False),
-        tuple(seed for seed in seeds if seed not in outcome),
+        tuple(seed for seed in seeds if seed not in outcome.keys() | run.parked.keys()),
+        tuple(seed for seed in seeds if seed in run.parked and seed not in outcome),
         sum(event.name == "restart" for event in run.events),
     )
 
