@@ -40,6 +40,52 @@ def test_unfinished_and_unevaluated_are_states(tmp_path: Path) -> None:
     ]
 
 
+def ended(folder: Path, events: dict[int, str], step: int = 600) -> Path:
+    """Add the event that ended each of these seeds, at a step."""
+    with (folder / "metrics.jsonl").open("a") as file:
+        for seed, name in events.items():
+            file.write(json.dumps({"step": step, "seed": seed, "event": name}) + "\n")
+    return folder
+
+
+def say_tested(folder: Path, step: int) -> Path:
+    """Say at which step a run was tested, as `outlast eval` does."""
+    path = folder / "results.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "step": step}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("step", "events", "status"),
+    [
+        (600, {}, "unfinished: step 600 of 2,500"),
+        (600, {0: "succeeded"}, "unfinished: step 600 of 2,500"),
+        (600, {0: "succeeded", 1: "parked"}, "evaluated"),
+        (600, {0: "succeeded", 1: "succeeded"}, "evaluated"),
+        (550, {0: "succeeded", 1: "succeeded"}, "unfinished: step 550 of 2,500"),
+        (2500, {}, "evaluated"),  # whatever the metrics have lost
+        (None, {}, "unfinished: step 600 of 2,500"),
+    ],
+)
+def test_a_test_does_not_finish_a_run(
+    tmp_path: Path, step: int | None, events: dict[int, str], status: str
+) -> None:
+    folder = ended(write_run(tmp_path / "run", seeds=(0, 1), until=600), events)
+    if step is not None:
+        say_tested(folder, step)
+    assert digest(Arm("x", "x", None, read_run(folder))).status == status
+
+
+def test_results_alone_say_that_every_seed_had_ended(tmp_path: Path) -> None:
+    folder = say_tested(write_run(tmp_path / "run", seeds=(0, 1), until=600), 600)
+    (folder / "metrics.jsonl").unlink()
+    results = json.loads((folder / "results.json").read_text())
+    for row in results["rows"]:
+        row["succeeded"] = 600
+    (folder / "results.json").write_text(json.dumps(results))
+    assert read_run(folder).unfinished is None
+
+
 def test_a_line_being_written_is_left_out(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     with (folder / "metrics.jsonl").open("a") as file:

@@ -15,7 +15,15 @@ from outlast.report.digest import Digest, digest
 from outlast.report.load import read
 from outlast.report.plots import accuracy_figure
 from outlast.report.sheet import MOST, WIDE, grouped
-from outlast.report.tables import Cell, Table, plain, seeds_table, setup_table
+from outlast.report.tables import (
+    Cell,
+    Table,
+    claims_table,
+    plain,
+    results_table,
+    seeds_table,
+    setup_table,
+)
 
 
 def set_joint(folder: Path, values: dict[float, list[float | None]]) -> Path:
@@ -82,10 +90,10 @@ def test_a_claim_says_nothing_where_what_it_rests_on_does_not_hold(tmp_path: Pat
     assert tally(verdicts) == "3 of 5 claims hold, 1 cannot be judged"
 
 
-def park(folder: Path) -> None:
-    """Both seeds, as a run does that has diverged."""
+def park(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> None:
+    """Both seeds, as a run does that has diverged; or some alone."""
     with (folder / "metrics.jsonl").open("a") as file:
-        for seed in (0, 1):
+        for seed in seeds:
             event = {"step": 50, "seed": seed, "event": "parked", "since": 0}
             file.write(json.dumps(event) + "\n")
 
@@ -138,6 +146,22 @@ def test_the_sentence_has_the_key_numbers(tmp_path: Path) -> None:
     assert headline(arms[2:], []) == "Nothing has been evaluated yet."
 
 
+def test_what_is_said_of_an_unfinished_run_says_so(tmp_path: Path) -> None:
+    _, study = digests(tmp_path, [claim("", "a", low=0.9), claim("", "b", high=0.5)])
+    results = tmp_path / "study" / "a" / "results.json"
+    results.write_text(json.dumps({**json.loads(results.read_text()), "step": 600}))
+    arms = [digest(arm) for arm in read([tmp_path / "study"])[0].arms]
+    assert headline(arms, []) == (
+        "At 3× the training length, “A” gets 90.0 % of the sequences entirely right (84.0 to 96.0 "
+        "over 2 seeds, at step 600 of 2,500), “B” 30.0 % (20.0 to 40.0 over 2 seeds)."
+    )
+    details = [verdict.detail for verdict in judge(study.claims, arms)]
+    assert details == ["[84.0, 96.0], A at step 600 of 2,500", "[20.0, 40.0]"]
+    table = setup_table(arms[:2])
+    assert table.columns[-1] == "status"
+    assert [row[-1].text for row in table.rows] == ["unfinished: step 600 of 2,500", "evaluated"]
+
+
 def test_effective_length_and_cliff_of_the_mean(tmp_path: Path) -> None:
     arms, _ = digests(tmp_path, [])
     a, b = arms[0].ladders[0], arms[1].ladders[0]
@@ -163,6 +187,47 @@ def test_phase_1_is_told_by_seed(tmp_path: Path) -> None:
     assert words.phase(arm.phase) == ("1 of 3", "not: seeds 1, 2; 1 restart")
     assert [row[2].text for row in seeds_table([arm]).rows].count("not converged") == 2
     assert setup_table([arm]).columns[-1] == "phase 1 converged"
+
+
+def test_a_mean_with_a_parked_seed_in_it_says_so(tmp_path: Path) -> None:
+    difference = claim("", "a", "difference", versus="b", low=0.6)
+    digests(tmp_path, [claim("", "a", low=0.9), difference, claim("", "b", high=0.5)])
+    park(tmp_path / "study" / "a", (1,))
+    study = read([tmp_path / "study"])[0]
+    arms = [digest(arm) for arm in study.arms]
+    assert headline(arms, []).endswith(
+        "(84.0 to 96.0 over 2 seeds, 1 of them parked), “B” 30.0 % (20.0 to 40.0 over 2 seeds)."
+    )
+    notes = [row[3].note for row in claims_table(judge(study.claims, arms)).rows]
+    assert notes == [
+        "[84.0, 96.0], 1 of 2 seeds of A parked, 2 seeds",
+        "90.0 − 30.0, 1 of 2 seeds of A parked, 2 seeds",
+        "[20.0, 40.0], 2 seeds",
+    ]
+    notes = [row[0].note for row in results_table(arms).rows]
+    assert notes == ["(1 of 2 seeds parked)", "", ""]
+
+
+def test_a_parked_seed_is_not_waited_for(tmp_path: Path) -> None:
+    """One that was parked after its switch has had its phase 1."""
+    folder = write_run(tmp_path / "run", seeds=(0, 1, 2, 3))
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    switched = [
+        line
+        for line in lines
+        if json.loads(line).get("event") != "switch" or json.loads(line)["seed"] < 2
+    ]
+    (folder / "metrics.jsonl").write_text("".join(switched))
+    park(folder, (1, 2))
+    arm = digest(read([folder])[0].arms[0])
+    assert words.phase(arm.phase) == ("2 of 4", "no switch yet: seed 3; parked: seed 2")
+    phases = {row[1].text: row[2].text for row in seeds_table([arm]).rows}
+    assert phases == {
+        "0": "converged",
+        "1, parked at step 0": "converged",
+        "2, parked at step 0": "parked",
+        "3": "no switch yet",
+    }
 
 
 def test_arms_are_grouped_when_they_are_many(tmp_path: Path) -> None:

@@ -97,6 +97,16 @@ def test_the_demo_numbers(demo: Path) -> None:
     assert study["arms"][2]["phase1"]["failed"] == [3]
 
 
+def test_the_page_says_beside_the_means_what_to_know_of_an_arm(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", label="an arm", seeds=(0, 1), until=500)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 500, "seed": 1, "event": "parked", "since": 450}) + "\n")
+    page = report([run], tmp_path / "out")
+    note = "(1 of 2 seeds parked, step 500 of 2,500)"
+    assert f"an arm <small>{note}</small></th>" in page.read_text()
+    assert f"| an arm {note} |" in (page.parent / "report.md").read_text()
+
+
 def test_the_same_folders_give_the_same_files_and_leave_matplotlib_alone(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", seeds=(0, 1), until=500)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from report_folders import write_run, write_study
 
 from outlast.report.digest import Digest, digest
 from outlast.report.load import read
-from outlast.report.sheet import NARROW, WIDE
-from outlast.report.strips import _heaped, strip_figure
+from outlast.report.sheet import NARROW, WIDE, Form
+from outlast.report.strips import LETTERS, _heaped, _same_words, strip_figure
 from outlast.report.style import INK, png
 
 Arm = tuple[str, str, dict[float, list[float]]]  # label, group, seeds by the tested multiple
@@ -85,6 +86,68 @@ def test_a_group_has_a_line_of_its_own_and_says_what_its_arms_share(tmp_path: Pa
     at = {text.get_text().strip(): text.get_position()[1] for text in ax.texts}
     names = ("serial", "joint", "dat", "pure", "lstm, wide", "lstm")
     assert [at[name] for name in names] == [0, 1, 2, 3, 4, 5]
+
+
+def names(digests: list[Digest], form: Form) -> list[str]:
+    """The arms' names as they stand in the figure, from the top."""
+    figure = strip_figure(digests, form)
+    assert figure is not None
+    left = [text for text in figure.axes[0].texts if text.get_position()[0] < 0]
+    return [text.get_text() for text in sorted(left, key=lambda text: text.get_position()[1])]
+
+
+GRID = [
+    f"grid lr={lr} method={method} weight_decay={decay}"
+    for lr in (0.001, 0.003)
+    for method in ("none", "dat(mode=skip, switch=plateau)")
+    for decay in (0, 0.1)
+]
+
+
+@pytest.mark.parametrize("form", [WIDE, NARROW])
+def test_the_names_of_a_grid_are_whole_but_for_what_all_share(tmp_path: Path, form: Form) -> None:
+    found = names(arms(tmp_path, [(label, "", {1: [0.5, 0.6]}) for label in GRID]), form)
+    assert [name.replace("\n", " ") for name in found] == [
+        label.removeprefix("grid ") for label in GRID
+    ]
+    assert max(len(row) for name in found for row in name.split("\n")) <= LETTERS * 2.6
+
+
+@pytest.mark.parametrize("form", [WIDE, NARROW])
+def test_names_in_rows_have_room(tmp_path: Path, form: Form) -> None:
+    given = [(label, "", {1: [0.5, 0.6]}) for label in (*GRID, "grid short")]
+    figure = strip_figure(arms(tmp_path, given), form)
+    assert figure is not None
+    figure.draw_without_rendering()
+    panel = figure.axes[0].get_window_extent()
+    left = [text for text in figure.axes[0].texts if text.get_position()[0] < 0]
+    boxes = sorted((text.get_window_extent() for text in left), key=lambda box: -box.y0)
+    assert len(boxes) == len(given)
+    assert all(above.y0 >= below.y1 for above, below in pairwise(boxes))
+    assert all(box.x0 >= 0 and box.x1 <= panel.x0 for box in boxes)
+
+
+def test_names_so_long_that_they_are_cut_stay_different(tmp_path: Path) -> None:
+    long = "x" * 300
+    given = [(label, "", {1: [0.5, 0.6]}) for label in (f"a {long}", f"b {long}1", f"b {long}2")]
+    cut, *whole = [name.replace("\n", "") for name in names(arms(tmp_path, given), WIDE)]
+    assert cut.endswith("…")
+    assert [name[-2:] for name in whole] == ["x1", "x2"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "left"),
+    [
+        (["grid a=1", "grid a=2"], ["a=1", "a=2"]),
+        (["grid", "grid a=2"], ["grid", "grid a=2"]),  # each keeps a word
+        (["grid a=1"], ["grid a=1"]),
+        (["the dat(x=1, y=1)", "the dat(x=1, y=2)"], ["dat(x=1, y=1)", "dat(x=1, y=2)"]),
+        (["one way", "another way"], ["one way", "another way"]),
+    ],
+)
+def test_words_that_all_names_begin_with(labels: list[str], left: list[str]) -> None:
+    cut = _same_words(labels)
+    assert [label[cut:] for label in labels] == left
 
 
 def test_what_was_not_tested_is_said_and_hides_no_other(tmp_path: Path) -> None:

@@ -88,12 +88,12 @@ def _judge(claim: Claim, arms: dict[str, Digest]) -> Verdict:
     measure = _measure(arms.get(claim.arm), claim)
     if measure is None:
         return Verdict(claim, UNMEASURED, None, 0, "")
-    summary, detail, compared = measure.summary, "", [arms[claim.arm]]
+    summary, detail, compared = measure.summary, "", [(arms[claim.arm], measure)]
     if claim.statistic == "difference":
         other = _measure(arms.get(claim.versus or ""), claim)
         if other is None:
             return Verdict(claim, UNMEASURED, None, 0, "")
-        compared.append(arms[claim.versus or ""])
+        compared.append((arms[claim.versus or ""], other))
         value = summary.mean - other.summary.mean
         detail = f"{percent(summary.mean)} − {percent(other.summary.mean)}"
     else:
@@ -104,13 +104,21 @@ def _judge(claim: Claim, arms: dict[str, Digest]) -> Verdict:
         value = known[claim.statistic]
         detail = interval(summary) if claim.statistic == "mean" else ""
     verdict = HOLDS if _inside(value, claim.low, claim.high) else FAILS
-    gone = [d.arm.label for d in compared if d.diverged]
+    gone = [d.arm.label for d, _ in compared if d.diverged]
+    notes = [detail, *(note for pair in compared for note in _reservations(*pair))]
     if gone:  # it was never trained, which shows no more than that
-        detail = ", ".join(
-            filter(None, (detail, f"every seed of {' and of '.join(gone)} diverged"))
-        )
+        notes.append(f"every seed of {' and of '.join(gone)} diverged")
         verdict = OPEN if verdict == HOLDS else verdict
-    return Verdict(claim, verdict, value, summary.n, detail)
+    return Verdict(claim, verdict, value, summary.n, ", ".join(filter(None, notes)))
+
+
+def _reservations(d: Digest, measure: Measure) -> list[str]:
+    """What to know of an arm that was compared: seeds that were parked, steps that are left."""
+    if d.diverged:
+        return []
+    parked = f"{d.parked(measure)} of {len(measure.seeds)} seeds of {d.arm.label} parked"
+    at = f"{d.arm.label} at {d.progress}"
+    return [*([parked] if d.parked(measure) else []), *([at] if d.progress else [])]
 
 
 def _statistics(summary: Summary) -> dict[str, float]:
@@ -184,15 +192,21 @@ def _said(d: Digest, variant: str | None, multiple: float) -> tuple[str, str, st
     measure = ladder.at(multiple) if ladder else None
     if measure is None:
         return name, "an unknown share", "not measured"
-    s = measure.summary
-    share = f"{percent(s.mean)} %"
+    share = f"{percent(measure.summary.mean)} %"
     if d.diverged:
         return name, share, "diverged"
+    at = f"at {d.progress}" if d.progress else ""
+    parked = f"{d.parked(measure)} of them parked" if d.parked(measure) else ""
+    return name, share, ", ".join(filter(None, (_spread(measure.summary), parked, at)))
+
+
+def _spread(s: Summary) -> str:
+    """How far the seeds are apart: ``84.0 to 96.0 over 2 seeds``."""
     if s.low is None or s.high is None:
-        return name, share, f"{s.n} seed"
+        return f"{s.n} seed"
     if s.low == s.high:
-        return name, share, f"each of {s.n} seeds"
-    return name, share, f"{percent(s.low)} to {percent(s.high)} over {s.n} seeds"
+        return f"each of {s.n} seeds"
+    return f"{percent(s.low)} to {percent(s.high)} over {s.n} seeds"
 
 
 def _key_arms(

@@ -83,11 +83,12 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Phase:
-    """How phase 1 ended for each seed."""
+    """How phase 1 ended for each seed; ``parked`` are those that were parked in it."""
 
     converged: tuple[int, ...]
     failed: tuple[int, ...]
     waiting: tuple[int, ...]
+    parked: tuple[int, ...]
     restarts: int
 
 
@@ -107,6 +108,15 @@ class Digest:
     @property
     def diverged(self) -> bool:
         return self.run is not None and self.run.diverged
+
+    @property
+    def progress(self) -> str:
+        """How far an unfinished run is, ``step 600 of 3,000``; nothing for one at its end."""
+        return "" if self.diverged else _progress(self.run)
+
+    def parked(self, measure: Measure) -> int:
+        """How many of the seeds of a measure were parked."""
+        return len(measure.seeds.keys() & self.run.parked.keys()) if self.run else 0
 
     def ladder(self, variant: str | None) -> Ladder | None:
         return next((ladder for ladder in self.ladders if ladder.variant == variant), None)
@@ -153,15 +163,15 @@ def _status(run: Run | None) -> str:
         return "not run yet"
     if run.diverged:
         return "diverged: every seed was parked"
-    if run.rows:
-        return "evaluated"
-    settings = run.about.get("settings")
-    steps = settings.get("steps") if isinstance(settings, dict) else None
-    rest = run.parked.keys() | run.succeeded.keys()
-    early = bool(rest) and rest >= set(run.seeds)
-    if isinstance(steps, int) and run.last_step < steps and not early:
-        return f"unfinished: step {run.last_step:,} of {steps:,}"
-    return "not evaluated yet"
+    if run.unfinished:
+        return f"unfinished: {_progress(run)}"
+    return "evaluated" if run.rows else "not evaluated yet"
+
+
+def _progress(run: Run | None) -> str:
+    """``step 600 of 3,000``; nothing for a run at its end."""
+    at = run.unfinished if run else None
+    return f"step {at[0]:,} of {at[1]:,}" if at else ""
 
 
 def _ladder(variant: str | None, rows: list[Row]) -> Ladder:
@@ -209,7 +219,8 @@ def _phase(run: Run) -> Phase | None:
     return Phase(
         tuple(seed for seed in seeds if outcome.get(seed) is True),
         tuple(seed for seed in seeds if outcome.get(seed) is False),
-        tuple(seed for seed in seeds if seed not in outcome),
+        tuple(seed for seed in seeds if seed not in outcome.keys() | run.parked.keys()),
+        tuple(seed for seed in seeds if seed in run.parked and seed not in outcome),
         sum(event.name == "restart" for event in run.events),
     )
 

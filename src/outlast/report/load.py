@@ -17,6 +17,8 @@ from outlast.runs import RUN, STUDY, grid_runs
 
 Series = dict[int, dict[int, float]]  # seed -> step -> value
 
+ENDS = ("parked", "succeeded")  # events after which a seed is not trained any more
+
 
 @dataclass(frozen=True)
 class Row:
@@ -30,6 +32,7 @@ class Row:
     exact: dict[str, float] | None
     answers: dict[str, float] | None
     reason: str | None
+    ended: bool = False  # the seed was parked or had succeeded
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder. ``rows`` is None until it has been evaluated."""
+    """One run folder. ``rows`` is None until it has been evaluated, at step ``tested_at``."""
 
     folder: Path
     about: dict[str, Any]
@@ -63,6 +66,7 @@ class Run:
     last_step: int = 0
     rows: tuple[Row, ...] | None = None
     sequences: int | None = None
+    tested_at: int | None = None
 
     @property
     def parked(self) -> dict[int, int]:
@@ -82,6 +86,22 @@ class Run:
     def succeeded(self) -> dict[int, int]:
         """Seeds that were good enough to be stopped, and the step they were left at."""
         return {e.seed: e.step for e in self.events if e.name == "succeeded"}
+
+    @property
+    def unfinished(self) -> tuple[int, int] | None:
+        """The step a run is at (that was tested, if any) and its last one; None at its end.
+
+        A run whose every seed was parked or has succeeded is at its end.
+        """
+        settings = self.about.get("settings")
+        steps = settings.get("steps") if isinstance(settings, dict) else None
+        at = self.last_step if self.tested_at is None else self.tested_at
+        unknown = bool(self.rows) and not at  # tested, and nothing says when
+        if not isinstance(steps, int) or at >= steps or unknown:
+            return None
+        rest = {e.seed for e in self.events if e.name in ENDS and e.step <= at}
+        rest |= {row.seed for row in self.rows or () if row.ended}
+        return None if rest and rest >= set(self.seeds) else (at, steps)
 
 
 @dataclass(frozen=True)
@@ -250,8 +270,13 @@ def _with_results(run: Run) -> Run:
         return run
     results = read_record(path)
     rows = tuple(_row(record) for record in results.records("rows"))
-    sequences = results.optional_number("sequences")
-    return replace(run, rows=rows, sequences=None if sequences is None else int(sequences))
+    sequences, step = results.optional_number("sequences"), results.optional_number("step")
+    return replace(
+        run,
+        rows=rows,
+        sequences=None if sequences is None else int(sequences),
+        tested_at=None if step is None else int(step),
+    )
 
 
 def _row(record: Record) -> Row:
@@ -265,4 +290,5 @@ def _row(record: Record) -> Row:
         exact=record.numbers("exact"),
         answers=record.numbers("answers"),
         reason=record.optional("reason"),
+        ended=any(record.data.get(name) is not None for name in ENDS),
     )

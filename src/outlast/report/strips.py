@@ -5,8 +5,10 @@ A mean over seeds that either hold or fail is a number that no seed has; the dot
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,19 +21,23 @@ from outlast.report.words import percent, short, successes, times
 
 #: inches: a line, the rim above and below all of them, and what is left between two panels
 LINE, HEAD, FOOT, BETWEEN = 0.2, 0.42, 0.3, 0.5
-#: the letters of a name that have room in an inch
-LETTERS = 15
+#: the letters of a name that have room in an inch; its rows, and what each takes of a line
+LETTERS, ROWS, ROW = 15, 4, 0.65
 #: dots nearer than this are drawn one above the other, within so much of their line
 NEAR, HEAP = 0.02, 0.7
 
 
 @dataclass(frozen=True)
 class Line:
-    """An arm, or the name of the group that follows."""
+    """An arm, or the name of the group that follows; its name may have several rows."""
 
-    y: int
+    y: float
     name: str
     arm: Styled | None = None
+
+    @property
+    def tall(self) -> float:
+        return _tall(self.name)
 
 
 def strip_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
@@ -46,14 +52,15 @@ def strip_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
     ]
     if not found:
         return None
-    lines = _lines(digests)
     names = 2.6 if form.columns > 1 else 1.5
-    height = HEAD + LINE * len(lines) + FOOT
+    lines = _lines(digests, int(LETTERS * names))
+    tall = LINE * sum(line.tall for line in lines)
+    height = HEAD + tall + FOOT
     wide = (form.width - names) / len(found)
     with drawing():
         figure = Figure(figsize=(form.width, height), dpi=180)
         for column, multiple in enumerate(found):
-            box = (names + column * wide, FOOT, wide - BETWEEN, LINE * len(lines))
+            box = (names + column * wide, FOOT, wide - BETWEEN, tall)
             ax = figure.add_axes(
                 (box[0] / form.width, box[1] / height, box[2] / form.width, box[3] / height)
             )
@@ -70,20 +77,63 @@ def _lengths(digests: Sequence[Digest], form: Form) -> list[float]:
     return [middle] if form.columns == 1 else sorted({tested[0], middle, tested[-1]})
 
 
-def _lines(digests: Sequence[Digest]) -> list[Line]:
+def _lines(digests: Sequence[Digest], letters: int) -> list[Line]:
+    """The lines from the top; ``letters`` of a name have room in a row."""
+    named = _named(digests)
+    rows = _rows([name for name, arm in named if arm], letters)
+    lines: list[Line] = []
+    y = 0.0
+    for name, arm in named:
+        text = rows[name] if arm else name
+        y += (lines[-1].tall + _tall(text)) / 2 if lines else 0
+        lines.append(Line(y, text, arm))
+    return lines
+
+
+def _tall(name: str) -> float:
+    """How many lines a name of so many rows takes."""
+    return max(1.0, ROW * (name.count("\n") + 1))
+
+
+def _rows(names: Sequence[str], letters: int) -> dict[str, str]:
+    """Names in rows; one that is longer than some rows is cut, unless it then reads as another."""
+    cut = {name: short(name, ROWS * letters) for name in names}
+    kept = {n: c if list(cut.values()).count(c) == 1 else n for n, c in cut.items()}
+    return {
+        name: "\n".join(textwrap.wrap(text, letters, break_on_hyphens=False))
+        for name, text in kept.items()
+    }
+
+
+def _named(digests: Sequence[Digest]) -> list[tuple[str, Styled | None]]:
+    """Each group's name, and its arms' without the words that all of them begin with."""
     styled = {id(arm.digest): arm for group in grouped(digests) for arm in group.arms}
     groups = dict.fromkeys(d.arm.group or "" for d in digests)
-    lines: list[Line] = []
+    same = _same_words([d.arm.label for d in digests])
+    found: list[tuple[str, Styled | None]] = []
     for group in groups:
         members = [d for d in digests if (d.arm.group or "") == group]
         named = len(groups) > 1 and group != ""
         if named:
-            lines.append(Line(len(lines), group))
-        cut = _shared(members) if named else 0
-        lines += [
-            Line(len(lines) + i, d.arm.label[cut:], styled[id(d)]) for i, d in enumerate(members)
-        ]
-    return lines
+            found.append((group, None))
+        cut = max(same, _shared(members) if named else 0)
+        found += [(d.arm.label[cut:], styled[id(d)]) for d in members]
+    return found
+
+
+def _same_words(labels: Sequence[str]) -> int:
+    """The letters of the words that all labels begin with; each keeps a word, brackets whole."""
+    if len(labels) < 2:
+        return 0
+    columns = list(zip(*(label.split(" ")[:-1] for label in labels), strict=False))
+    words = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+    while words and not _closed(" ".join(words)):
+        words.pop()
+    return sum(len(word) + 1 for word in words)
+
+
+def _closed(text: str) -> bool:
+    return all(text.count(a) == text.count(b) for a, b in ("()", "[]", "“”"))
 
 
 def _shared(members: Sequence[Digest]) -> int:
@@ -105,7 +155,7 @@ def _seeds(d: Digest, variant: str | None, multiple: float) -> list[float]:
 
 def _panel(ax: Axes, lines: Sequence[Line], variant: str | None, multiple: float) -> None:
     ax.set_xlim(-0.03, 1.03)
-    ax.set_ylim(len(lines) - 0.5, -0.5)
+    ax.set_ylim(lines[-1].y + lines[-1].tall / 2, -lines[0].tall / 2)
     ax.set_xticks([0, 0.5, 1], ["0", "50", "100 %"])
     ax.set_yticks([])
     ax.grid(visible=False)
@@ -169,9 +219,10 @@ def _names(ax: Axes, lines: Sequence[Line], room: float, wide: float) -> None:
         ax.text(
             -(room - 0.05) / wide,
             line.y,
-            line.name if group else short(line.name, int(LETTERS * room)),  # nothing beside it
+            line.name,
             transform=ax.get_yaxis_transform(),
             va="center",
+            linespacing=1.1,
             fontsize=8 if group else 7.5,
             fontweight="bold" if group else "normal",
             color=INK if line.arm is None else line.arm.colour,

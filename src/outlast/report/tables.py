@@ -76,7 +76,7 @@ def _setup(d: Digest) -> tuple[Cell, ...]:
     settings = run.about.get("settings")
     steps = settings.get("steps") if isinstance(settings, dict) else None
     value, note = words.phase(d.phase)
-    bad = d.phase is not None and bool(d.phase.failed)
+    bad = d.phase is not None and bool(d.phase.failed or d.phase.parked)
     return (
         Cell(d.arm.label),
         Cell(run.model or words.NONE, tone="spec"),
@@ -118,11 +118,20 @@ def results_table(digests: Sequence[Digest]) -> Table:
             reach = [Cell(words.effective(ladder, level), tone="number") for level in LEVELS]
             size, where = words.fall(ladder)
             end = Cell(size, where, tone="number")
-            rows.append((Cell(d.arm.label), *variant, *cells, *reach, end))
+            arm = Cell(d.arm.label, _reservation(d))
+            rows.append((arm, *variant, *cells, *reach, end))
         if not d.ladders:
             blank = [Cell(words.NONE)] * (len(heads) - 2)
             rows.append((Cell(d.arm.label), Cell(d.status, tone="pending"), *blank))
     return Table(heads, tuple(rows), 1 + len(named))
+
+
+def _reservation(d: Digest) -> str:
+    """What to know of an arm beside its means: ``(1 of 4 seeds parked, step 600 of 3,000)``."""
+    parked, seeds = (d.run.parked, d.run.seeds) if d.run else ({}, ())
+    said = f"{len(parked)} of {len(seeds)} seeds parked" if parked else ""
+    notes = ", ".join(filter(None, (said, d.progress)))
+    return f"({notes})" if notes else ""
 
 
 def _variant_column(digests: Sequence[Digest]) -> tuple[str, ...]:
@@ -197,6 +206,8 @@ def _phase_of(d: Digest, seed: int) -> Cell:
         return Cell(words.NONE)
     if seed in d.phase.failed:
         return Cell("not converged", tone="bad")
+    if seed in d.phase.parked:
+        return Cell("parked", tone="bad")
     return Cell("converged" if seed in d.phase.converged else "no switch yet")
 
 

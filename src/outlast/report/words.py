@@ -80,12 +80,15 @@ def phase(outcome: Phase | None) -> tuple[str, str]:
     """How phase 1 ended: how many seeds converged, and which did not."""
     if outcome is None:
         return NONE, ""
-    total = len(outcome.converged) + len(outcome.failed) + len(outcome.waiting)
+    others = (outcome.failed, outcome.waiting, outcome.parked)
+    total = len(outcome.converged) + sum(map(len, others))
     notes = []
     if outcome.failed:
         notes.append(f"not: {_seeds(outcome.failed)}")
     if outcome.waiting:
         notes.append(f"no switch yet: {_seeds(outcome.waiting)}")
+    if outcome.parked:
+        notes.append(f"parked: {_seeds(outcome.parked)}")
     if outcome.restarts:
         notes.append(f"{outcome.restarts} restart{'s' * (outcome.restarts != 1)}")
     return f"{len(outcome.converged)} of {total}", "; ".join(notes)
