@@ -404,6 +404,17 @@ def test_a_run_is_measured_seed_by_seed(tmp_path: Path) -> None:
     assert evaluate_run(folder, (1, 3, 10), 16) == rows
 
 
+def test_a_test_of_no_length_is_an_error_and_leaves_the_results(tmp_path: Path) -> None:
+    model = "attention(learned(ceiling=16), heads=2) @ 8"
+    folder = trained(tiny(model=model, steps=5, probe=0), tmp_path / "run")
+    evaluate_run(folder, (1, 3), 8)  # one that can be tested is enough
+    before = (folder / RESULTS).read_bytes()
+    says = r"^lengths=3 100: expected at least one .*\(length 12: the model ends .*; length 400: the"
+    with pytest.raises(SpecError, match=says):
+        evaluate_run(folder, (3, 100), 8)
+    assert (folder / RESULTS).read_bytes() == before
+
+
 def test_a_run_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="not a run folder"):
         evaluate_run(tmp_path / "missing")

@@ -26,7 +26,8 @@ def evaluate_run(
     """Measure a run and write `results.json`, or another file; returns its rows.
 
     A seed that was parked or has succeeded before the end is measured as it was left; its rows say
-    at which step that was. `in_precision` is that of products: fp32, tf32 or bf16.
+    at which step that was. `in_precision` is that of products: fp32, tf32 or bf16. Where no length
+    can be tested at all that is an error, and nothing is written.
     """
     device = torch.device(device)
     if in_precision not in PRECISIONS:
@@ -54,6 +55,7 @@ def evaluate_run(
         for seed, mark, own in zip(seeds, marks, found, strict=True)
         for row in own
     ]
+    _check_tested(rows)
     write_json(
         out or folder / RESULTS,
         {
@@ -65,3 +67,12 @@ def evaluate_run(
         },
     )
     return rows
+
+
+def _check_tested(rows: Sequence[Row]) -> None:
+    """Rows that are all without a number are none to keep."""
+    if all(row["exact"] is None for row in rows):
+        asked = dict.fromkeys(f"{row['multiple']:g}" for row in rows)
+        why = dict.fromkeys(f"length {row['length']}: {row['reason']}" for row in rows)
+        accepted = f"at least one that can be tested ({'; '.join(why)})"
+        raise bad_value("lengths", " ".join(asked), accepted)
