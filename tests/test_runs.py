@@ -23,7 +23,17 @@ from outlast.errors import OutlastError, RunFolderError, SpecError
 from outlast.runs import CHECKPOINT, METRICS, RESULTS, RUN
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.session import begin, finished, go_on, load, open_run
-from tiny_runs import CPU, MODEL, SETTINGS, assert_same_run, checkpoint, outlast, tiny, trained
+from tiny_runs import (
+    CPU,
+    MODEL,
+    SETTINGS,
+    Killed,
+    assert_same_run,
+    checkpoint,
+    outlast,
+    tiny,
+    trained,
+)
 
 QUICK = tiny(steps=20, block=10, probe=0, checkpoint=10, seeds=(0,))
 
@@ -227,6 +237,26 @@ def test_nor_is_what_is_left_of_one(tmp_path: Path, name: str) -> None:
     with pytest.raises(RunFolderError, match="holds a run already"):
         begin(QUICK, tmp_path, CPU)
     assert (tmp_path / name).read_text() == "weeks of work"
+
+
+@pytest.mark.parametrize("unlinked", [1, 2, 3])
+def test_killed_while_it_starts_anew_it_can_go_on(
+    folder: Path, unlinked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / RESULTS).write_text("{}")
+    unlink, gone = Path.unlink, list[str]()
+
+    def kill(self: Path, missing_ok: bool = False) -> None:
+        unlink(self, missing_ok)
+        gone.append(self.name)
+        if len([n for n in gone if n in (METRICS, CHECKPOINT, RESULTS)]) == unlinked:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", kill)
+        with pytest.raises(Killed):
+            begin(QUICK, folder, CPU, overwrite=True)
+    assert go_on(folder, CPU)
 
 
 def test_told_to_it_starts_anew(folder: Path) -> None:

@@ -409,7 +409,7 @@ def test_a_test_of_no_length_is_an_error_and_leaves_the_results(tmp_path: Path) 
     folder = trained(tiny(model=model, steps=5, probe=0), tmp_path / "run")
     evaluate_run(folder, (1, 3), 8)  # one that can be tested is enough
     before = (folder / RESULTS).read_bytes()
-    says = r"^lengths=3 100: expected at least one .*\(length 12: the model ends .*; length 400: the"
+    says = r"^lengths=3 100: expected at least one .*\(length 12: the model .*; length 400: the"
     with pytest.raises(SpecError, match=says):
         evaluate_run(folder, (3, 100), 8)
     assert (folder / RESULTS).read_bytes() == before
