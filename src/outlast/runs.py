@@ -14,6 +14,7 @@ a grid is one with the folders of its runs in it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -55,6 +56,18 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """A file that could not be written is an error before the work whose result it is to hold."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        Path(name).unlink(missing_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def write_bytes(path: Path, data: bytes) -> None:

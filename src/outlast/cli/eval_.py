@@ -34,13 +34,15 @@ def main(
     from outlast.cli.running import show_results
     from outlast.errors import bad_value
     from outlast.evaluate.run import evaluate_run
-    from outlast.runs import run_folders
+    from outlast.runs import RESULTS, check_writable, run_folders
     from outlast.train.session import pick_device
 
     where, runs = pick_device(device), run_folders(folder)
     if out is not None and len(runs) > 1:
         raise bad_value("out", out, f"none, as {folder} has several runs, each with results.json")
     check_out(out)
+    for run in runs if out is None else ():
+        check_writable(run / RESULTS)
     for run in runs:
         if len(runs) > 1:
             console.print(f"\n{run.name}", markup=False, soft_wrap=True)
