@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 import outlast as package
 import outlast.runs as runs
 from outlast.errors import OutlastError, RunFolderError, SpecError
-from outlast.runs import CHECKPOINT, METRICS, RESULTS, RUN
+from outlast.runs import BEFORE, CHECKPOINT, METRICS, RESULTS, RUN
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.session import begin, finished, go_on, load, open_run
 from tiny_runs import (
@@ -260,8 +260,10 @@ def test_killed_while_it_starts_anew_it_can_go_on(
 
 
 def test_told_to_it_starts_anew(folder: Path) -> None:
-    (folder / RESULTS).write_text("{}")
+    for name in (RESULTS, BEFORE):
+        (folder / name).write_text("{}")
     begin(tiny(steps=10, seeds=(3,)), folder, CPU, overwrite=True)
+    assert not (folder / BEFORE).exists()
     assert runs.read_run(folder)["seeds"] == [3]
     assert not any((folder / n).exists() for n in (METRICS, CHECKPOINT, RESULTS))
 

@@ -23,7 +23,7 @@ from outlast.cli.common import read_seeds
 from outlast.errors import SpecError, bad_value
 from outlast.mixers import Mixer
 from outlast.registry import KINDS, Entry
-from outlast.runs import CHECKPOINT, METRICS, RESULTS, RUN
+from outlast.runs import BEFORE, CHECKPOINT, METRICS, RESULTS, RUN
 from tiny_runs import outlast, tiny, trained
 
 #: the order in which one example can use what another left
@@ -278,6 +278,19 @@ def test_the_table_of_accuracy(
     assert main(far) == 0
     assert Path("run/results.json").read_bytes() == before
     assert {row["multiple"] for row in json.loads(Path("far.json").read_text())["rows"]} == {2.0}
+
+
+def test_a_smaller_test_says_what_it_replaces_before_its_table(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(home / "run", tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", "run", "--lengths", "1", "2", "3", "--sequences", "16"]) == 0
+    assert BEFORE not in capsys.readouterr().out
+    assert main(["eval", "run", "--lengths", "1", "3", "--sequences", "8"]) == 0
+    told, _, table = capsys.readouterr().out.partition("\n")
+    assert "(lengths 1 2 3, 16 sequences each) is kept as run/results-before.json" in told
+    assert "worst seed" in table
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from outlast.models import Model, build_model
 from outlast.models.build import canonical_layout
 from outlast.registry import methods, tasks
 from outlast.runs import (
+    BEFORE,
     CHECKPOINT,
     FORMAT,
     METRICS,
@@ -148,7 +149,7 @@ def begin_all(
             claim(folder, overwrite, named=named)  # another process may have been faster
         for folder, record in records:
             # in this order, and the record last: a kill in between leaves a run that can go on
-            for name in (RESULTS, METRICS, CHECKPOINT):
+            for name in (BEFORE, RESULTS, METRICS, CHECKPOINT):
                 (folder / name).unlink(missing_ok=True)
             write_json(folder / RUN, record)
 
@@ -225,7 +226,8 @@ def go_on_together(
         if going:
             say(fleet.fit(share))
         for trainer in going:  # a test of what it is now will not be one of what it becomes
-            (trainer.folder / RESULTS).unlink(missing_ok=True)
+            for name in (BEFORE, RESULTS):
+                (trainer.folder / name).unlink(missing_ok=True)
         tell = None if watch is None else lambda t, progress: watch(t.folder, progress)
         ended = fleet.train(tell, stop=lambda: bool(asked))
         return ended, [trainer.failure for trainer in fleet.trainers]
