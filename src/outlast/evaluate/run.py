@@ -75,9 +75,9 @@ def evaluate_run(
     """Measure a run and write `results.json`, or another file; returns its rows.
 
     A seed that was parked or has succeeded before the end is measured as it was left; its rows say
-    at which step that was. `in_precision` is that of products: fp32, tf32 or bf16. Where no length
-    can be tested at all that is an error, and nothing is written. Results of the same step that
-    have more in them are kept as `results-before.json`, and `say` is told.
+    at which step that was. `in_precision` is that of products: fp32, tf32 or bf16. The run's
+    own results are not replaced where no length can be tested at all: that is an error. Those of
+    the same step that have more in them are kept as `results-before.json`, and `say` is told.
     """
     device = torch.device(device)
     if in_precision not in PRECISIONS:
@@ -105,7 +105,6 @@ def evaluate_run(
         for seed, mark, own in zip(seeds, marks, found, strict=True)
         for row in own
     ]
-    _check_tested(rows)
     results = {
         "format": FORMAT,
         "step": trainer.step,
@@ -114,6 +113,7 @@ def evaluate_run(
         "rows": rows,
     }
     if out is None or out.resolve() == (folder / RESULTS).resolve():
+        _check_tested(rows)
         _set_aside(folder, Extent.of(results), say)
     write_json(out or folder / RESULTS, results)
     return rows
