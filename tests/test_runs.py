@@ -20,10 +20,20 @@ from safetensors.torch import save_file
 import outlast as package
 import outlast.runs as runs
 from outlast.errors import OutlastError, RunFolderError, SpecError
-from outlast.runs import CHECKPOINT, METRICS, RESULTS, RUN
+from outlast.runs import BEFORE, CHECKPOINT, METRICS, RESULTS, RUN
 from outlast.train.checkpoint import load_checkpoint
 from outlast.train.session import begin, finished, go_on, load, open_run
-from tiny_runs import CPU, MODEL, SETTINGS, assert_same_run, checkpoint, outlast, tiny, trained
+from tiny_runs import (
+    CPU,
+    MODEL,
+    SETTINGS,
+    Killed,
+    assert_same_run,
+    checkpoint,
+    outlast,
+    tiny,
+    trained,
+)
 
 QUICK = tiny(steps=20, block=10, probe=0, checkpoint=10, seeds=(0,))
 
@@ -229,9 +239,31 @@ def test_nor_is_what_is_left_of_one(tmp_path: Path, name: str) -> None:
     assert (tmp_path / name).read_text() == "weeks of work"
 
 
-def test_told_to_it_starts_anew(folder: Path) -> None:
+@pytest.mark.parametrize("unlinked", [1, 2, 3])
+def test_killed_while_it_starts_anew_it_can_go_on(
+    folder: Path, unlinked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / RESULTS).write_text("{}")
+    unlink, gone = Path.unlink, list[str]()
+
+    def kill(self: Path, missing_ok: bool = False) -> None:
+        unlink(self, missing_ok)
+        gone.append(self.name)
+        if len([n for n in gone if n in (METRICS, CHECKPOINT, RESULTS)]) == unlinked:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", kill)
+        with pytest.raises(Killed):
+            begin(QUICK, folder, CPU, overwrite=True)
+    assert go_on(folder, CPU)
+
+
+def test_told_to_it_starts_anew(folder: Path) -> None:
+    for name in (RESULTS, BEFORE):
+        (folder / name).write_text("{}")
     begin(tiny(steps=10, seeds=(3,)), folder, CPU, overwrite=True)
+    assert not (folder / BEFORE).exists()
     assert runs.read_run(folder)["seeds"] == [3]
     assert not any((folder / n).exists() for n in (METRICS, CHECKPOINT, RESULTS))
 

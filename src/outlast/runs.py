@@ -7,6 +7,7 @@
       metrics.jsonl            a line a seed and look: losses, probes, events
       checkpoint.safetensors   weights, optimiser and method states; enough to go on
       results.json             accuracy by length, once evaluated
+      results-before.json      a fuller test of the same weights, if a smaller one has replaced it
 
 Everything is readable by hand and written atomically; nothing in it is ever executed. The folder of
 a grid is one with the folders of its runs in it.
@@ -14,6 +15,7 @@ a grid is one with the folders of its runs in it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -31,6 +33,8 @@ RUN, METRICS, CHECKPOINT, RESULTS = (
     "checkpoint.safetensors",
     "results.json",
 )
+#: results that were fuller than those that have replaced them
+BEFORE = "results-before.json"
 #: marks the folder of a whole study, in which each arm has a run folder
 STUDY = "study.json"
 
@@ -55,6 +59,18 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """A file that could not be written is an error before the work whose result it is to hold."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        Path(name).unlink(missing_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -203,7 +219,7 @@ def locked(folder: Path) -> Iterator[None]:
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), f"process {os.getpid()}".encode())
         # what a process killed while writing left behind
-        for name in (RUN, METRICS, CHECKPOINT, RESULTS):
+        for name in (RUN, METRICS, CHECKPOINT, RESULTS, BEFORE):
             for left in folder.glob(f".{name}.*"):
                 left.unlink(missing_ok=True)
         yield

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,12 +18,12 @@ import pytest
 import torch
 
 from outlast import api
-from outlast.cli import MISTAKE, VERBS, main
+from outlast.cli import MISTAKE, STOPPED, VERBS, main
 from outlast.cli.common import read_seeds
 from outlast.errors import SpecError, bad_value
 from outlast.mixers import Mixer
 from outlast.registry import KINDS, Entry
-from outlast.runs import CHECKPOINT, METRICS, RESULTS, RUN
+from outlast.runs import BEFORE, CHECKPOINT, METRICS, RESULTS, RUN
 from tiny_runs import outlast, tiny, trained
 
 #: the order in which one example can use what another left
@@ -276,6 +278,82 @@ def test_the_table_of_accuracy(
     assert main(far) == 0
     assert Path("run/results.json").read_bytes() == before
     assert {row["multiple"] for row in json.loads(Path("far.json").read_text())["rows"]} == {2.0}
+
+
+def test_a_smaller_test_says_what_it_replaces_before_its_table(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(home / "run", tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", "run", "--lengths", "1", "2", "3", "--sequences", "16"]) == 0
+    assert BEFORE not in capsys.readouterr().out
+    assert main(["eval", "run", "--lengths", "1", "3", "--sequences", "8"]) == 0
+    told, _, table = capsys.readouterr().out.partition("\n")
+    assert "(lengths 1 2 3, 16 sequences each) is kept as run/results-before.json" in told
+    assert "worst seed" in table
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (("eval", "run"), "run/results.json"),
+        (("eval", "run", "--out", "x.json"), "x.json"),
+        (("bench", "tra", "--sections", "cpu", "--out", "x.json"), "x.json"),
+    ],
+    ids=["eval", "eval --out", "bench"],
+)
+def test_what_cannot_be_written_is_told_before_the_work(
+    words: Sequence[str],
+    file: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("it was begun")
+
+    monkeypatch.chdir(home)
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("outlast.evaluate.run.evaluate_run", work)
+    monkeypatch.setitem(importlib.import_module("outlast.bench.tra").SECTIONS, "cpu", work)
+    assert main(list(words)) == MISTAKE
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", f"error: cannot write {file}: Permission denied\n")
+
+
+def test_a_folder_in_the_place_of_the_results_is_told_before_the_work(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("outlast.evaluate.run.evaluate_run", None)
+    shutil.copytree(home / "run", tmp_path / "run")
+    (tmp_path / "run" / RESULTS).mkdir()
+    assert main(["eval", str(tmp_path / "run")]) == MISTAKE
+    assert "results.json: Is a directory\n" in capsys.readouterr().err
+
+
+def test_the_final_test_is_told_and_one_that_was_stopped_is_finished_by_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def stop(*_: object, **__: object) -> None:
+        assert capsys.readouterr().out.endswith("\ntesting\n")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("outlast.cli.running.evaluate_run", stop)
+        assert main([*SMALL]) == STOPPED
+    told = "stopped while testing; finish it with: outlast resume run\n"
+    assert capsys.readouterr().out == told
+    assert not Path("run", RESULTS).exists()
+    assert main(["resume", "run"]) == 0
+    text = capsys.readouterr().out
+    assert "\ntesting\n" in text
+    assert "left" not in text, "it was trained before"
+    assert Path("run", RESULTS).exists()
 
 
 # ---- list and show -----------------------------------------------------------------------------

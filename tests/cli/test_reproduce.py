@@ -107,6 +107,21 @@ def test_a_study_from_nothing_to_the_page(
     assert "delayed attention: done" in capsys.readouterr().out
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
+    # one that was tested by less since then is tested again, and only that
+    results = folder / "dat" / RESULTS
+    full = results.read_bytes()
+    for lengths, sequences in ((["1"], "64"), (["1", "2", "3"], "8")):
+        test = ["--lengths", *lengths, "--sequences", sequences]
+        assert main(["eval", str(folder / "dat"), *test]) == 0
+        assert main(command) == 0
+        text = capsys.readouterr().out
+        assert "delayed attention: testing" in text
+        assert "trained jointly: testing" not in text
+        assert results.read_bytes() == full
+    joint = {p: t for p, t in before.items() if p.parent.name == "joint"}
+    assert {p: p.stat().st_mtime_ns for p in joint} == joint
+    before = {p: p.stat().st_mtime_ns for p in before}
+
     # other seeds in the same folder are a mistake
     assert main([*command, "--seeds", "7"]) == MISTAKE
     assert "joint holds a run with other seeds or settings (seeds=0, 1, not 7)" in (

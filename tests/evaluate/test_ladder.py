@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from outlast.evaluate.accuracy import chance_levels, exact_by_part
 from outlast.evaluate.ladder import LADDER, SEQUENCES, evaluate, evaluate_stack, rungs
 from outlast.evaluate.run import evaluate_run
 from outlast.registry import tasks
-from outlast.runs import RESULTS
+from outlast.runs import BEFORE, RESULTS, write_json
 from outlast.tasks import Batch, Task
 from tiny_runs import TASK, tiny, trained
 
@@ -402,6 +403,76 @@ def test_a_run_is_measured_seed_by_seed(tmp_path: Path) -> None:
     assert rows[1]["reason"].startswith("the model ends at 16 tokens")
     assert rows[2]["reason"] == "the task ends at length 32"
     assert evaluate_run(folder, (1, 3, 10), 16) == rows
+
+
+def test_a_test_of_no_length_is_an_error_and_leaves_the_results(tmp_path: Path) -> None:
+    model = "attention(learned(ceiling=16), heads=2) @ 8"
+    folder = trained(tiny(model=model, steps=5, probe=0), tmp_path / "run")
+    evaluate_run(folder, (1, 3), 8)  # one that can be tested is enough
+    before = (folder / RESULTS).read_bytes()
+    says = r"^lengths=3 100: expected at least one .*\(length 12: the model .*; length 400: the"
+    with pytest.raises(SpecError, match=says):
+        evaluate_run(folder, (3, 100), 8)
+    assert (folder / RESULTS).read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is trained and not tested."""
+    return trained(tiny(steps=5, probe=0), tmp_path_factory.mktemp("once") / "run")
+
+
+@pytest.fixture
+def run(once: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be tested."""
+    return Path(shutil.copytree(once, tmp_path / "run"))
+
+
+@pytest.mark.parametrize(("ladder", "sequences"), [((1,), 8), ((1, 2, 3), 4), ((1, 4), 16)])
+def test_results_that_had_more_are_kept(
+    ladder: tuple[float, ...], sequences: int, run: Path
+) -> None:
+    said: list[str] = []
+    evaluate_run(run, (1, 2), 8, say=said.append)
+    before = (run / RESULTS).read_bytes()
+    assert said == []
+    evaluate_run(run, ladder, sequences, say=said.append)
+    assert (run / BEFORE).read_bytes() == before
+    assert json.loads((run / RESULTS).read_text())["sequences"] == sequences
+    (words,) = said
+    assert words.startswith("results.json is replaced; the one before (lengths 1 2, 8 sequences")
+    assert words.endswith(f"is kept as {run / BEFORE}")
+
+
+def test_results_that_had_no_more_are_replaced_without_a_word(run: Path) -> None:
+    said: list[str] = []
+    evaluate_run(run, (1, 2), 8, say=said.append)
+    for ladder, sequences in (((1, 2), 8), ((1, 2, 3), 16)):
+        evaluate_run(run, ladder, sequences, say=said.append)
+    evaluate_run(run, (1,), 4, out=run.parent / "other.json", say=said.append)
+    write_json(run / RESULTS, json.loads((run / RESULTS).read_text()) | {"step": 3})
+    evaluate_run(run, (1,), 4, say=said.append)  # those were of other weights
+    (run / RESULTS).write_text("damaged")
+    evaluate_run(run, (1,), 4, say=said.append)
+    assert said == []
+    assert not (run / BEFORE).exists()
+
+
+def test_the_largest_test_is_the_one_kept(run: Path) -> None:
+    said: list[str] = []
+    evaluate_run(run, (1, 2), 8, say=said.append)
+    before = (run / RESULTS).read_bytes()
+    for ladder in ((1,), (2,), (3,)):  # each has a length that the next has not
+        evaluate_run(run, ladder, 4, say=said.append)
+        assert (run / BEFORE).read_bytes() == before
+    assert "has a larger test (lengths 1 2, 8 sequences each)" in said[-1]
+    evaluate_run(run, (1, 2, 3), 16)
+    evaluate_run(run, (1,), 4)
+    assert json.loads((run / BEFORE).read_text())["sequences"] == 16
+    # one of other weights is not worth keeping
+    write_json(run / BEFORE, json.loads((run / BEFORE).read_text()) | {"step": 3})
+    evaluate_run(run, (2,), 4)
+    assert json.loads((run / BEFORE).read_text())["sequences"] == 4
 
 
 def test_a_run_that_is_not_there(tmp_path: Path) -> None:

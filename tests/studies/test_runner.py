@@ -16,7 +16,16 @@ import outlast.studies.runner as runner
 import outlast.train.trainer as trainer_module
 from outlast.errors import RunFolderError
 from outlast.evaluate.run import evaluate_run
-from outlast.runs import CHECKPOINT, METRICS, RESULTS, RUN, read_metrics, read_run, write_json
+from outlast.runs import (
+    BEFORE,
+    CHECKPOINT,
+    METRICS,
+    RESULTS,
+    RUN,
+    read_metrics,
+    read_run,
+    write_json,
+)
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import Job, News, Pack, needed, packs, run_study
 from outlast.train.session import begin, go_on
@@ -406,5 +415,8 @@ def test_going_on_takes_back_the_results_of_an_earlier_step(tmp_path: Path) -> N
     assert not go_on(folder, CPU, leave)
     evaluate_run(folder, (1,), 8)
     assert json.loads((folder / RESULTS).read_text())["step"] == 10
+    evaluate_run(folder, (1,), 4)
+    assert (folder / BEFORE).exists()
     assert go_on(folder, CPU)
     assert not (folder / RESULTS).exists()
+    assert not (folder / BEFORE).exists()

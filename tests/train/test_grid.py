@@ -153,7 +153,9 @@ def test_a_grid_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
         assert json.loads((folder / RESULTS).read_text())["step"] == 10
         assert f"lr={rate}" in text
     assert main([*command, "--grid", "lr=0.001,0.002"]) == MISTAKE
-    assert "holds a run already" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "holds a run already" in said
+    assert f"go on with 'outlast resume {out}'," in said, "one of two would go on"
     # what is in the way of one run is told before any other is begun
     assert main([*command, "--grid", "lr=0.003,0.001"]) == MISTAKE
     assert "lr=0.001 holds a run already" in capsys.readouterr().err

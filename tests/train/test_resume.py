@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 import outlast.train.trainer as trainer_module
+from outlast.errors import RunFolderError
 from outlast.registry import methods
 from outlast.runs import CHECKPOINT, METRICS, read_metrics
 from outlast.specs import parse
-from outlast.train.session import begin, go_on
+from outlast.train.fleet import Fleet
+from outlast.train.session import begin, go_on, go_on_together
 from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
 from tiny_runs import CPU, Killed, assert_same_run, checkpoint, outlast, tiny, trained
@@ -158,6 +160,48 @@ def test_killed_and_resumed_is_the_run_that_was_not(
                 go_on(folder, CPU)
     assert go_on(folder, CPU)
     assert_same_run(reference, folder)
+
+
+def test_a_checkpoint_that_is_gone_is_not_taken_for_a_run_not_yet_begun(tmp_path: Path) -> None:
+    folder = trained(short(), tmp_path / "run")
+    (folder / CHECKPOINT).unlink()
+    before = (folder / METRICS).read_bytes()
+    says = r"run has no checkpoint\.safetensors, though the run had come to step 24: .*--overwrite"
+    with pytest.raises(RunFolderError, match=says):
+        go_on(folder, CPU)
+    assert (folder / METRICS).read_bytes() == before
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2])
+def test_killed_before_its_first_checkpoint_it_starts_again_and_says_so(
+    blocks: int,
+    whole: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With two blocks the metrics reach the step of the first checkpoint, which is not saved."""
+    folder, left = tmp_path / "run", [blocks]
+    begin(short(), folder, CPU)
+    with monkeypatch.context() as patch:
+        block = Fleet.block
+
+        def kill(self: Fleet) -> None:
+            if left[0]:
+                block(self)
+                left[0] -= 1
+            if not left[0]:
+                raise Killed
+
+        patch.setattr(Fleet, "block", kill)
+        with pytest.raises(Killed):
+            go_on(folder, CPU)
+    assert not (folder / CHECKPOINT).exists()
+    assert max([0, *(line["step"] for line in read_metrics(folder))]) == 3 * blocks
+    words: list[str] = []
+    assert go_on_together([folder], CPU, say=words.append)[0]
+    told = f"{folder} has no checkpoint yet: from the beginning"
+    assert [w for w in words if "checkpoint" in w] == ([told] if blocks else [])
+    assert_same_run(whole(), folder)
 
 
 def test_the_comparison_can_tell_two_runs_apart(whole: Callable[..., Path], tmp_path: Path) -> None:

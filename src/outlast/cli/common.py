@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from outlast.errors import bad_value
+from outlast.runs import check_writable
 
 console = Console(highlight=False)
 #: seeds in all; far more than can be trained
@@ -35,6 +36,8 @@ def check_out(out: Path | None) -> None:
     """A file for numbers is checked before they are measured; no folder is made for it."""
     if out is not None and (out.is_dir() or not out.parent.is_dir() or out.suffix != ".json"):
         raise bad_value("out", out, "a file in a folder that is there, its name ending in .json")
+    if out is not None:
+        check_writable(out)
 
 
 def accuracy_table(rows: Sequence[dict[str, Any]], parts: Sequence[str], title: str) -> Table:

@@ -28,20 +28,27 @@ def main(
         sequences: Fresh sequences for each length.
         precision: Of products; whatever it was in training, exact by default.
         device: auto, cpu, cuda, cuda:1 ...
-        out: The .json file to write; by default the results.json of the run, written anew.
+        out: The .json file to write; by default the results.json of the run, written anew; if that
+            had more lengths or sequences, it is kept as results-before.json.
     """
     from outlast.cli.common import check_out, console
     from outlast.cli.running import show_results
     from outlast.errors import bad_value
     from outlast.evaluate.run import evaluate_run
-    from outlast.runs import run_folders
+    from outlast.runs import RESULTS, check_writable, run_folders
     from outlast.train.session import pick_device
+
+    def say(words: str) -> None:
+        console.print(words, markup=False, soft_wrap=True)
 
     where, runs = pick_device(device), run_folders(folder)
     if out is not None and len(runs) > 1:
         raise bad_value("out", out, f"none, as {folder} has several runs, each with results.json")
     check_out(out)
+    for run in runs if out is None else ():
+        check_writable(run / RESULTS)
     for run in runs:
         if len(runs) > 1:
             console.print(f"\n{run.name}", markup=False, soft_wrap=True)
-        show_results(run, evaluate_run(run, lengths, sequences, where, out, precision), out)
+        rows = evaluate_run(run, lengths, sequences, where, out, precision, say)
+        show_results(run, rows, out)

@@ -37,15 +37,15 @@ def train_and_test(
             )
             return STOPPED
         failures += found
-    for folder in folders:
-        if len(folders) > 1:
-            console.print(f"\n{names[folder]}", markup=False, soft_wrap=True)
-        if tested(folder):  # it was at its end before: training drops results of what it changes
-            again = _command("eval", [folder])
-            words = f"finished and tested: {folder / RESULTS} (to test it again: {again})"
-            console.print(words, markup=False, soft_wrap=True)
-        else:
-            show_results(folder, evaluate_run(folder, device=device))
+    try:
+        for folder in folders:
+            if len(folders) > 1:
+                console.print(f"\n{names[folder]}", markup=False, soft_wrap=True)
+            _test(folder, device)
+    except KeyboardInterrupt:
+        words = f"stopped while testing; finish it with: {_command('resume', named)}"
+        console.print(words, markup=False, soft_wrap=True)
+        return STOPPED
     ends = zip(names.values(), failures, strict=True)
     diverged = {name: failure for name, failure in ends if failure is not None}
     if len(diverged) == len(folders):
@@ -77,6 +77,17 @@ def _train(
             lambda words: console.print(words, markup=False, soft_wrap=True),
             **told,
         )
+
+
+def _test(folder: Path, device: torch.device) -> None:
+    """Test a run that is trained, unless it has been."""
+    if tested(folder):  # it was at its end before: training drops results of what it changes
+        again = _command("eval", [folder])
+        words = f"finished and tested: {folder / RESULTS} (to test it again: {again})"
+        console.print(words, markup=False, soft_wrap=True)
+    else:
+        console.print("testing")
+        show_results(folder, evaluate_run(folder, device=device))
 
 
 def _command(verb: str, folders: Sequence[Path]) -> str:

@@ -54,5 +54,5 @@ def main(
     runs = spread(run, [axis for axes in grid for axis in axes], out)
     # their records say which runs they were begun with, for resume to put them in the same order
     together = {"pack": [folder.name for _, folder in runs]} if grid else {}
-    begin_all(runs, where, overwrite, **together)
+    begin_all(runs, where, overwrite, out, **together)
     return train_and_test([[folder for _, folder in runs]], where, [out])

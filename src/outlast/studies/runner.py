@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 
 from outlast.errors import OutlastError, RunFolderError, TrainingError
+from outlast.evaluate.run import evaluate_run, holds_test
 from outlast.runs import RUN, read_run
 from outlast.studies.base import Arm, Study
 from outlast.train.crew import usable_threads
@@ -114,7 +115,7 @@ def run_study(
     """
     if together is None:
         together = pick_device(device).type == "cuda"
-    unfinished = {a.name for a in unfinished_arms(arms, out, overwrite)}
+    unfinished = {a.name for a in unfinished_arms(arms, out, overwrite, study)}
     for arm in arms:
         if arm.name not in unfinished:
             watch(_end(arm.name, diverged(out / arm.name)))
@@ -184,9 +185,20 @@ def needed(pack: Sequence[Arm], out: Path, todo: Collection[str]) -> tuple[Arm, 
     return tuple(a for a in pack if a.name in kept)
 
 
-def unfinished_arms(arms: list[Arm], out: Path, overwrite: bool) -> list[Arm]:
-    """The arms there is work to do for; a folder that holds another run is an error."""
-    return [a for a in arms if not _done(a, out / a.name, overwrite)]
+def unfinished_arms(
+    arms: list[Arm], out: Path, overwrite: bool, study: Study | None = None
+) -> list[Arm]:
+    """The arms there is work to do for; a folder that holds another run is an error.
+
+    With a study, one that has been tested by less than the study's test is tested again.
+    """
+
+    def tested_in_full(arm: Arm) -> bool:
+        return study is None or holds_test(
+            out / arm.name, arm.ladder or study.ladder, study.sequences
+        )
+
+    return [a for a in arms if not (_done(a, out / a.name, overwrite) and tested_in_full(a))]
 
 
 def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
@@ -249,8 +261,6 @@ def _pass_on(running: dict[str, _Worker]) -> None:
 
 def _work(pack: Pack, job: Job, mouth: Connection) -> None:
     """The life of one process: begin or go on, then evaluate."""
-    from outlast.evaluate.run import evaluate_run
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on as SIGTERM
     torch.set_num_threads(job.threads)
     working = tuple(a.name for a in pack.arms if a.name in pack.todo)

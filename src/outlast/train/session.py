@@ -27,6 +27,7 @@ from outlast.models import Model, build_model
 from outlast.models.build import canonical_layout
 from outlast.registry import methods, tasks
 from outlast.runs import (
+    BEFORE,
     CHECKPOINT,
     FORMAT,
     METRICS,
@@ -35,6 +36,7 @@ from outlast.runs import (
     STUDY,
     locked,
     read_json,
+    read_metrics,
     read_run,
     write_json,
 )
@@ -132,35 +134,40 @@ def begin_all(
     runs: Sequence[tuple[RunSpec, Path]],
     device: torch.device,
     overwrite: bool = False,
+    named: Path | None = None,
     **more: object,
 ) -> None:
     """Make the folders of new runs, or of none: what is wrong with one is an error before that.
 
-    Their records hold `more` beside what every run's does.
+    Their records hold `more` beside what every run's does; `named` is the folder of their grid.
     """
     more |= {"device": _device_name(device)}
     records = [(folder, describe(canonical(run)) | more) for run, folder in runs]
     for folder, _ in records:
-        claim(folder, overwrite)
+        claim(folder, overwrite, named=named)
     for run, _ in runs:
         check_data(tasks.build(run.task), len(run.seeds), run.settings, device)
     with contextlib.ExitStack() as held:
         for folder, _ in records:
             held.enter_context(locked(folder))
-            claim(folder, overwrite)  # another process may have been faster
+            claim(folder, overwrite, named=named)  # another process may have been faster
         for folder, record in records:
-            # the record is replaced last: a kill in between leaves a run that can go on
-            for name in (CHECKPOINT, METRICS, RESULTS):
+            # in this order, and the record last: a kill in between leaves a run that can go on
+            for name in (BEFORE, RESULTS, METRICS, CHECKPOINT):
                 (folder / name).unlink(missing_ok=True)
             write_json(folder / RUN, record)
 
 
 def claim(
-    folder: Path, overwrite: bool = False, anew: str = ", start anew with --overwrite,"
+    folder: Path,
+    overwrite: bool = False,
+    anew: str = ", start anew with --overwrite,",
+    named: Path | None = None,
 ) -> None:
     """A folder that holds a run, or what is left of one, is an error; `anew` is a way out of it.
 
-    So is one that holds a grid or a study, even with `overwrite`: the run would hide it.
+    So is one that holds a grid or a study, even with `overwrite`: the run would hide it. `named` is
+    what to go on with, if it is more than the folder: that of its grid.
     """
     try:
         there = [n for n in (RUN, METRICS, CHECKPOINT, RESULTS) if (folder / n).exists()]
@@ -172,7 +179,7 @@ def claim(
         raise RunFolderError(f"{folder} holds {hidden}; a run would hide it: choose another --out")
     if there and not overwrite:
         raise RunFolderError(
-            f"{folder} holds a run already: go on with 'outlast resume {folder}'{anew} "
+            f"{folder} holds a run already: go on with 'outlast resume {named or folder}'{anew} "
             f"or choose another --out"
         )
 
@@ -210,13 +217,10 @@ def go_on_together(
     runs = [replace(run, settings=replace(run.settings, **told)) for run in own]
     keep_freed_memory()
     with contextlib.ExitStack() as held:
-        for folder in folders:
+        for folder, run in zip(folders, runs, strict=True):
             held.enter_context(locked(folder))
-            if (folder / RESULTS).exists() and not (folder / CHECKPOINT).exists():
-                raise RunFolderError(
-                    f"{folder} has results but no {CHECKPOINT}: there is nothing to go on from; "
-                    f"put it back, or train anew with --overwrite"
-                )
+            if not (folder / CHECKPOINT).exists():
+                _check_beginning(folder, run.settings.checkpoint, say)
         held.enter_context(precision(runs[0].settings.precision, device))
         asked = held.enter_context(signals())
         fleet = Fleet(list(zip(runs, folders, strict=True)), device)
@@ -226,10 +230,31 @@ def go_on_together(
         if going:
             say(fleet.fit(share))
         for trainer in going:  # a test of what it is now will not be one of what it becomes
-            (trainer.folder / RESULTS).unlink(missing_ok=True)
+            for name in (BEFORE, RESULTS):
+                (trainer.folder / name).unlink(missing_ok=True)
         tell = None if watch is None else lambda t, progress: watch(t.folder, progress)
         ended = fleet.train(tell, stop=lambda: bool(asked))
         return ended, [trainer.failure for trainer in fleet.trainers]
+
+
+def _check_beginning(folder: Path, first: int, say: Callable[[str], None]) -> None:
+    """A run without a checkpoint starts from the beginning, if it cannot have had one.
+
+    `first` is the step of its first checkpoint: metrics past it were written after that was saved.
+    """
+    if (folder / RESULTS).exists():
+        raise RunFolderError(
+            f"{folder} has results but no {CHECKPOINT}: there is nothing to go on from; "
+            f"put it back, or train anew with --overwrite"
+        )
+    reached = max((line["step"] for line in read_metrics(folder)), default=0)
+    if reached > first:
+        raise RunFolderError(
+            f"{folder} has no {CHECKPOINT}, though the run had come to step {reached}: put it "
+            f"back, or train anew with --overwrite, as in 'outlast train ... --overwrite'"
+        )
+    if reached:
+        say(f"{folder} has no checkpoint yet: from the beginning")
 
 
 def open_run(folder: Path, device: torch.device) -> Trainer:
