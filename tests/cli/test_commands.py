@@ -19,7 +19,7 @@ import torch
 
 from outlast import api
 from outlast.cli import MISTAKE, STOPPED, VERBS, main
-from outlast.cli.common import read_seeds
+from outlast.cli.common import read_seeds, seed_words
 from outlast.errors import SpecError, bad_value
 from outlast.mixers import Mixer
 from outlast.registry import KINDS, Entry
@@ -213,6 +213,16 @@ def test_a_mistake_in_a_process_of_its_own(tmp_path: Path) -> None:
 )
 def test_seeds(text: str, seeds: tuple[int, ...]) -> None:
     assert read_seeds(text) == seeds
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [((), ""), ((3,), "3"), ((0, 1), "0, 1"), ((7, 0, 1, 2, 5, 4), "7, 0-2, 5, 4")],
+)
+def test_seeds_in_words(seeds: tuple[int, ...], words: str) -> None:
+    assert seed_words(seeds) == words
+    if seeds:
+        assert read_seeds(words) == seeds
 
 
 @pytest.mark.parametrize(

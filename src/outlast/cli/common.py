@@ -32,6 +32,18 @@ def read_seeds(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
+def seed_words(seeds: Sequence[int]) -> str:
+    """``0-4, 7``, as `read_seeds` takes them; two in a row are named one by one."""
+    rows: list[list[int]] = []
+    for seed in seeds:
+        if rows and seed == rows[-1][-1] + 1:
+            rows[-1].append(seed)
+        else:
+            rows.append([seed])
+    pieces = [[f"{row[0]}-{row[-1]}"] if len(row) > 2 else map(str, row) for row in rows]
+    return ", ".join(piece for own in pieces for piece in own)
+
+
 def check_out(out: Path | None) -> None:
     """A file for numbers is checked before they are measured; no folder is made for it."""
     if out is not None and (out.is_dir() or not out.parent.is_dir() or out.suffix != ".json"):

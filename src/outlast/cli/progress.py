@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from outlast.cli.common import seed_words
 from outlast.train.trainer import Progress as Report
 
 #: seconds between two plain lines of one run
@@ -24,7 +25,7 @@ def sentence(report: Report) -> str:
     said += [f"right {probes}"] if probes else []
     said += [phase] if phase else []
     for what, seeds in (("parked", report.parked), ("succeeded", report.succeeded)):
-        who = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        who = f"seed{'s' * (len(seeds) > 1)} {seed_words(seeds)}"
         said += [f"{what}: {who}"] if seeds else []
     return "  | ".join(said)
 

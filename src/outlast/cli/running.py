@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from outlast.cli import STOPPED
-from outlast.cli.common import accuracy_table, console
+from outlast.cli.common import accuracy_table, console, seed_words
 from outlast.cli.progress import progress
 from outlast.errors import TrainingError
 from outlast.evaluate.run import evaluate_run
@@ -103,7 +103,7 @@ def _names(folders: Sequence[Path]) -> dict[Path, str]:
 
 def _seeds(names: dict[Path, str]) -> str:
     """``seeds 0, 1 each, 2 runs together``, or each run's own where they differ."""
-    own = [", ".join(map(str, read_run(folder)["seeds"])) for folder in names]
+    own = [seed_words(read_run(folder)["seeds"]) for folder in names]
     if len(own) == 1:
         return f"seeds {own[0]}"
     said = f"{own[0]} each"
