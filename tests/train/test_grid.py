@@ -20,7 +20,7 @@ from outlast.runs import RESULTS, STUDY, grid_runs, read_run, run_folders, write
 from outlast.train.fleet import Fleet
 from outlast.train.grid import spread
 from outlast.train.session import begin, canonical
-from tiny_runs import CPU, assert_same_run, tiny
+from tiny_runs import CPU, MODEL, TASK, assert_same_run, tiny
 
 # ---- which runs --------------------------------------------------------------------------------
 
@@ -391,10 +391,10 @@ def test_a_run_with_others_in_its_folder_is_still_replaced(tmp_path: Path) -> No
     assert read_run(tmp_path)["seeds"] == [5]
 
 
-def test_a_setting_is_given_once_beside_a_grid_of_it(tmp_path: Path) -> None:
-    run = tiny(lr=0.1)
-    with pytest.raises(
-        OutlastError, match=r"lr=0\.1: expected none of its own beside a grid of lr"
-    ):
-        spread(run, ["lr=0.001,0.002"], tmp_path / "grid")
-    assert len(spread(run, ["weight_decay=0,0.1"], tmp_path / "grid")) == 2
+def test_a_setting_is_given_once_beside_a_grid_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "--task", TASK, "--model", MODEL, "--out", str(tmp_path / "grid")]
+    assert main([*words, "--lr", "0.1", "--grid", "lr=0.001,0.002"]) == MISTAKE
+    assert "lr=0.1: expected none of its own beside a grid of lr" in capsys.readouterr().err
+    assert not (tmp_path / "grid").exists()

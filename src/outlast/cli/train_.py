@@ -43,7 +43,7 @@ def main(
     from outlast.cli.common import read_seeds
     from outlast.cli.running import train_and_test
     from outlast.errors import bad_value
-    from outlast.train.grid import spread
+    from outlast.train.grid import check_apart, spread
     from outlast.train.session import begin_all, pick_device
     from outlast.train.settings import RunSpec
 
@@ -51,7 +51,9 @@ def main(
     if not all(grid):
         raise bad_value("grid", "", "settings and their values, such as lr=0.001,0.002")
     run = RunSpec(task, model, method, read_seeds(seeds), settings, label or out.name)
-    runs = spread(run, [axis for axes in grid for axis in axes], out)
+    axes = [axis for several in grid for axis in several]
+    check_apart(settings, axes)
+    runs = spread(run, axes, out)
     # their records say which runs they were begun with, for resume to put them in the same order
     together = {"pack": [folder.name for _, folder in runs]} if grid else {}
     begin_all(runs, where, overwrite, out, **together)

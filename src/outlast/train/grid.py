@@ -46,10 +46,6 @@ def spread(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, 
     if METHOD in names and run.methods:
         accepted = "none beside a grid of methods, whose values name them all: ema(0.9) + dat"
         raise bad_value(METHOD, " + ".join(run.methods), accepted)
-    for name in names:
-        if name != METHOD and getattr(run.settings, name) != getattr(Settings(), name):
-            accepted = f"none of its own beside a grid of {name}, which has them all"
-            raise bad_value(name, getattr(run.settings, name), accepted)
     canonical(run)  # what is wrong with every run is not the grid's
     runs: dict[Path, RunSpec] = {}
     seen: set[RunSpec] = set()
@@ -71,6 +67,15 @@ def spread(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, 
         seen.add(same)
         runs[folder] = replace(made, label=" ".join(filter(None, (run.label, *shown))))
     return [(made, folder) for folder, made in runs.items()]
+
+
+def check_apart(settings: Settings, axes: Sequence[str]) -> None:
+    """A setting that was given a value, and values in a grid too, is an error: which was meant?"""
+    for axis in axes:
+        name = axis.partition("=")[0].strip()
+        value = getattr(settings, name, None)
+        if value != getattr(Settings(), name, None):
+            raise bad_value(name, value, f"none of its own beside a grid of {name}")
 
 
 def _with(run: RunSpec, chosen: dict[str, str]) -> RunSpec:
