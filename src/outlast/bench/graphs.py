@@ -1,10 +1,21 @@
-"""A run as a CUDA graph, so that the host's share of it is gone."""
+"""A run as a CUDA graph, so that the host's share of it is gone; and what the GPU did in one."""
 
 from __future__ import annotations
+
+import re
 
 import torch
 
 from outlast.bench.timing import Side
+
+#: what a kernel's name tells of its kind: ours are called by what they do
+KINDS = {
+    "products": re.compile("gemm|gemv|cutlass|cublas|nvjet|xmma|splitk", re.IGNORECASE),
+    **{
+        room: re.compile(f"^_?{room}_")
+        for room in ("norm", "gelu", "glu", "lstm", "attention", "heads", "loss", "adamw")
+    },
+}
 
 
 def captured(side: Side) -> Side:
@@ -44,6 +55,11 @@ def spans(side: Side) -> list[tuple[str, float, float]]:
         for e in profiler.events() or []
         if e.device_type.name == "CUDA"
     ]
+
+
+def kind_of(name: str) -> str:
+    """The kind of a kernel: a product, one of ours, or torch's sums, copies and the like."""
+    return next((kind for kind, names in KINDS.items() if names.search(name)), "others")
 
 
 def covered(spans: list[tuple[float, float]]) -> float | None:

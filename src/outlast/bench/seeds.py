@@ -19,7 +19,6 @@ Times are of one step; the notes say how many steps of a seed, and tokens, that 
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +28,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from outlast.bench.figure import draw, seeds_of
-from outlast.bench.graphs import busy, captured, spans
+from outlast.bench.graphs import busy, captured, kind_of, spans
 from outlast.bench.mps import shared
 from outlast.bench.plain import FULL, LAYOUTS, SMALL, Size, peer_batch, peer_step
 from outlast.bench.processes import processes
@@ -292,21 +291,6 @@ def _shares(bench: Bench, section: str, seeds: int, size: Size) -> None:
 def loop(bench: Bench) -> None:
     """A block of training with all that belongs to it: data, plan, the host's look; idle time."""
     _shares(bench, "loop", MANY, laid(bench))
-
-
-#: what a kernel's name tells of its kind: ours are called by what they do
-KINDS = {
-    "products": re.compile("gemm|gemv|cutlass|cublas|nvjet|xmma|splitk", re.IGNORECASE),
-    **{
-        room: re.compile(f"^_?{room}_")
-        for room in ("norm", "gelu", "glu", "lstm", "attention", "heads", "loss", "adamw")
-    },
-}
-
-
-def kind_of(name: str) -> str:
-    """The kind of a kernel: a product, one of ours, or torch's sums, copies and the like."""
-    return next((kind for kind, names in KINDS.items() if names.search(name)), "others")
 
 
 def _kernels(bench: Bench, kind: str, seeds: int, size: Size) -> None:
