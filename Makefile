@@ -15,7 +15,7 @@ demo: $(VENV)/installed
 # one more than there are cores: some tests wait for processes of their own; neighbours stay in one
 # process, as they share what they made, until another has nothing left
 test: lint
-	$(BIN)/python -m pytest --dist worksteal -n $$($(BIN)/python -c "from outlast.train.container import cores; print(cores() + 1)")
+	$(BIN)/python -m pytest --dist worksteal -n $$($(BIN)/python -c "from outlast.machine import cores; print(cores() + 1)")
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

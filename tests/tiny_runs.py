@@ -14,11 +14,11 @@ import torch
 from safetensors import safe_open
 
 import outlast.studies.runner as runner
-import outlast.train.trainer as trainer_module
+import outlast.train.run_state as trainer_module
 from outlast.runs import CHECKPOINT, METRICS
-from outlast.train.fleet import Fleet
 from outlast.train.session import begin, canonical, go_on, go_on_together
 from outlast.train.settings import RunSpec, Settings
+from outlast.train.trainer import Trainer
 
 CPU = torch.device("cpu")
 TASK = "composite(modulus=2, keys=32, queries=2, length=4)"
@@ -69,7 +69,7 @@ class InMemory:
     """Runs trained together that keep their metrics to themselves; `trainer` is the first."""
 
     def __init__(self, *runs: RunSpec) -> None:
-        self.fleet = Fleet([(canonical(run), Path("nowhere")) for run in runs], CPU)
+        self.fleet = Trainer([(canonical(run), Path("nowhere")) for run in runs], CPU)
         self.trainers = self.fleet.trainers
         self.trainer = self.trainers[0]
         self.lines: list[list[dict[str, Any]]] = [[] for _ in runs]
@@ -124,7 +124,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 def start_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the processes of a study from one that has torch loaded already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["outlast.studies.runner", "outlast.evaluate.run"])
+    context.set_forkserver_preload(["outlast.studies.runner", "outlast.evaluation.run"])
     monkeypatch.setattr(runner.multiprocessing, "get_context", lambda _: context)
 
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outlast.api import fit, model, task
     from outlast.errors import OutlastError
-    from outlast.evaluate.ladder import evaluate
+    from outlast.evaluation.ladder import evaluate
     from outlast.kernels.tra import threshold_relative_attention
     from outlast.methods.delay import delay
-    from outlast.report import report
+    from outlast.reporting.page import report
     from outlast.train.session import load
 
 __version__ = "0.1.0"
@@ -45,11 +45,11 @@ __all__ = [
 _HOMES = {
     "OutlastError": "outlast.errors",
     "delay": "outlast.methods.delay",
-    "evaluate": "outlast.evaluate.ladder",
+    "evaluate": "outlast.evaluation.ladder",
     "fit": "outlast.api",
     "load": "outlast.train.session",
     "model": "outlast.api",
-    "report": "outlast.report",
+    "report": "outlast.reporting.page",
     "task": "outlast.api",
     "threshold_relative_attention": "outlast.kernels.tra",
 }

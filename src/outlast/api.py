@@ -12,7 +12,7 @@ from outlast.registry import tasks
 from outlast.tasks import Task
 
 if TYPE_CHECKING:
-    from outlast.evaluate.ladder import Row
+    from outlast.evaluation.ladder import Row
 
 
 def task(spec: str) -> Task:
@@ -42,7 +42,7 @@ def fit(
     As `outlast train` does, whose options `settings` are: ``steps=2000, lr=3e-3``. The folder `out`
     is a run like any other, for `outlast.load`, `outlast.report` and the command line.
     """
-    from outlast.evaluate.run import evaluate_run
+    from outlast.evaluation.run import evaluate_run
     from outlast.train.session import begin, go_on, pick_device
     from outlast.train.settings import RunSpec, Settings
 

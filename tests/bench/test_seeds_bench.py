@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-import outlast.train.trainer as trainer_module
+import outlast.train.run_state as trainer_module
 from outlast.bench import plain, processes, seeds
 from outlast.bench.figure import curves
 from outlast.bench.plain import Block, Hybrid, peer_batch, peer_step, training_step

@@ -327,7 +327,7 @@ def test_what_cannot_be_written_is_told_before_the_work(
 
     monkeypatch.chdir(home)
     monkeypatch.setattr("tempfile.mkstemp", refuse)
-    monkeypatch.setattr("outlast.evaluate.run.evaluate_run", work)
+    monkeypatch.setattr("outlast.evaluation.run.evaluate_run", work)
     monkeypatch.setitem(importlib.import_module("outlast.bench.tra").SECTIONS, "cpu", work)
     assert main(list(words)) == MISTAKE
     shown = capsys.readouterr()
@@ -337,7 +337,7 @@ def test_what_cannot_be_written_is_told_before_the_work(
 def test_a_folder_in_the_place_of_the_results_is_told_before_the_work(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("outlast.evaluate.run.evaluate_run", None)
+    monkeypatch.setattr("outlast.evaluation.run.evaluate_run", None)
     shutil.copytree(home / "run", tmp_path / "run")
     (tmp_path / "run" / RESULTS).mkdir()
     assert main(["eval", str(tmp_path / "run")]) == MISTAKE
@@ -532,19 +532,19 @@ def test_list_and_train_do_not_load_matplotlib() -> None:
 
 
 def test_every_name_of_the_package_can_be_used_more_than_once() -> None:
-    """`outlast.evaluate` and `outlast.report` are packages as well; both ways they are called."""
+    """Neither is hidden by a package of its name once that is imported."""
     code = (
         "import outlast, inspect\n"
         "for name in outlast.__all__ * 2:\n"
         "    thing = getattr(outlast, name)\n"
         "    assert name == '__version__' or callable(thing), name\n"
-        "import outlast.evaluate.run, outlast.report.page, outlast.train.session\n"
+        "import outlast.evaluation.run, outlast.reporting.page, outlast.train.session\n"
         "for name in outlast.__all__:\n"
         "    assert name == '__version__' or callable(getattr(outlast, name)), name\n"
         "assert 'sequences' in inspect.signature(outlast.evaluate).parameters\n"
-        "from outlast.evaluate import evaluate, LADDER\n"
+        "assert 'folders' in inspect.signature(outlast.report).parameters\n"
     )
-    assert "outlast.evaluate.ladder" in modules_after(code)
+    assert "outlast.evaluation.ladder" in modules_after(code)
 
 
 def test_an_unknown_name_of_the_package() -> None:
@@ -564,7 +564,7 @@ def test_python_dash_m(words: tuple[str, ...]) -> None:
 def test_doctor_counts_the_cores_that_may_be_used(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("outlast.train.container.cores", lambda: 3)
+    monkeypatch.setattr("outlast.machine.cores", lambda: 3)
     assert main(["doctor"]) == 0
     assert "3 cores to use, torch has 1 threads" in capsys.readouterr().out
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import outlast.cli.progress as progress_module
 from outlast.cli.progress import clock, progress, sentence
-from outlast.train.trainer import Progress
+from outlast.train.run_state import Progress
 
 
 def report(step: int, **other: object) -> Progress:

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import outlast.cli.common as common
-import outlast.report as report_package
+import outlast.reporting.page as report_module
 import outlast.studies.runner as runner
 from outlast.cli import FAILED, MISTAKE, STOPPED, main
 from outlast.registry import studies
@@ -251,7 +251,7 @@ def test_arms_that_were_stopped_are_told_apart_from_those_that_failed(
         return ["dat", "joint"] if fails else ["joint"]
 
     monkeypatch.setattr(runner, "run_study", run_study)
-    monkeypatch.setattr(report_package, "report", lambda _, out: out / "index.html")
+    monkeypatch.setattr(report_module, "report", lambda _, out: out / "index.html")
     assert main(["reproduce", "mini", "--out", str(tmp_path / "study")]) == code
     text = capsys.readouterr().out
     assert "\nnot finished: joint; the same command goes on with them\n" in text
@@ -263,7 +263,7 @@ def test_the_command_that_goes_on_does_not_start_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(runner, "run_study", lambda *_: ["joint"])
-    monkeypatch.setattr(report_package, "report", lambda _, out: out / "index.html")
+    monkeypatch.setattr(report_module, "report", lambda _, out: out / "index.html")
     folder = tmp_path / "study"
     words = ["reproduce", "mini", "--overwrite", "--out", str(folder)]
     monkeypatch.setattr("sys.argv", ["outlast", *words])

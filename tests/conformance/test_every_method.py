@@ -83,10 +83,10 @@ def test_every_control_can_be_carried_out(spec):
             assert any(control.weights.values())
             low, high = control.lengths
             assert SETUP.lengths[0] <= low <= high <= SETUP.lengths[1]
-            for table in (control.gate, control.leak, control.rate):
+            for table in (control.gate, control.upstream_grad, control.rate):
                 assert set(table) == set(PATHWAYS)
                 assert all(0 <= v < math.inf for v in table.values())
-            assert all(control.gate[p] <= 1 and control.leak[p] <= 1 for p in PATHWAYS)
+            assert all(control.gate[p] <= 1 and control.upstream_grad[p] <= 1 for p in PATHWAYS)
         for event in method.observe(step + BLOCK, losses(step + BLOCK), state):
             assert event.name
             json.dumps(event.details, allow_nan=False)

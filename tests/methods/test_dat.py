@@ -33,17 +33,17 @@ class Run:
 
 # ---- the modes ---------------------------------------------------------------------------------
 
-#: what each mode does to attention in phase 1: gate, leak, rate
+#: what each mode does to attention in phase 1: gate, upstream_grad, rate
 HELD_BACK = {"skip": (0, 1, 1), "ramp": (0, 1, 1), "freeze": (1, 1, 0), "detach": (1, 0, 1)}
 
 
 @pytest.mark.parametrize("mode", HELD_BACK)
 def test_phase_1_holds_attention_back_and_nothing_else(mode):
     control = Run(f"dat(mode={mode})").at(100)
-    found = tuple(t["attention"] for t in (control.gate, control.leak, control.rate))
+    found = tuple(t["attention"] for t in (control.gate, control.upstream_grad, control.rate))
     assert found == HELD_BACK[mode]
     for pathway in ("recurrent", "pointwise"):
-        assert control.gate[pathway] == control.leak[pathway] == control.rate[pathway] == 1
+        assert control.gate[pathway] == control.upstream_grad[pathway] == control.rate[pathway] == 1
     assert control.weights == STATE_FIRST
     assert control.learns("attention") == (mode == "detach")
 
@@ -137,7 +137,7 @@ def test_the_control_has_dats_losses_at_every_step_and_leaves_attention_alone(ph
     for step in range(50, 1000, 50):
         loss = 2.0 if step < 600 else 0.1
         assert dat.at(step).weights == control.at(step).weights
-        for table in (control.at(step).gate, control.at(step).leak):
+        for table in (control.at(step).gate, control.at(step).upstream_grad):
             assert set(table.values()) == {1.0}
         assert dat.look(step, loss) == control.look(step, loss)
 

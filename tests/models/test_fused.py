@@ -11,7 +11,7 @@ import outlast.kernels.norm.op as norm_op
 import outlast.kernels.pointwise.op as pointwise_op
 import outlast.models.model as model
 from outlast.registry import tasks
-from outlast.train.stack import Stack
+from outlast.train.stack import StackedModel
 
 pytest.importorskip("triton")
 # the interpreter's own
@@ -33,7 +33,7 @@ def trial(line: str, fuse: bool, monkeypatch, gates) -> tuple[torch.Tensor, torc
     """Logits and gradient of two seeds; `gates` are those of each pathway."""
     for module in (heads_op, norm_op, pointwise_op, model):
         monkeypatch.setattr(module, "can_fuse", lambda *_: fuse)
-    stack = Stack(line, TASK, (0, 1), DEVICE)
+    stack = StackedModel(line, TASK, (0, 1), DEVICE)
     # norms and biases that are not as fresh as they were made
     noise = torch.randn(stack.table.shape, generator=torch.Generator().manual_seed(3)) / 10
     with torch.no_grad():
@@ -45,15 +45,15 @@ def trial(line: str, fuse: bool, monkeypatch, gates) -> tuple[torch.Tensor, torc
 
 
 def controls(**attention: float) -> list[dict[str, list[float]]]:
-    """Gates and leaks of two seeds, all open but attention's."""
+    """Gates and upstream_grads of two seeds, all open but attention's."""
     return [
         {"recurrent": [1, 1], "pointwise": [1, 1], "attention": [attention.get(name, 1)] * 2}
-        for name in ("gate", "leak")
+        for name in ("gate", "upstream_grad")
     ]
 
 
 @pytest.mark.parametrize("line", LINES)
-@pytest.mark.parametrize("shut", [{}, {"gate": 0}, {"leak": 0}], ids=str)
+@pytest.mark.parametrize("shut", [{}, {"gate": 0}, {"upstream_grad": 0}], ids=str)
 def test_a_stack_of_models_is_the_same_fused(line, shut, monkeypatch):
     plain = trial(line, False, monkeypatch, controls(**shut))
     fused = trial(line, True, monkeypatch, controls(**shut))

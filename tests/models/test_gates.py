@@ -1,4 +1,4 @@
-"""Gates and leaks: what a sublayer adds, what it costs, and what it teaches upstream."""
+"""Gates and upstream_grads: what a sublayer adds, what it costs, and what it teaches upstream."""
 
 import pytest
 import torch
@@ -81,8 +81,8 @@ def test_a_gate_between_scales_what_is_added(gate):
     assert torch.equal(sublayer(x)[0], whole)
 
 
-@pytest.mark.parametrize("leak", [0.0, 0.3, 1.0])
-def test_a_leak_scales_what_passes_upstream_and_nothing_else(leak):
+@pytest.mark.parametrize("upstream_grad", [0.0, 0.3, 1.0])
+def test_upstream_grad_scales_what_passes_upstream_and_nothing_else(upstream_grad):
     sublayer = attention_of(build("attention"))
 
     def teach():
@@ -94,21 +94,21 @@ def test_a_leak_scales_what_passes_upstream_and_nothing_else(leak):
         return y, found[0], found[1:]
 
     y, upstream, own = teach()
-    sublayer.set_leak(leak)
-    leaky, leaked, own_leaky = teach()
+    sublayer.set_upstream_grad(upstream_grad)
+    leaky, passed_upstream, own_leaky = teach()
     assert torch.equal(leaky, y)
-    if leak == 0:
-        assert leaked is None
+    if upstream_grad == 0:
+        assert passed_upstream is None
     else:
-        torch.testing.assert_close(leaked, leak * upstream)
+        torch.testing.assert_close(passed_upstream, upstream_grad * upstream)
     for one, two in zip(own, own_leaky, strict=True):
         torch.testing.assert_close(one, two)
 
 
-def test_without_a_leak_what_lies_before_takes_attention_as_given():
+def test_upstream_grad_zero_detaches_attention_from_layers_before_it():
     model = build("gru > attention")
     recurrent, attention = model.sublayers()
-    attention.set_leak(0)
+    attention.set_upstream_grad(0)
     found = gradients(model)
 
     x = model.embedding(TOKENS)
@@ -119,7 +119,7 @@ def test_without_a_leak_what_lies_before_takes_attention_as_given():
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(found[name], parameter.grad)
     assert attention.mixer.qkv.weight.grad.any(), "attention itself learns"
-    attention.set_leak(1)
+    attention.set_upstream_grad(1)
     assert not torch.allclose(gradients(model)["embedding.weight"], found["embedding.weight"])
 
 
@@ -130,7 +130,7 @@ def test_gates_are_no_part_of_the_weights():
     assert set(model.state_dict()) == names
     again = build("gru > attention")
     again.load_state_dict(model.state_dict())
-    assert attention_of(again).gating == "on"
+    assert attention_of(again).gate_mode == "on"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import outlast.kernels.rows as rows
 from outlast.kernels.loss import part_losses
 from outlast.registry import tasks
 from outlast.tasks import IGNORE
-from outlast.train.stack import Stack
+from outlast.train.stack import StackedModel
 
 pytest.importorskip("triton")
 # the interpreter's own
@@ -39,7 +39,7 @@ def as_on_a_gpu(monkeypatch):
 def step(outputs: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
     """Logits, losses and gradient of one step, as training makes it."""
     task = tasks.build(f"modsum(modulus={outputs - 2})")  # two more tokens than digits
-    stack = Stack("mlp @ 8", task, range(SEEDS), torch.device(device))
+    stack = StackedModel("mlp @ 8", task, range(SEEDS), torch.device(device))
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         stack.table += torch.randn(stack.table.shape, generator=generator).to(device) / 10

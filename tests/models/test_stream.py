@@ -19,7 +19,9 @@ LINES = [
 ]
 
 
-def run(line: str, gate: float, leak: float, lends_bias: bool = False) -> list[torch.Tensor]:
+def run(
+    line: str, gate: float, upstream_grad: float, lends_bias: bool = False
+) -> list[torch.Tensor]:
     """Logits and gradients."""
     built = build_model(line, 11, 11, seed=0).double()
     with torch.no_grad():
@@ -30,7 +32,7 @@ def run(line: str, gate: float, leak: float, lends_bias: bool = False) -> list[t
         sublayer.lends_bias = lends_bias
     for sublayer in built.sublayers()[::2]:
         sublayer.set_gate(gate)
-        sublayer.set_leak(leak)
+        sublayer.set_upstream_grad(upstream_grad)
     logits, state = built(torch.arange(10).view(2, 5))
     more, _ = built(torch.arange(6).view(2, 3), state)
     out = torch.cat([logits, more], 1)
@@ -40,13 +42,15 @@ def run(line: str, gate: float, leak: float, lends_bias: bool = False) -> list[t
     ]
 
 
-@pytest.mark.parametrize(("gate", "leak"), [(1, 1), (0, 1), (0.5, 1), (1, 0), (1, 0.5)], ids=str)
+@pytest.mark.parametrize(
+    ("gate", "upstream_grad"), [(1, 1), (0, 1), (0.5, 1), (1, 0), (1, 0.5)], ids=str
+)
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.parametrize("lends_bias", [True, False])
-def test_whether_sums_wait_or_not_is_the_same(line, gate, leak, lends_bias, monkeypatch):
-    wanted = run(line, gate, leak)
+def test_whether_sums_wait_or_not_is_the_same(line, gate, upstream_grad, lends_bias, monkeypatch):
+    wanted = run(line, gate, upstream_grad)
     monkeypatch.setattr(model, "can_fuse", lambda *tensors: True)
-    for one, two in zip(run(line, gate, leak, lends_bias), wanted, strict=True):
+    for one, two in zip(run(line, gate, upstream_grad, lends_bias), wanted, strict=True):
         assert (one is None) == (two is None)
         if one is not None:
             torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-10)

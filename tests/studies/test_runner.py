@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import outlast.studies.runner as runner
-import outlast.train.trainer as trainer_module
+import outlast.train.run_state as trainer_module
 from outlast.errors import RunFolderError
-from outlast.evaluate.run import evaluate_run
+from outlast.evaluation.run import evaluate_run
 from outlast.runs import (
     BEFORE,
     CHECKPOINT,

@@ -5,9 +5,9 @@ import torch
 
 from outlast.registry import tasks
 from outlast.train.data import fresh
-from outlast.train.fleet import Fleet
 from outlast.train.settings import RunSpec, Settings
 from outlast.train.step import Block
+from outlast.train.trainer import Trainer
 
 TASK = "composite(modulus=2, keys=16, queries=2, length=8)"
 SHAPE = (6, 8)
@@ -63,7 +63,7 @@ def trained(tmp_path, seeds, **changes):
         steps=30, batch=8, block=6, probe=0, checkpoint=30, lr=1e-3, warmup=5, **changes
     )
     run = RunSpec(TASK, "lstm > attention(heads=2) > mlp @ 16", (), seeds, settings)
-    fleet = Fleet([(run, tmp_path)], torch.device("cpu"))
+    fleet = Trainer([(run, tmp_path)], torch.device("cpu"))
     asked = []
     step = fleet.steppers[0]._step
     fleet.steppers[0]._step = lambda block, metrics, width: (

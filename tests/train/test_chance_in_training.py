@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from outlast.errors import OutlastError, SpecError
-from outlast.evaluate.run import evaluate_run
+from outlast.evaluation.run import evaluate_run
 from outlast.mixers.chance import fixed_positions
 from outlast.registry import tasks
 from outlast.train.plan import Plan
 from outlast.train.session import begin, go_on, load, open_run
-from outlast.train.stack import Stack
+from outlast.train.stack import StackedModel
 from tiny_runs import CPU, TASK, InMemory, assert_same_run, assert_seed_is, tiny, trained
 
 SEEDS = (3, 0, 7)
@@ -66,17 +66,17 @@ def test_killed_and_resumed_is_the_run_that_was_not(
     whole = trained(run, tmp_path / "whole")
     begin(run, tmp_path / "killed", CPU)
     with monkeypatch.context() as patch:
-        from outlast.train.fleet import Fleet
+        from outlast.train.trainer import Trainer
 
-        blocks, real = [], Fleet.block
+        blocks, real = [], Trainer.block
 
-        def block(fleet: Fleet) -> Any:
+        def block(fleet: Trainer) -> Any:
             if len(blocks) == 5:
                 raise KeyboardInterrupt
             blocks.append(1)
             return real(fleet)
 
-        patch.setattr(Fleet, "block", block)
+        patch.setattr(Trainer, "block", block)
         with pytest.raises(KeyboardInterrupt):
             go_on(tmp_path / "killed", CPU)
     assert go_on(tmp_path / "killed", CPU)
@@ -177,6 +177,6 @@ def test_a_gpu_draws_what_the_cpu_draws() -> None:
     for device in (CPU, torch.device("cuda")):
         keys = torch.tensor([5, 6], device=device)
         positions = torch.stack([fixed_positions(tokens.shape[-1], n, device) for n in (64, 100)])
-        stack = Stack(model, task, (0, 1), device)
+        stack = StackedModel(model, task, (0, 1), device)
         found.append(stack.run(tokens.to(device), positions=positions, keys=keys).cpu())
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Rows at rest are left out of the step where enough of them are, and no seed can tell."""
+"""SeedState at rest are left out of the step where enough of them are, and no seed can tell."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch
 from test_parking import break_rows
 from test_stopping import DAT, successes
 
-import outlast.train.fleet as fleet
 import outlast.train.rows as rows
-import outlast.train.trainer as trainer_module
+import outlast.train.run_state as trainer_module
+import outlast.train.trainer as fleet
 from outlast.runs import read_metrics
 from outlast.train.checkpoint import load_checkpoint
-from outlast.train.fleet import Fleet
 from outlast.train.rows import rows_to_step
 from outlast.train.session import begin, go_on, go_on_together
 from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
+from outlast.train.trainer import Trainer
 from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, halt, tiny
 
 SEEDS = (5, 1, 3, 2, 4, 0)
@@ -173,13 +173,13 @@ def test_short_of_memory_with_rows_left_out(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(Stepper, "run", run_out)
     held: list[tuple[int, BaseException | None]] = []
-    build = Fleet._build
+    build = Trainer._build
 
-    def look(self: Fleet, waves: Any) -> None:
+    def look(self: Trainer, waves: Any) -> None:
         held.append((len(self.steppers), sys.exception()))
         build(self, waves)
 
-    monkeypatch.setattr(Fleet, "_build", look)
+    monkeypatch.setattr(Trainer, "_build", look)
     short.steps(70)
     assert len(held) > 1
     assert set(held) == {(0, None)}, "new waves are built while the old ones hold their memory"
@@ -228,4 +228,4 @@ def test_a_fleet_that_nobody_left_is_whole() -> None:
     assert not run.fleet.compact
     (stepper,) = run.fleet.steppers
     assert stepper.rows is run.fleet.rows
-    assert isinstance(run.fleet, Fleet)
+    assert isinstance(run.fleet, Trainer)

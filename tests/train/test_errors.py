@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-import outlast.train.fleet as fleet_module
-import outlast.train.trainer as trainer_module
+import outlast.train.run_state as trainer_module
+import outlast.train.trainer as fleet_module
 from outlast.errors import RunFolderError, TrainingError
 from outlast.runs import CHECKPOINT
 from outlast.train.checkpoint import load_state
 from outlast.train.plan import Conductor
-from outlast.train.rows import Rows
+from outlast.train.rows import SeedState
 from outlast.train.session import begin, go_on, go_on_together
 from outlast.train.step import Stepper
 from tiny_runs import CPU, InMemory, assert_same_run, tiny
@@ -72,7 +72,7 @@ def fails(real: Callable[..., Any], at: int, error: Exception) -> Callable[..., 
         (fleet_module, "evaluate_stack", 2, 9),
         (trainer_module, "append_metrics", 8, 9),  # of the second run: the first has written
         (trainer_module, "fresh", 7, 9),  # the data: nothing has been stepped
-        (trainer_module.Trainer, "progress", 7, 12),  # for whoever watches
+        (trainer_module.RunState, "progress", 7, 12),  # for whoever watches
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -128,7 +128,7 @@ def test_what_cannot_be_put_back_is_not_saved(
     folder = tmp_path / "run"
     begin(RUNS[0], folder, CPU)
     monkeypatch.setattr(Stepper, "_step", fails(Stepper._step, 11, Broken("the first")))
-    monkeypatch.setattr(Rows, "put_back", fails(Rows.put_back, 1, Broken("another")))
+    monkeypatch.setattr(SeedState, "put_back", fails(SeedState.put_back, 1, Broken("another")))
     with pytest.raises(Broken, match="the first"):
         go_on(folder, CPU)
     assert not (folder / CHECKPOINT).exists()

@@ -9,7 +9,7 @@ import pytest
 import outlast
 import outlast.train.session as session
 from outlast.errors import OutlastError, RunFolderError
-from outlast.evaluate.ladder import LADDER
+from outlast.evaluation.ladder import LADDER
 from outlast.runs import read_run
 from tiny_runs import MODEL, TASK
 

@@ -75,13 +75,13 @@ def test_a_kind_of_work_has_a_graph_for_each_width(stepper: Stepper) -> None:
 def test_on_a_gpu_steps_by_length_are_the_same_twice() -> None:
     from pathlib import Path
 
-    from outlast.train.fleet import Fleet
     from outlast.train.session import canonical, precision
+    from outlast.train.trainer import Trainer
 
     def weights(device: torch.device) -> torch.Tensor:
         run = canonical(tiny(block=5, probe=0, checkpoint=5, by_length=True, precision="fp32"))
         with precision("fp32", device):
-            fleet = Fleet([(run, Path("nowhere"))], device)
+            fleet = Trainer([(run, Path("nowhere"))], device)
             fleet.trainers[0].write = lambda lines: None  # type: ignore[method-assign]
             for _ in range(4):
                 fleet.block()
@@ -97,14 +97,14 @@ def test_on_a_gpu_a_graph_that_was_dropped_is_made_again(monkeypatch: pytest.Mon
     """A curriculum through more lengths than graphs are kept is the same curriculum."""
     from pathlib import Path
 
-    from outlast.train.fleet import Fleet
     from outlast.train.session import canonical
+    from outlast.train.trainer import Trainer
 
     def weights(kept: int) -> torch.Tensor:
         monkeypatch.setattr(step, "KEPT", kept)
         settings = {"steps": 60, "block": 5, "probe": 0, "checkpoint": 5}
         run = canonical(tiny("curriculum(from=2, by=steps)", **settings))
-        fleet = Fleet([(run, Path("nowhere"))], torch.device("cuda"))
+        fleet = Trainer([(run, Path("nowhere"))], torch.device("cuda"))
         fleet.trainers[0].write = lambda lines: None  # type: ignore[method-assign]
         for _ in range(12):
             fleet.block()

@@ -17,9 +17,9 @@ from outlast.errors import OutlastError, RunFolderError
 from outlast.methods import Method
 from outlast.registry import Entry, methods
 from outlast.runs import RESULTS, STUDY, grid_runs, read_run, run_folders, write_json
-from outlast.train.fleet import Fleet
 from outlast.train.grid import spread
 from outlast.train.session import begin, canonical
+from outlast.train.trainer import Trainer
 from tiny_runs import CPU, MODEL, TASK, assert_same_run, tiny
 
 # ---- which runs --------------------------------------------------------------------------------
@@ -211,16 +211,16 @@ def test_it_goes_on_as_a_whole_bit_for_bit(
     monkeypatch.chdir(tmp_path)
     assert main([*SMALL, *AXES, "--out", "whole"]) == 0
     capsys.readouterr()
-    block = Fleet.block
+    block = Trainer.block
     stepped: list[list[str]] = []
 
-    def ask(self: Fleet) -> None:
+    def ask(self: Trainer) -> None:
         block(self)
         stepped.append([trainer.folder.name for trainer in self.trainers])
         if len(stepped) == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Fleet, "block", ask)
+    monkeypatch.setattr(Trainer, "block", ask)
     assert main([*SMALL, *AXES, "--out", "grid"]) == STOPPED
     assert "saved; go on with: outlast resume grid\n" in capsys.readouterr().out
     assert main(["resume", "grid", "--device", "cpu"]) == 0
@@ -241,15 +241,15 @@ def test_two_grids_in_a_folder_go_on_one_after_the_other(
     monkeypatch.chdir(tmp_path)
     wide = [*SMALL[:4], "lstm @ 16", *SMALL[5:]]
     grids = {"lr=0.004,0.001,1e38": SMALL, "lr=0.003,0.004": wide}  # the second has one anew
-    block, stepped, ask = Fleet.block, list[list[str]](), [True]
+    block, stepped, ask = Trainer.block, list[list[str]](), [True]
 
-    def watched(self: Fleet) -> None:
+    def watched(self: Trainer) -> None:
         block(self)
         stepped.append([trainer.folder.name for trainer in self.trainers])
         if ask[0]:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Fleet, "block", watched)
+    monkeypatch.setattr(Trainer, "block", watched)
     for axis, words in grids.items():
         assert main([*words, "--grid", axis, "--out", "grid", "--overwrite"]) == STOPPED
     stepped.clear()

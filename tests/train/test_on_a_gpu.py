@@ -7,7 +7,7 @@ from outlast.kernels.loss import part_losses
 from outlast.registry import tasks
 from outlast.tasks import IGNORE
 from outlast.train.session import precision
-from outlast.train.stack import Stack
+from outlast.train.stack import StackedModel
 
 LINES = [
     "2 x (lstm | attention > mlp) @ 32",
@@ -24,7 +24,7 @@ def gradient(line: str, kind: str, device: str, rows: int = 64) -> dict[str, tor
     task = tasks.build("composite(keys=32, length=12)")
     batch = task.sample(12, rows, torch.Generator().manual_seed(0)).to(device)
     with precision(kind, torch.device(device)):
-        stack = Stack(line, task, SEEDS, torch.device(device))
+        stack = StackedModel(line, task, SEEDS, torch.device(device))
         with torch.autocast(device, torch.bfloat16, enabled=kind == "bf16"):
             logits = stack.run(batch.inputs[None])
         wanted = (t.expand(len(SEEDS), *t.shape) for t in (batch.targets, batch.part))
@@ -60,7 +60,7 @@ def test_on_a_gpu_a_stack_is_each_seed_alone():
     batch = task.sample(12, 64, torch.Generator().manual_seed(0)).to("cuda")
     with precision("tf32", torch.device("cuda")):
         for row, seed in enumerate(SEEDS):
-            stack = Stack(LINES[0], task, (seed,), torch.device("cuda"))
+            stack = StackedModel(LINES[0], task, (seed,), torch.device("cuda"))
             logits = stack.run(batch.inputs[None])
             losses, _ = part_losses(
                 logits, batch.targets[None], batch.part[None], len(task.parts), IGNORE

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from outlast.methods.base import PATHWAYS
 from outlast.registry import tasks
 from outlast.train.optimiser import AdamW
-from outlast.train.stack import Stack
+from outlast.train.stack import StackedModel
 
 LINE = "gru > attention(heads=2, weights=scalable) > mlp @ 8, embedding=1"
 SEEDS, STEPS, DECAY = (0, 3), 6, 0.1
@@ -36,7 +36,7 @@ def loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 class Torchs:
     """One seed, trained with torch's own means."""
 
-    def __init__(self, stack: Stack, row: int, clip: float) -> None:
+    def __init__(self, stack: StackedModel, row: int, clip: float) -> None:
         self.model, self.clip = stack._fresh(stack.seeds[row], 0), clip
         self.pathways = self.model.pathways()
         groups = []
@@ -57,9 +57,9 @@ class Torchs:
         self.optimiser.step()
 
 
-def compare(clip: float, active, rates) -> tuple[Stack, AdamW]:
+def compare(clip: float, active, rates) -> tuple[StackedModel, AdamW]:
     """Train both ways; `active` and `rates` give a table (seeds, pathways) for a step."""
-    stack = Stack(LINE, TASK, SEEDS, torch.device("cpu"))
+    stack = StackedModel(LINE, TASK, SEEDS, torch.device("cpu"))
     assert stack.table.dtype == torch.float64
     optimiser = AdamW(stack, clip, DECAY)
     theirs = [Torchs(stack, row, clip) for row in range(len(SEEDS))]
@@ -111,7 +111,7 @@ def test_what_joins_late_joins_as_in_torch_for_that_seed_alone():
 
 
 def test_an_inactive_pathway_is_left_exactly_as_it_is():
-    stack = Stack(LINE, TASK, SEEDS, torch.device("cpu"))
+    stack = StackedModel(LINE, TASK, SEEDS, torch.device("cpu"))
     optimiser = AdamW(stack, 1.0, DECAY)
     before = stack.table.clone()
     active = everything(0)
@@ -129,7 +129,7 @@ def test_an_inactive_pathway_is_left_exactly_as_it_is():
 
 
 def test_matrices_are_decayed_and_vectors_are_not():
-    stack = Stack(LINE, TASK, SEEDS, torch.device("cpu"))
+    stack = StackedModel(LINE, TASK, SEEDS, torch.device("cpu"))
     optimiser = AdamW(stack, 1.0, DECAY)
     before = {n: w.clone() for n, w in stack.named(stack.table).items()}
     optimiser.update(torch.zeros_like(stack.table), one_rate(0), everything(0))
@@ -142,7 +142,7 @@ def test_matrices_are_decayed_and_vectors_are_not():
 
 
 def test_one_seed_can_be_forgotten():
-    stack = Stack(LINE, TASK, SEEDS, torch.device("cpu"))
+    stack = StackedModel(LINE, TASK, SEEDS, torch.device("cpu"))
     optimiser = AdamW(stack, 1.0, DECAY)
     optimiser.update(torch.randn_like(stack.table), one_rate(0), everything(0))
     kept = [t[0].clone() for t in (optimiser.first, optimiser.second, optimiser.counts)]

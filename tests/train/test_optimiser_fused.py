@@ -6,7 +6,7 @@ import torch
 from outlast.methods.base import PATHWAYS
 from outlast.registry import tasks
 from outlast.train.optimiser import AdamW
-from outlast.train.stack import Stack
+from outlast.train.stack import StackedModel
 
 pytest.importorskip("triton")
 # the interpreter's own
@@ -21,7 +21,7 @@ SPARE = slice(-11, None)  # at the end of both tables some columns belong to no 
 
 def pair(line: str, clip: float) -> list[AdamW]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return [AdamW(Stack(line, TASK, SEEDS, device), clip, 0.1) for _ in range(2)]
+    return [AdamW(StackedModel(line, TASK, SEEDS, device), clip, 0.1) for _ in range(2)]
 
 
 def step(number: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -89,9 +89,9 @@ def test_a_seed_at_rest_is_left_as_it_is_whatever_its_gradient():
 def test_each_seed_may_have_a_clip_and_a_decay_of_its_own(way):
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     clips, decays = (0.1, 1.0, 1e6), (0.0, 0.1, 10.0)
-    mixed = AdamW(Stack(LINES[0], TASK, SEEDS, device), clips, decays)
+    mixed = AdamW(StackedModel(LINES[0], TASK, SEEDS, device), clips, decays)
     alone = [
-        AdamW(Stack(LINES[0], TASK, SEEDS, device), c, d)
+        AdamW(StackedModel(LINES[0], TASK, SEEDS, device), c, d)
         for c, d in zip(clips, decays, strict=True)
     ]
     for number in range(2):
@@ -107,7 +107,7 @@ def test_each_seed_may_have_a_clip_and_a_decay_of_its_own(way):
 @pytest.mark.gpu
 def test_on_a_gpu_it_is_taken_and_a_seed_alone_is_the_same_to_the_bit():
     def trained(seeds: list[int]) -> torch.Tensor:
-        stack = Stack(LINES[0], TASK, [SEEDS[s] for s in seeds], torch.device("cuda"))
+        stack = StackedModel(LINES[0], TASK, [SEEDS[s] for s in seeds], torch.device("cuda"))
         optimiser = AdamW(stack, 1.0, 0.1)
         optimiser._update_plain = None  # not to be called
         for number in range(3):

@@ -12,15 +12,15 @@ import torch
 
 from outlast.cli.progress import sentence
 from outlast.errors import TrainingError
-from outlast.evaluate.run import evaluate_run
-from outlast.report import report
+from outlast.evaluation.run import evaluate_run
+from outlast.reporting.page import report
 from outlast.runs import CHECKPOINT, METRICS, read_metrics
 from outlast.train import session
 from outlast.train.checkpoint import load_checkpoint
-from outlast.train.fleet import Fleet
 from outlast.train.optimiser import AdamW
+from outlast.train.run_state import Progress, RunState
 from outlast.train.session import begin, diverged, finished, go_on, load
-from outlast.train.trainer import Progress, Trainer
+from outlast.train.trainer import Trainer
 from tiny_runs import CPU, InMemory, assert_same_run, halt, tiny
 
 METHODS: list[tuple[str, ...]] = [
@@ -68,13 +68,13 @@ def test_it_stays_as_it_was_at_the_start_of_the_block(
     """Also where it breaks in the last step before a checkpoint, whose own loss is still sound."""
     folder, told = begun(tmp_path / "run", *methods), list[Progress]()
     before: dict[int, torch.Tensor] = {}
-    block = Fleet.block
+    block = Trainer.block
 
-    def look(self: Fleet) -> list[Trainer]:
+    def look(self: Trainer) -> list[RunState]:
         before[self.trainers[0].step] = torch.cat([t.flatten(1) for t in self.rows.copy()], 1)
         return block(self)
 
-    monkeypatch.setattr(Fleet, "block", look)
+    monkeypatch.setattr(Trainer, "block", look)
     break_rows(monkeypatch, {1: step})
     assert go_on(folder, CPU, told.append)
     tensors, state = load_checkpoint(folder)
@@ -281,7 +281,7 @@ def test_asked_to_stop_after_a_broken_block_nothing_broken_is_saved(
 ) -> None:
     folder = begun(tmp_path / "run")
     break_rows(monkeypatch, {1: 5})
-    fleet = Fleet([(tiny(), folder)], CPU)
+    fleet = Trainer([(tiny(), folder)], CPU)
     assert not fleet.train(stop=lambda: fleet.trainers[0].step > 0)
     assert load_checkpoint(folder)[1]["parked"] == [None, 0]
     assert all_finite(folder)
@@ -292,7 +292,7 @@ def test_before_its_average_has_begun_a_seed_is_tested_with_its_own_weights(
 ) -> None:
     break_rows(monkeypatch, {1: 1})  # in the very first step
     folder = begun(tmp_path / "run", "ema(0.9)")
-    stack = Trainer(tiny("ema(0.9)"), folder, CPU).stack
+    stack = RunState(tiny("ema(0.9)"), folder, CPU).stack
     first = {name: table[1].clone() for name, table in stack.named(stack.table).items()}
     go_on(folder, CPU)
     for name, weight in load(folder, tiny().seeds[1]).state_dict().items():

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-import outlast.train.trainer as trainer_module
+import outlast.train.run_state as trainer_module
 from outlast.errors import RunFolderError
 from outlast.registry import methods
 from outlast.runs import CHECKPOINT, METRICS, read_metrics
 from outlast.specs import parse
-from outlast.train.fleet import Fleet
 from outlast.train.session import begin, go_on, go_on_together
 from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
+from outlast.train.trainer import Trainer
 from tiny_runs import CPU, Killed, assert_same_run, checkpoint, outlast, tiny, trained
 
 RETRY = "dat(switch=below(0.000001), latest=6, otherwise=retry)"
@@ -183,16 +183,16 @@ def test_killed_before_its_first_checkpoint_it_starts_again_and_says_so(
     folder, left = tmp_path / "run", [blocks]
     begin(short(), folder, CPU)
     with monkeypatch.context() as patch:
-        block = Fleet.block
+        block = Trainer.block
 
-        def kill(self: Fleet) -> None:
+        def kill(self: Trainer) -> None:
             if left[0]:
                 block(self)
                 left[0] -= 1
             if not left[0]:
                 raise Killed
 
-        patch.setattr(Fleet, "block", kill)
+        patch.setattr(Trainer, "block", kill)
         with pytest.raises(Killed):
             go_on(folder, CPU)
     assert not (folder / CHECKPOINT).exists()
@@ -224,7 +224,7 @@ def test_a_finished_run_is_left_as_it_is(whole: Callable[..., Path]) -> None:
 def processes() -> Any:
     """Processes that are there at once, as torch is already loaded where they are forked from."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["outlast.train.session", "outlast.evaluate.ladder"])
+    context.set_forkserver_preload(["outlast.train.session", "outlast.evaluation.ladder"])
     return context
 
 

@@ -15,7 +15,7 @@ from outlast.registry import methods, tasks
 from outlast.specs import parse
 from outlast.streams import stream, stream_seed
 from outlast.train.settings import RunSpec
-from outlast.train.stack import Stack
+from outlast.train.stack import StackedModel
 from tiny_runs import CPU, MODEL, SETTINGS, TASK, InMemory, assert_seed_is, tiny
 
 SEEDS = (3, 0, 7)
@@ -88,15 +88,15 @@ def test_the_seeds_of_a_case_do_part_ways() -> None:
 @pytest.mark.parametrize("model", [MODEL, *MODELS])
 def test_initial_weights_are_exactly_those_of_the_seed_alone(model: str) -> None:
     task = tasks.build(TASK)
-    among = Stack(model, task, SEEDS, CPU)
+    among = StackedModel(model, task, SEEDS, CPU)
     for row, seed in enumerate(SEEDS):
-        alone = Stack(model, task, (seed,), CPU)
+        alone = StackedModel(model, task, (seed,), CPU)
         assert torch.equal(among.table[row], alone.table[0])
     assert not torch.equal(among.table[0], among.table[1])
 
 
 def test_a_restart_has_weights_of_its_own() -> None:
-    stack = Stack(MODEL, tasks.build(TASK), SEEDS, CPU)
+    stack = StackedModel(MODEL, tasks.build(TASK), SEEDS, CPU)
     before = stack.table.clone()
     stack.reset(1, 1)
     assert torch.equal(stack.table[[0, 2]], before[[0, 2]])

@@ -15,17 +15,17 @@ from test_parking import break_rows
 from outlast.cli import MISTAKE, main
 from outlast.cli.progress import sentence
 from outlast.errors import SpecError
-from outlast.evaluate.run import evaluate_run
-from outlast.report import report
+from outlast.evaluation.run import evaluate_run
+from outlast.reporting.page import report
 from outlast.runs import RESULTS, read_metrics, read_run
 from outlast.train.checkpoint import load_checkpoint
-from outlast.train.fleet import Fleet
 from outlast.train.grid import spread
+from outlast.train.run_state import Progress
 from outlast.train.session import begin, canonical, finished, go_on, go_on_together
 from outlast.train.settings import RunSpec, Settings
 from outlast.train.stopping import Success, read_stop
 from outlast.train.subset import take_seeds
-from outlast.train.trainer import Progress
+from outlast.train.trainer import Trainer
 from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, halt, tiny
 
 DAT = "dat(switch=20)"
@@ -204,7 +204,7 @@ def test_killed_and_resumed_is_the_run_that_was_not(
 def test_some_seeds_of_it_go_on(tmp_path: Path) -> None:
     run = canonical(spec(seeds=(5, 1, 4, 2)))
     folder = begun(tmp_path / "whole", run)
-    fleet = Fleet([(run, folder)], CPU)
+    fleet = Trainer([(run, folder)], CPU)
     assert not fleet.train(stop=lambda: fleet.trainers[0].step >= 40)
     assert fleet.trainers[0].succeeded[0] is not None
     take_seeds(folder, (2, 5), tmp_path / "some")

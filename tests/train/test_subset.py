@@ -43,11 +43,11 @@ def spec(*methods: str) -> RunSpec:
 
 def stopped(folder: Path, run: RunSpec, step: int = 12) -> Path:
     """A run that was asked to leave at a step."""
-    from outlast.train.fleet import Fleet
     from outlast.train.session import canonical
+    from outlast.train.trainer import Trainer
 
     begin(run, folder, CPU)
-    fleet = Fleet([(canonical(run), folder)], CPU)
+    fleet = Trainer([(canonical(run), folder)], CPU)
     assert not fleet.train(stop=lambda: fleet.trainers[0].step >= step)
     return folder
 

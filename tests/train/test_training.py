@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 import outlast
-import outlast.train.fleet as fleet_module
+import outlast.train.trainer as fleet_module
 from outlast.errors import OutlastError, TrainingError
-from outlast.evaluate.run import evaluate_run
+from outlast.evaluation.run import evaluate_run
 from outlast.runs import read_metrics, read_run
 from outlast.train.checkpoint import load_checkpoint
-from outlast.train.fleet import Fleet
+from outlast.train.run_state import Progress
 from outlast.train.session import begin, canonical, go_on, load, open_run, pick_device
 from outlast.train.step import Stepper
-from outlast.train.trainer import Progress
+from outlast.train.trainer import Trainer
 from tiny_runs import CPU, SETTINGS, InMemory, checkpoint, tiny, trained
 
 # ---- what is written down ----------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_the_average_is_loaded_corrected_for_its_start(tmp_path: Path) -> None:
     folder, decay = tmp_path / "run", 0.5
     run = canonical(tiny(f"ema({decay})", steps=3, block=1, probe=0, checkpoint=1))
     begin(run, folder, CPU)
-    fleet, seen = Fleet([(run, folder)], CPU), []
+    fleet, seen = Trainer([(run, folder)], CPU), []
     fleet.train(lambda trainer, _: seen.append(trainer.stack.table.clone()))
     (trainer,) = fleet.trainers
     shares = torch.tensor([0.125, 0.25, 0.5])

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from outlast.bench.timing import Row
-from outlast.report.style import PALETTE, drawing, png
+from outlast.reporting.style import PALETTE, drawing, png
 from outlast.runs import write_bytes
 
 SCALING = ("scaling", "bf16", "cpu")

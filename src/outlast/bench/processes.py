@@ -17,10 +17,10 @@ import torch
 
 from outlast.bench.timing import Bench, Row
 from outlast.studies.dat import DEMO_HYBRID, DEMO_TASK
-from outlast.train.crew import usable_threads
-from outlast.train.fleet import Fleet
 from outlast.train.session import canonical, keep_freed_memory, precision
 from outlast.train.settings import RunSpec, Settings
+from outlast.train.trainer import Trainer
+from outlast.train.workers import usable_threads
 
 #: widths, the demo's own first; seeds; steps of a block, a fifth of the usual
 WIDTHS, SEEDS, STEPS = (64, 16, 128, 256), 8, 10
@@ -67,14 +67,14 @@ def _model(width: int, layout: str) -> str:
     return model.replace(*PARALLEL) if layout == "parallel" else model
 
 
-def _fleet(held: ExitStack, model: str, seeds: Sequence[int], count: int) -> Fleet:
+def _fleet(held: ExitStack, model: str, seeds: Sequence[int], count: int) -> Trainer:
     """Seeds brought to where their blocks can be run, by so many processes."""
     settings = Settings(
         steps=10**6, batch=32, block=STEPS, probe=0, checkpoint=STEPS, processes=count
     )
     run = canonical(RunSpec(DEMO_TASK, model, (), tuple(seeds), settings))
     folder = held.enter_context(TemporaryDirectory())
-    fleet = Fleet([(run, Path(folder))], torch.device("cpu"))
+    fleet = Trainer([(run, Path(folder))], torch.device("cpu"))
     held.callback(fleet.close)
     fleet.fit()
     return fleet

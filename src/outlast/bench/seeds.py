@@ -34,10 +34,10 @@ from outlast.bench.plain import FULL, LAYOUTS, SMALL, Size, peer_batch, peer_ste
 from outlast.bench.processes import processes
 from outlast.bench.timing import Bench, Row, Side, counted, not_run
 from outlast.bench.warm import side_by_side
-from outlast.train.fleet import Fleet
 from outlast.train.session import precision
 from outlast.train.settings import RunSpec, Settings
 from outlast.train.step import Block
+from outlast.train.trainer import Trainer
 
 __all__ = ["LAYOUTS", "SECTIONS", "default", "draw", "prepare"]
 
@@ -75,7 +75,7 @@ class Loop:
         run = RunSpec(
             self.size.task, self.size.model, seeds=tuple(range(self.seeds)), settings=settings
         )
-        self.fleet = Fleet([(run, Path(self.folder.name))], self.bench.device)
+        self.fleet = Trainer([(run, Path(self.folder.name))], self.bench.device)
         (self.trainer,), (self.stepper,) = self.fleet.trainers, self.fleet.steppers
         plan = self.trainer.conductor.plan(0, STEPS)
         data = self.trainer.data(0, plan)
@@ -366,7 +366,7 @@ def _compile(mixer: str, kind: str) -> None:
     settings = Settings(steps=1, block=1, probe=0, checkpoint=1, precision=kind)  # type: ignore[arg-type]
     run = RunSpec(FULL.task, f"{mixer} @ {FULL.width}", (), (0, 1), settings)
     with TemporaryDirectory() as folder, precision(kind, device):
-        Fleet([(run, Path(folder))], device).block()
+        Trainer([(run, Path(folder))], device).block()
 
 
 SECTIONS: dict[str, Callable[[Bench], None]] = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from typing import Any
 
-from outlast.train.container import cores
+from outlast.machine import cores
 
 #: more processes than this hold more of the device than they save in time
 MOST = 12

@@ -18,7 +18,7 @@ def main() -> None:
     from outlast.cli.common import console
     from outlast.kernels import libraries
     from outlast.kernels.choosing import has_triton
-    from outlast.train.container import cores
+    from outlast.machine import cores
 
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_row("outlast", __version__)

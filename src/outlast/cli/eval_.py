@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from outlast.evaluate.ladder import LADDER, SEQUENCES
+from outlast.evaluation.ladder import LADDER, SEQUENCES
 
 
 def main(
@@ -34,7 +34,7 @@ def main(
     from outlast.cli.common import check_out, console
     from outlast.cli.running import show_results
     from outlast.errors import bad_value
-    from outlast.evaluate.run import evaluate_run
+    from outlast.evaluation.run import evaluate_run
     from outlast.runs import RESULTS, check_writable, run_folders
     from outlast.train.session import pick_device
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from outlast.cli.common import seed_words
-from outlast.train.trainer import Progress as Report
+from outlast.train.run_state import Progress as Report
 
 #: seconds between two plain lines of one run
 QUIET = 15.0

@@ -21,7 +21,7 @@ def main(
     """
     from outlast.cli.common import console
     from outlast.errors import bad_value
-    from outlast.report import report
+    from outlast.reporting.page import report
 
     if not folders:
         raise bad_value("folders", "", "at least one run folder or study folder")

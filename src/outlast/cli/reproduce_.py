@@ -54,12 +54,12 @@ def main(
     from outlast.cli.progress import progress
     from outlast.errors import bad_value
     from outlast.registry import studies
-    from outlast.report import report
+    from outlast.reporting.page import report
     from outlast.runs import STUDY, write_json
     from outlast.specs import Spec
     from outlast.studies.runner import News, run_study, unfinished_arms
-    from outlast.train.crew import usable_threads
     from outlast.train.session import pick_device
+    from outlast.train.workers import usable_threads
 
     spec = Spec(study, (), (("scale", scale),))
     made = studies.entry(study).factory(**studies.bind(spec))

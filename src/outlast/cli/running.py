@@ -13,7 +13,7 @@ from outlast.cli import STOPPED
 from outlast.cli.common import accuracy_table, console, seed_words
 from outlast.cli.progress import progress
 from outlast.errors import TrainingError
-from outlast.evaluate.run import evaluate_run
+from outlast.evaluation.run import evaluate_run
 from outlast.runs import RESULTS, read_run
 from outlast.train.session import go_on_together, tested
 

@@ -53,7 +53,9 @@ class Control:
     #: the range that positions are drawn from; 0: they are counted
     span: int = 0
     gate: dict[Pathway, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0))
-    leak: dict[Pathway, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0))
+    upstream_grad: dict[Pathway, float] = field(
+        default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0)
+    )
     rate: dict[Pathway, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0))
 
     @classmethod

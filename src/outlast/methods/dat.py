@@ -82,4 +82,4 @@ class DelayedAttention(Phased):
             case "freeze":
                 control.rate["attention"] = 0.0
             case "detach":
-                control.leak["attention"] = 0.0
+                control.upstream_grad["attention"] = 0.0

@@ -115,7 +115,9 @@ class Delay:
         self._method.control(self._steps, self._state, control)
         for held in self._held:
             held.set(
-                control.gate["attention"], control.leak["attention"], control.rate["attention"]
+                control.gate["attention"],
+                control.upstream_grad["attention"],
+                control.rate["attention"],
             )
 
 
@@ -126,15 +128,15 @@ class _Held:
         self.module, self.forward = module, module.forward
         self.patched = "forward" in vars(module)  # by somebody before us
         self.learning = [p for p in module.parameters() if p.requires_grad]
-        self.gate, self.leak = 1.0, 1.0
+        self.gate, self.upstream_grad = 1.0, 1.0
         self.shape_known = False
         module.forward = self._call  # type: ignore[method-assign]
         # in eval mode torch's own Transformer layers run a fused path past every `forward` inside
         # them, unless something is hooked on
         self.hook = module.register_forward_pre_hook(_pass)
 
-    def set(self, gate: float, leak: float, rate: float) -> None:
-        self.gate, self.leak = gate, leak
+    def set(self, gate: float, upstream_grad: float, rate: float) -> None:
+        self.gate, self.upstream_grad = gate, upstream_grad
         for parameter in self.learning:
             parameter.requires_grad_(rate > 0)
 
@@ -150,7 +152,7 @@ class _Held:
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if self.gate == 0:
             return self._closed(args, kwargs)
-        if self.leak == 0:
+        if self.upstream_grad == 0:
             args = tuple(_detached(a) for a in args)
             kwargs = {k: _detached(v) for k, v in kwargs.items()}
         out = self.forward(*args, **kwargs)

@@ -3,8 +3,8 @@
 Every sublayer adds ``gate * f(norm(x))`` to the residual stream. With ``residual=normalised`` the
 stream itself is normalised on the way in: x <- norm(x), then x <- x + gate * f(x). A gate at 0
 skips the sublayer altogether, one at 1 costs nothing, anything between is a multiplication. Beside
-the gate there is the *leak*: how much of the gradient passes from a sublayer to what lies before it
-(1: all of it; 0: the sublayer learns, but teaches nothing upstream).
+the gate there is `upstream_grad`: the share of the gradient that passes from a sublayer to the
+layers before it (1: all of it; 0: the sublayer learns, the layers before it do not).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Sublayer(nn.Module):
     """One mixer behind its norm and gate. `forward` gives what is to be added to the stream."""
 
     gate: Tensor
-    leak: Tensor
+    upstream_grad: Tensor
 
     def __init__(
         self, width: int, mixer: Mixer, norm: str | None = None, residual: str | None = None
@@ -121,9 +121,9 @@ class Sublayer(nn.Module):
         self.normalised = residual == "normalised"
         # buffers, so that a stack of seeds can hold one value a seed; never part of the weights
         self.register_buffer("gate", torch.ones(()), persistent=False)
-        self.register_buffer("leak", torch.ones(()), persistent=False)
-        self.gating: Setting = "on"
-        self.leaking: Setting = "on"
+        self.register_buffer("upstream_grad", torch.ones(()), persistent=False)
+        self.gate_mode: Setting = "on"
+        self.upstream_mode: Setting = "on"
         #: whether the mixer's last bias may be left to the stream, past the mixer's `forward`: only
         #: where nobody has put anything in its place or hooked on to it
         self.lends_bias = False
@@ -135,29 +135,29 @@ class Sublayer(nn.Module):
     def set_gate(self, value: float) -> None:
         """Open (1), close (0) or half-open this sublayer."""
         self.gate.fill_(value)
-        self.gating = setting([value])
+        self.gate_mode = setting([value])
 
-    def set_leak(self, value: float) -> None:
+    def set_upstream_grad(self, value: float) -> None:
         """Let gradients pass upstream (1), stop them (0), or scale them."""
-        self.leak.fill_(value)
-        self.leaking = setting([value])
+        self.upstream_grad.fill_(value)
+        self.upstream_mode = setting([value])
 
     def enter(self, stream: Stream) -> Stream:
         """What the stream carries from here on: x as it is, or normalised."""
-        if not self.normalised or self.gating == "off":
+        if not self.normalised or self.gate_mode == "off":
             return stream
         return stream.normalised(self.norm)
 
     def forward(self, x: Tensor | Stream, state: State = None) -> tuple[Tensor | None, State]:
         """What is to be added to the stream, which has gone through `enter`."""
-        if self.gating == "off":
+        if self.gate_mode == "off":
             return None, state
         y, state = self.mixer(self._entered(x if isinstance(x, Stream) else Stream(x)), state)
-        return (y if self.gating == "on" else self.gate * y), state
+        return (y if self.gate_mode == "on" else self.gate * y), state
 
     def onto(self, total: Stream, stream: Stream, state: State) -> tuple[Stream, State]:
         """`total` and what this makes of a stream that has gone through `enter`."""
-        if self.lends_bias and self.gating == "on" and stream.waits:
+        if self.lends_bias and self.gate_mode == "on" and stream.waits:
             y, bias, state = self.mixer.unbiased(self._entered(stream), state)
             return total.plus(y, bias), state
         found, state = self(stream, state)
@@ -165,10 +165,10 @@ class Sublayer(nn.Module):
 
     def _entered(self, stream: Stream) -> Tensor:
         """What the mixer is given."""
-        if self.leaking != "on":
+        if self.upstream_mode != "on":
             whole, stopped = stream.x, stream.x.detach()
-            off = self.leaking == "off"
-            stream = Stream(stopped if off else stopped + self.leak * (whole - stopped))
+            off = self.upstream_mode == "off"
+            stream = Stream(stopped if off else stopped + self.upstream_grad * (whole - stopped))
         return stream.narrow if self.normalised else stream.normed(self.norm)
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from outlast.errors import SpecError
-from outlast.evaluate.ladder import LADDER, SEQUENCES
+from outlast.evaluation.ladder import LADDER, SEQUENCES
 from outlast.registry import suggest
 from outlast.runs import FORMAT
 from outlast.train.settings import RunSpec

@@ -25,11 +25,11 @@ from pathlib import Path
 import torch
 
 from outlast.errors import OutlastError, RunFolderError, TrainingError
-from outlast.evaluate.run import evaluate_run, holds_test
+from outlast.evaluation.run import evaluate_run, holds_test
 from outlast.runs import RUN, read_run
 from outlast.studies.base import Arm, Study
-from outlast.train.crew import usable_threads
 from outlast.train.rows import alike
+from outlast.train.run_state import Progress
 from outlast.train.session import (
     begin_all,
     canonical,
@@ -41,7 +41,7 @@ from outlast.train.session import (
     tested,
 )
 from outlast.train.settings import RunSpec
-from outlast.train.trainer import Progress
+from outlast.train.workers import usable_threads
 
 #: the states in which an arm needs nothing more, and all those after which nothing is said of it
 ENDS = ("done", "diverged")

@@ -19,16 +19,19 @@ from torch import Tensor
 
 from outlast.kernels.choosing import can_fuse
 from outlast.methods.base import PATHWAYS
-from outlast.train.stack import Stack
+from outlast.train.stack import StackedModel
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 class AdamW:
-    """Moments and counts for a `Stack`, and the update; one number for all seeds or one each."""
+    """Moments and counts for a `StackedModel`, and the update."""
 
     def __init__(
-        self, stack: Stack, clip: float | Sequence[float], weight_decay: float | Sequence[float]
+        self,
+        stack: StackedModel,
+        clip: float | Sequence[float],
+        weight_decay: float | Sequence[float],
     ) -> None:
         self.stack = stack
         self.clip, self.weight_decay = (
@@ -43,7 +46,7 @@ class AdamW:
         for pathway, columns in stack.columns.items():
             self.pathway[columns] = PATHWAYS.index(pathway)
 
-    def part(self, stack: Stack, rows: slice | list[int]) -> AdamW:
+    def part(self, stack: StackedModel, rows: slice | list[int]) -> AdamW:
         """The optimiser of some rows, which are those of `stack`; a list of them is a copy."""
         own = copy.copy(self)
         own.stack = stack

@@ -29,7 +29,7 @@ class Plan:
     """
 
     gates: Tensor
-    leaks: Tensor
+    upstream_grads: Tensor
     rates: Tensor
     active: Tensor
     weights: Tensor
@@ -83,15 +83,18 @@ class Plan:
     def _settled(plan: Plan) -> Plan:
         """Seeds at rest learn nothing, and do not stand in the way of a gate others share."""
         own, live = plan.alive[:, :, None] > 0, plan.alive.nonzero()
-        gates, leaks = plan.gates, plan.leaks
+        gates, upstream_grads = plan.gates, plan.upstream_grads
         if len(live):
             step, row = live[0].tolist()
-            gates, leaks = gates.where(own, gates[step, row]), leaks.where(own, leaks[step, row])
-        return replace(plan, gates=gates, leaks=leaks, active=plan.active * own)
+            gates, upstream_grads = (
+                gates.where(own, gates[step, row]),
+                upstream_grads.where(own, upstream_grads[step, row]),
+            )
+        return replace(plan, gates=gates, upstream_grads=upstream_grads, active=plan.active * own)
 
 
 #: the tables of a plan, by name
-TABLES = ("gates", "leaks", "rates", "active", "weights", "alive", "keys", "positions")
+TABLES = ("gates", "upstream_grads", "rates", "active", "weights", "alive", "keys", "positions")
 
 
 def pad_steps(table: Tensor, steps: int, value: float = 0) -> Tensor:
@@ -139,7 +142,7 @@ class Conductor:
         )
         return Plan(
             gates=table(lambda c: [c.gate[p] for p in PATHWAYS]),
-            leaks=table(lambda c: [c.leak[p] for p in PATHWAYS]),
+            upstream_grads=table(lambda c: [c.upstream_grad[p] for p in PATHWAYS]),
             rates=rates * base[:, None, None],
             active=table(lambda c: [float(c.learns(p)) for p in PATHWAYS]),
             weights=table(lambda c: [c.weights[p] for p in self.setup.parts]),

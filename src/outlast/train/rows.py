@@ -18,23 +18,23 @@ from outlast.methods.base import Method
 from outlast.registry import methods, tasks
 from outlast.train.optimiser import AdamW
 from outlast.train.settings import RunSpec
-from outlast.train.stack import Stack
+from outlast.train.stack import StackedModel
 
 #: settings that runs trained together must share; every other number is a row's own
 SHARED = ("batch", "block", "precision")
 
 
 @dataclass
-class Rows:
+class SeedState:
     """Weights, optimiser and averages, a row a seed; `shares` is what enters an average a step."""
 
-    stack: Stack
+    stack: StackedModel
     optimiser: AdamW
     average: Tensor | None
     shares: Tensor
 
     @classmethod
-    def make(cls, runs: Sequence[RunSpec], device: torch.device) -> Rows:
+    def make(cls, runs: Sequence[RunSpec], device: torch.device) -> SeedState:
         """Fresh rows for the seeds of each run in turn; runs too unlike are an error."""
         check_alike(runs)
         each = [(run, decay_of(run), seed) for run in runs for seed in run.seeds]
@@ -51,8 +51,8 @@ class Rows:
     @classmethod
     def _made(
         cls, like: RunSpec, each: Sequence[tuple[RunSpec, float | None, int]], device: torch.device
-    ) -> Rows:
-        stack = Stack(like.model, tasks.build(like.task), [s for _, _, s in each], device)
+    ) -> SeedState:
+        stack = StackedModel(like.model, tasks.build(like.task), [s for _, _, s in each], device)
         optimiser = AdamW(
             stack,
             [run.settings.clip for run, _, _ in each],
@@ -66,11 +66,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.stack.seeds)
 
-    def part(self, rows: slice | list[int]) -> Rows:
+    def part(self, rows: slice | list[int]) -> SeedState:
         """Some of the rows: a slice in the same memory, a list of them a copy."""
         stack = self.stack.part(rows)
         average = None if self.average is None else self.average[rows]
-        return Rows(stack, self.optimiser.part(stack, rows), average, self.shares[rows])
+        return SeedState(stack, self.optimiser.part(stack, rows), average, self.shares[rows])
 
     def tables(self) -> list[Tensor]:
         """Everything that a step changes, each (rows, ...)."""
@@ -103,13 +103,13 @@ class Rows:
             table[list(rows)] = own
 
     @torch.no_grad()
-    def fetch(self, home: Rows, rows: list[int]) -> None:
+    def fetch(self, home: SeedState, rows: list[int]) -> None:
         """Take over rows of other tables, as many as there are here."""
         for table, whole in zip(self.tables(), home.tables(), strict=True):
             table.copy_(whole[rows])
 
     @torch.no_grad()
-    def give_back(self, home: Rows, rows: list[int]) -> None:
+    def give_back(self, home: SeedState, rows: list[int]) -> None:
         """Put what was fetched where it came from."""
         for table, whole in zip(self.tables(), home.tables(), strict=True):
             whole[rows] = table

@@ -20,8 +20,8 @@ import torch
 
 from outlast import __version__
 from outlast.errors import OutlastError, RunFolderError, TrainingError, bad_value
-from outlast.evaluate.accuracy import chance_levels
-from outlast.evaluate.ladder import out_of_reach, rungs
+from outlast.evaluation.accuracy import chance_levels
+from outlast.evaluation.ladder import out_of_reach, rungs
 from outlast.methods.base import Control
 from outlast.models import Model, build_model
 from outlast.models.build import canonical_layout
@@ -42,12 +42,12 @@ from outlast.runs import (
 )
 from outlast.tasks import Task
 from outlast.train.checkpoint import load_state
-from outlast.train.fleet import Fleet
-from outlast.train.memory import check_data
 from outlast.train.plan import setup
+from outlast.train.run_state import Progress, RunState, divergence
 from outlast.train.settings import RunSpec
 from outlast.train.stopping import NEVER, read_stop
-from outlast.train.trainer import Progress, Trainer, divergence
+from outlast.train.trainer import Trainer
+from outlast.train.waves import check_data
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ def go_on_together(
                 _check_beginning(folder, run.settings.checkpoint, say)
         held.enter_context(precision(runs[0].settings.precision, device))
         asked = held.enter_context(signals())
-        fleet = Fleet(list(zip(runs, folders, strict=True)), device)
+        fleet = Trainer(list(zip(runs, folders, strict=True)), device)
         held.callback(fleet.close)
         fleet.resume()
         going = [trainer for trainer in fleet.trainers if trainer.going]
@@ -257,12 +257,12 @@ def _check_beginning(folder: Path, first: int, say: Callable[[str], None]) -> No
         say(f"{folder} has no checkpoint yet: from the beginning")
 
 
-def open_run(folder: Path, device: torch.device) -> Trainer:
+def open_run(folder: Path, device: torch.device) -> RunState:
     """A run as its last checkpoint left it, for testing; nothing in the folder is changed."""
     if not (folder / CHECKPOINT).exists():
         read_run(folder)
         raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was trained there yet")
-    trainer = Trainer(RunSpec.read(read_run(folder)), folder, device)
+    trainer = RunState(RunSpec.read(read_run(folder)), folder, device)
     trainer.resume()
     return trainer
 
@@ -279,7 +279,7 @@ def load(folder: str | Path, seed: int | None = None) -> Model:
     control = trainer.control(row)
     for sublayer in model.sublayers():
         sublayer.set_gate(control.gate[sublayer.pathway])
-        sublayer.set_leak(1.0)
+        sublayer.set_upstream_grad(1.0)
         sublayer.lends_bias = False  # from here on it may be hooked on to
     model.span = control.span
     return model.eval()

@@ -23,7 +23,7 @@ from outlast.streams import stream_seed
 from outlast.tasks import Task
 
 
-class Stack:
+class StackedModel:
     """The weights of S seeds of one model, and how to run them together."""
 
     def __init__(self, layout: str, task: Task, seeds: Sequence[int], device: torch.device) -> None:
@@ -71,7 +71,7 @@ class Stack:
             for name, columns in self.slices.items():
                 self.table[row, columns] = fresh[name].flatten().to(self.table.device)
 
-    def part(self, rows: slice | list[int]) -> Stack:
+    def part(self, rows: slice | list[int]) -> StackedModel:
         """Some of the seeds as a stack of their own: a slice in the same memory, a list a copy."""
         own = copy.copy(self)
         chosen = range(len(self.seeds))[rows] if isinstance(rows, slice) else rows
@@ -95,39 +95,44 @@ class Stack:
         return torch.cat([*columns, columns[0].new_zeros(len(self.seeds), spare)], 1)
 
     def set_controls(
-        self, gates: Mapping[Pathway, Sequence[float]], leaks: Mapping[Pathway, Sequence[float]]
+        self,
+        gates: Mapping[Pathway, Sequence[float]],
+        upstream_grads: Mapping[Pathway, Sequence[float]],
     ) -> None:
         """Tell the module which gates are all closed or all open, so that it can save the work."""
         for sublayer in self.model.sublayers():
-            sublayer.gating = setting(list(gates[sublayer.pathway]))
-            sublayer.leaking = setting(list(leaks[sublayer.pathway]))
+            sublayer.gate_mode = setting(list(gates[sublayer.pathway]))
+            sublayer.upstream_mode = setting(list(upstream_grads[sublayer.pathway]))
 
     def run(
         self,
         inputs: Tensor,
         weights: dict[str, Tensor] | None = None,
         gates: Tensor | None = None,
-        leaks: Tensor | None = None,
+        upstream_grads: Tensor | None = None,
         positions: Tensor | None = None,
         keys: Tensor | None = None,
     ) -> Tensor:
         """Logits (S, batch, tokens, outputs) of inputs (S or 1, batch, tokens).
 
-        `gates` and `leaks` are (S, pathways); they matter only where `set_controls` found seeds
-        that differ or a value between 0 and 1. `positions` (S or 1, tokens or more) is where the
-        tokens stand, if they are not counted, and `keys` (S) what dropout hangs on, if there is
-        to be any.
+        `gates` and `upstream_grads` are (S, pathways); they matter only where `set_controls` found
+        seeds that differ or a value between 0 and 1. `positions` (S or 1, tokens or more)
+        is where the tokens stand, if they are not counted; `keys` (S) decide dropout, if there is
+        any.
         """
         weights = self.leaves if weights is None else weights
         ones = self.table.new_ones(len(self.seeds), len(PATHWAYS))
-        gates, leaks = ones if gates is None else gates, ones if leaks is None else leaks
-        names = {n: m.pathway for n, m in self.model.named_modules() if hasattr(m, "gating")}
+        gates, upstream_grads = (
+            ones if gates is None else gates,
+            ones if upstream_grads is None else upstream_grads,
+        )
+        names = {n: m.pathway for n, m in self.model.named_modules() if hasattr(m, "gate_mode")}
 
         def one(
             own: dict[str, Tensor],
             tokens: Tensor,
             gate: Tensor,
-            leak: Tensor,
+            upstream_grad: Tensor,
             places: Tensor | None,
             key: Tensor | None,
         ) -> Tensor:
@@ -135,13 +140,13 @@ class Stack:
             for name, pathway in names.items():
                 column = PATHWAYS.index(pathway)
                 buffers[f"{name}.gate"] = gate[column]
-                buffers[f"{name}.leak"] = leak[column]
+                buffers[f"{name}.upstream_grad"] = upstream_grad[column]
             told = {"positions": places, "key": key}
             logits, _ = functional_call(self.model, (own, buffers), (tokens,), told)
             return logits
 
         places = None if positions is None else positions[:, : inputs.shape[-1]]
-        each: list[tuple[Any, int | None]] = [_shared(inputs), (gates, 0), (leaks, 0)]
+        each: list[tuple[Any, int | None]] = [_shared(inputs), (gates, 0), (upstream_grads, 0)]
         each += [_shared(places), (keys, None if keys is None else 0)]
         values, axes = zip(*each, strict=True)
         found: Tensor = vmap(one, in_dims=(0, *axes))(weights, *values)

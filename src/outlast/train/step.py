@@ -18,7 +18,7 @@ from outlast.kernels.loss import part_losses
 from outlast.methods.base import PATHWAYS
 from outlast.tasks import IGNORE, Batch
 from outlast.train.plan import TABLES, Plan
-from outlast.train.rows import Rows
+from outlast.train.rows import SeedState
 
 #: on a GPU a step's tokens are rounded up to a multiple of this, so that a few graphs serve all
 COARSE = 8
@@ -35,7 +35,7 @@ class Block:
     targets: Tensor
     part: Tensor
     gates: Tensor
-    leaks: Tensor
+    upstream_grads: Tensor
     rates: Tensor
     active: Tensor
     weights: Tensor
@@ -91,7 +91,7 @@ class Stepper:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: SeedState,
         parts: tuple[str, ...],
         bf16: bool,
         pool: Any = None,
@@ -112,14 +112,14 @@ class Stepper:
         """
         block = Block.of(data, plan)
         gates = {p: plan.column(plan.gates, p) for p in PATHWAYS}
-        leaks = {p: plan.column(plan.leaks, p) for p in PATHWAYS}
-        self.stack.set_controls(gates, leaks)
+        upstream_grads = {p: plan.column(plan.upstream_grads, p) for p in PATHWAYS}
+        self.stack.set_controls(gates, upstream_grads)
         steps, seeds = block.inputs.shape[:2]
         metrics = torch.zeros(steps, seeds, 2, len(self.parts), device=self.device)
         tokens = block.inputs.shape[-1]
         widths = block.widths() if self.by_length else [tokens] * steps
         if self.device.type == "cuda":
-            modes = tuple((s.gating, s.leaking) for s in self.stack.model.sublayers())
+            modes = tuple((s.gate_mode, s.upstream_mode) for s in self.stack.model.sublayers())
             shape = (tuple(block.inputs.shape), block.positions.shape[-1])
             coarse = [min(-(-width // COARSE) * COARSE, tokens) for width in widths]
             return self._replay((shape, modes), block, metrics, coarse)
@@ -134,7 +134,7 @@ class Stepper:
             logits = self.stack.run(
                 now.inputs,
                 gates=now.gates,
-                leaks=now.leaks,
+                upstream_grads=now.upstream_grads,
                 positions=now.positions if now.positions.shape[-1] else None,
                 keys=now.keys,
             )

@@ -1,366 +1,332 @@
-"""One run: its record, its folder, its methods, and what its seeds have come to.
+"""The training loop, for all seeds of one run or of several runs at once. As pseudocode::
 
-A run does not step by itself. `train/fleet.py` has the loop: it asks each run for the plan and the
-data of a block, and hands back what the block gave. Everything a run needs to go on is in its
-checkpoint and the step number, so a killed run resumes bit for bit.
+    rows = a row for each seed of each run; from the runs' records, or from their checkpoints
+    for each block of 50 steps:
+        who   = the rows to step: those at rest are left out, where it saves
+        plan  = what the methods want of each seed      (gates, rates, loss weights, lengths)
+        data  = fresh sequences for each seed           (a pure function of seed and block)
+        for each step: forward, losses by part, backward, AdamW       (never waits for the host)
+                       (on a CPU by several processes: `train/workers.py`)
+        losses of the block -> metrics.jsonl, methods' triggers, progress; parked is who is broken
+        now and then: probe accuracy at 1 x and 3 x (who succeeds may rest), save a checkpoint
 
-A seed whose loss or weights are no longer finite is *parked*: it is what it was at the start of
-that block, and stays so; it is reported, and the other seeds go on. One that has *succeeded*
-(`train/stopping.py`) rests in the same way, as it is; a run ends when no seed is left to train.
-Where every one was parked the run has diverged: it is saved and can be tested like any other, and
-says so as an error (`failure`).
+The host looks at the device once a block. Runs trained together share the task, the model, the
+batch and the block; learning rate, decay, clipping, methods, seeds and the number of steps are
+each run's own, and so is its folder. What a run gives is the same as alone, to float32 rounding;
+going on with the same runs together is bit for bit as if they had not been stopped. Where their
+checkpoints are of different steps, a run that is ahead waits for the others, so that they meet at
+the steps where they met. The lengths and gates it had at those steps are gone; where they shaped
+the work of all (the longest row, a gate that not all had open), a GPU may sum in another order,
+and until it has caught up the others are the same to float32 rounding only.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from traceback import clear_frames
 
 import torch
 from torch import Tensor
 
-from outlast.errors import RunFolderError, TrainingError
-from outlast.methods.base import PATHWAYS, Control, Losses
-from outlast.mixers.chance import fixed_positions
-from outlast.registry import methods as method_registry
-from outlast.registry import tasks as task_registry
-from outlast.runs import CHECKPOINT, append_metrics, cut_metrics
+from outlast.errors import RunFolderError, TrainingError, short_of_memory
+from outlast.evaluation.ladder import evaluate_stack
+from outlast.streams import stream
 from outlast.tasks import Batch
-from outlast.train.checkpoint import load_checkpoint, restore, save_checkpoint
-from outlast.train.data import fresh, nothing
-from outlast.train.plan import Conductor, Plan, setup
-from outlast.train.rows import Rows, decay_among
+from outlast.train.data import join, rows_of
+from outlast.train.plan import Plan
+from outlast.train.rows import SeedState, rows_to_step
+from outlast.train.run_state import Progress, RunState, tester
 from outlast.train.settings import RunSpec
-from outlast.train.stack import Stack
-from outlast.train.stopping import read_stop
+from outlast.train.step import Stepper
+from outlast.train.stopping import MULTIPLES, SEQUENCES
+from outlast.train.waves import DRY, Fit, at_once, bytes_of_data, even, fit
+from outlast.train.workers import WorkerPool, usable_threads, wanted
 
-#: why a seed is parked
-NOT_FINITE = "the loss or a weight is not finite"
-
-
-@dataclass
-class Progress:
-    """What an onlooker is told after each block; `parked` and `succeeded` are seeds."""
-
-    step: int
-    steps: int
-    seconds_left: float
-    loss: dict[str, float]
-    probe: dict[str, float]
-    waiting: int
-    seeds: int
-    parked: tuple[int, ...] = ()
-    succeeded: tuple[int, ...] = ()
-
-    @property
-    def over(self) -> bool:
-        """Whether there is nothing left to train."""
-        return self.step == self.steps or len(self.parked + self.succeeded) == self.seeds
+log = logging.getLogger(__name__)
+Watch = Callable[[RunState, Progress], None]
 
 
 class Trainer:
-    """All seeds of one run, in one folder; `rows` are theirs among those of other runs."""
+    """Runs that are trained together, each in its folder."""
 
-    def __init__(
-        self, run: RunSpec, folder: Path, device: torch.device, rows: Rows | None = None
-    ) -> None:
-        self.run, self.folder, self.device = run, folder, device
-        self.settings = run.settings
-        self.task = task_registry.build(run.task)
-        built = [method_registry.build(m) for m in run.methods]
-        self.rows = Rows.make([run], device) if rows is None else rows
-        self.stack, self.optimiser = self.rows.stack, self.rows.optimiser
-        known = setup(run.settings, self.task, self.stack.model)
-        self.conductor = Conductor(built, known, run.settings, run.seeds)
-        self.decay = decay_among(built)
-        self.average = None if self.decay is None else self.rows.average
-        #: steps each seed's average has seen, for the correction of its start
-        self.averaged = [0] * len(run.seeds)
-        #: for a seed that is parked, the step whose weights it has
-        self.parked: list[int | None] = [None] * len(run.seeds)
-        #: for a seed that has succeeded, the step at which; and its good probes in a row
-        self.goal = read_stop(run.settings.stop)
-        self.succeeded: list[int | None] = [None] * len(run.seeds)
-        self.streaks = [0] * len(run.seeds)
-        self.probes: list[dict[str, float]] = [{} for _ in run.seeds]
-        self.losses = torch.zeros(len(run.seeds), len(self.task.parts))
-        self.step = 0
+    def __init__(self, runs: Sequence[tuple[RunSpec, Path]], device: torch.device) -> None:
+        self.device = device
+        self.rows = SeedState.make([run for run, _ in runs], device)
+        self.trainers: list[RunState] = []
+        self.slices: list[slice] = []
+        for run, folder in runs:
+            begin = self.slices[-1].stop if self.slices else 0
+            self.slices.append(slice(begin, begin + len(run.seeds)))
+            own = self.rows.part(self.slices[-1])
+            self.trainers.append(RunState(run, folder, device, own))
+        first = self.trainers[0]
+        self.task, self.bf16 = first.task, first.settings.precision == "bf16"
+        self.chosen = tuple(range(len(self.rows)))
+        self.waves: list[slice] = []
+        self.steppers: list[Stepper] = []
+        self.crew: WorkerPool | None = None
+        #: whether every row is what whole blocks have made of it
+        self.whole = True
+        self.set_waves([slice(0, len(self.rows))])
+
+    def close(self) -> None:
+        """End the processes that were started, if any: nothing is stepped until `fit` is asked."""
+        if self.crew is not None:
+            self.crew.close()
+
+    def set_waves(self, waves: Sequence[slice]) -> None:
+        """Step these of the chosen rows one after the other, or each in a process."""
+        self.most = at_once(waves, self.beside)
+        self._build(waves)
+
+    def _build(self, waves: Sequence[slice]) -> None:
+        self.waves = list(waves)
+        if self.crew is not None:  # whose hands have steppers of their own
+            self.steppers = []
+            return
+        # graphs that never run at the same time, and leave nothing behind, may share their memory
+        pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        if not self.compact:
+            parts = [self.rows.part(wave) if len(waves) > 1 else self.rows for wave in waves]
+        else:
+            parts = [self.rows.part(list(self.chosen[wave])) for wave in waves]
+        short = all(t.settings.by_length for t in self.trainers)
+        self.steppers = [Stepper(part, self.task.parts, self.bf16, pool, short) for part in parts]
+
+    def _even(self, most: int) -> list[slice]:
+        """Waves of the chosen rows with so many at once at most."""
+        return even(len(self.chosen), most, self.beside)
 
     @property
-    def going(self) -> bool:
-        """Whether there are steps left to train, and a seed to train."""
-        return self.step < self.settings.steps and bool(self.live())
+    def beside(self) -> int:
+        """How many waves are stepped at the same time."""
+        return 1 if self.crew is None else len(self.crew.hands)
 
     @property
-    def failure(self) -> TrainingError | None:
-        """What to tell of a run that has diverged."""
-        return divergence(self.run, self.folder, self.parked, self.step)
+    def compact(self) -> bool:
+        """Whether some rows are left out."""
+        return len(self.chosen) < len(self.rows)
 
-    def since(self, row: int) -> int | None:
-        """The step whose weights a seed that is parked or has succeeded keeps."""
-        parked = self.parked[row]
-        return self.succeeded[row] if parked is None else parked
+    def choose(self, clock: int) -> None:
+        """Leave out rows that rest at a step, where enough do."""
+        rests = [t.rests(row) for t in self.trainers for row in range(len(t.run.seeds))]
+        chosen = rows_to_step(rests, clock)
+        if chosen != self.chosen:
+            self.steppers, self.chosen = [], chosen  # what the old ones held is free for the new
+            self._build(self._even(self.most))
 
-    def rests(self, row: int) -> int:
-        """The step from which a seed is at rest, as far as is known."""
-        parked, end = self.parked[row], self.settings.steps
-        if parked is not None:  # in the course of a block
-            return min(parked + self.settings.block, end)
-        return self.succeeded[row] or end
+    def fit(self, share: float = 1.0) -> str:
+        """Choose the waves so that a step fits in memory, and processes to step them side by side.
 
-    def live(self) -> list[int]:
-        """The rows that still learn: neither parked nor succeeded."""
-        return [row for row in range(len(self.run.seeds)) if self.since(row) is None]
-
-    def control(self, row: int) -> Control:
-        """What the methods want of a seed now, or wanted when it came to rest."""
-        since = self.since(row)
-        return self.conductor.control(self.step if since is None else since, row)
-
-    # ---- saving and going on -------------------------------------------------------------
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything that changes, under the names it is saved by."""
-        own = {
-            "optimiser.first": self.optimiser.first,
-            "optimiser.second": self.optimiser.second,
-            "optimiser.counts": self.optimiser.counts,
-        }
-        if self.average is not None:
-            own["average"] = self.average
-        return own | {f"weights.{n}": t for n, t in self.stack.named(self.stack.table).items()}
-
-    def state(self) -> dict[str, Any]:
-        """Everything plain that changes, as it is now."""
-        return {
-            "step": self.step,
-            "averaged": self.averaged,
-            "methods": self.conductor.states,
-            "probe": self.probes,
-            "parked": self.parked,
-            "succeeded": self.succeeded,
-            "streaks": self.streaks,
-        }
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `state` gave."""
-        self.step, self.averaged = state["step"], state["averaged"]
-        self.conductor.states, self.probes = state["methods"], state["probe"]
-        self.parked, self.succeeded = state["parked"], state["succeeded"]
-        self.streaks = state["streaks"]
-
-    def save(self) -> None:
-        save_checkpoint(self.folder, self.tensors(), {"run": self._identity(), **self.state()})
-
-    def resume(self) -> None:
-        """Go to the last checkpoint, if there is one; else stay at the very beginning."""
-        if (self.folder / CHECKPOINT).exists():
-            path = self.folder / CHECKPOINT
-            saved, state = load_checkpoint(self.folder)
-            here = self._identity()
-            for field, there in state.get("run", {}).items():
-                if there != here.get(field):
-                    both = f"its {field} is {there}, this run's is {here.get(field)}"
-                    raise RunFolderError(f"{path} is of another run: {both}")
-            for name, target in self.tensors().items():
-                restore(target, saved, name, path)
-            self.set_state(state)
-
-    def _identity(self) -> dict[str, Any]:
-        """What a checkpoint must agree on with its run."""
-        run = self.run
-        return {
-            "task": run.task,
-            "model": run.model,
-            "methods": list(run.methods),
-            "seeds": list(run.seeds),
-        }
-
-    def test_weights(self) -> dict[str, Tensor]:
-        """The weights to test with: the corrected average where one is kept and has begun."""
-        if self.average is None or self.decay is None:
-            return self.stack.named(self.stack.table)
-        seen = torch.tensor(self.averaged, dtype=torch.float64)
-        correction = (1 - self.decay ** seen.clamp_min(1)).to(self.average)
-        begun = (seen > 0).to(self.average.device)[:, None]
-        found = torch.where(begun, self.average / correction[:, None], self.stack.table)
-        return self.stack.named(found)
-
-    # ---- a block of steps ----------------------------------------------------------------
-
-    def next_block(self, wait: bool = False) -> tuple[Plan, Batch]:
-        """The plan and the data (steps, S, batch, tokens) of the next block.
-
-        A run that is over, or is to wait, has a step of nothing, for others to go on beside it.
+        Returns how many at once and why.
         """
-        begin, everyone = self.step, range(len(self.run.seeds))
-        if wait or not self.going:
-            data = nothing(len(everyone), self.settings.batch, self.device)
-            return self.conductor.plan(begin, begin + 1).without(everyone), data
-        end = min(begin + self.settings.block, self.settings.steps)
-        plan, live = self.conductor.plan(begin, end), self.live()
-        if idle := [row for row in everyone if row not in live]:
-            plan = plan.without(idle)
-        return plan, self.data(begin, plan)
+        self.close()
+        self.crew = None
+        runs, threads = [t.run for t in self.trainers], usable_threads()
+        found = self._fit(share, wanted(runs, self.device, threads))
+        why = found.why
+        if found.processes > 1:
+            try:
+                self.crew = WorkerPool(runs, found.processes, threads)
+            except Exception as error:  # a task of the caller's script, say, that no other has
+                found = self._fit(share, 1)
+                why = f"{found.why}; not in processes, as they do not start: {error}"
+        self.chosen = tuple(range(len(self.rows)))
+        self.set_waves(found.waves)
+        return why
 
-    def data(self, begin: int, plan: Plan) -> Batch:
-        """Fresh sequences for each step of a plan and each seed that learns in it."""
-        shape, sort = (len(plan.alive), self.settings.batch), self.settings.by_length
-        idle = [row for row, alive in enumerate(plan.alive.any(0).tolist()) if not alive]
-        seeds = self.run.seeds
-        return fresh(self.task, seeds, plan.lengths, begin, shape, self.device, idle, sort)
+    def _fit(self, share: float, processes: int) -> Fit:
+        settings = self.trainers[0].settings
+        shape = (min(len(self.rows), DRY), settings.batch)
 
-    def take(self, metrics: Tensor, plan: Plan, before: Sequence[Tensor]) -> list[dict[str, Any]]:
-        """What a block gave, (steps, S, 2, parts); returns lines for the metrics.
+        def draw() -> Batch:
+            some = stream(self.device, "dry step")
+            data = self.task.sample(self.task.lengths[1], shape[0] * shape[1], some)
+            return data.map(lambda page: page.unflatten(0, shape))
 
-        `before` are the tables of the rows as they were at its start.
-        """
-        begin, live = self.step, self.live()
-        self.step += len(metrics)
-        # a last step may break the weights after its loss was taken: they must not be saved
-        sound = torch.isfinite(self.stack.table).all(1).cpu()
-        sound &= torch.isfinite(metrics[:, :, 0]).all(2).all(0)
-        lines: list[dict[str, Any]] = []
-        for row in live:
-            if sound[row]:
-                self.averaged[row] += len(metrics)
-                lines += self._look(row, metrics[:, row], plan)
-            else:
-                self.rows.put_back(before, row)
-                self.parked[row] = begin
-                event = {"event": "parked", "since": begin, "what": NOT_FINITE}
-                lines.append({"step": self.step, "seed": self.run.seeds[row], **event})
-        self.losses = metrics[:, :, 0].mean(0)
-        return lines
-
-    def _look(self, row: int, metrics: Tensor, plan: Plan) -> list[dict[str, Any]]:
-        """Show the losses of a block to the methods of a seed, and note what happened."""
-        parts, losses, accuracies = self.task.parts, metrics[:, 0], metrics[:, 1]
-        where = {"step": self.step, "seed": self.run.seeds[row]}
-        means = {"loss": _rounded(parts, losses.mean(0))}
-        lines: list[dict[str, Any]] = [
-            where | means | {"accuracy": _rounded(parts, accuracies.mean(0))}
-        ]
-        shown: Losses = {parts[i]: losses[:, i].tolist() for i in plan.trained(row, parts)}
-        for method, event in self.conductor.observe(self.step, row, shown):
-            lines.append(where | {"event": event.name, "method": method.spec.name} | event.details)
-            if event.name == "restart":
-                self._restart(row, event.details["attempt"])
-        return lines
-
-    def write(self, lines: list[dict[str, Any]]) -> None:
-        """Add lines to the metrics."""
-        append_metrics(self.folder, lines)
-
-    def cut_back(self) -> None:
-        """Take back what the metrics say of steps past the checkpoint."""
-        cut_metrics(self.folder, self.step)
-
-    def _restart(self, row: int, attempt: int) -> None:
-        self.stack.reset(row, attempt)
-        self.optimiser.reset(row)
-        if self.average is not None:
-            self.average[row] = 0
-            self.averaged[row] = 0
-
-    def tester(self) -> Callable[[Tensor], Tensor]:
-        """Tokens (batch, tokens) to every seed's logits, as the methods leave the gates now."""
-        return tester(self.stack, [self], range(len(self.run.seeds)))
-
-    def note_probe(self, found: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Joint accuracy of each seed at and beyond the training length; returns lines.
-
-        Of seeds at rest nothing is read, and nothing said.
-        """
-        lines: list[dict[str, Any]] = []
-        for row in self.live():
-            joint = {r["multiple"]: r["exact"]["joint"] for r in found[row] if r["exact"]}
-            self.probes[row] = {f"{m:g}": round(right, 4) for m, right in joint.items()}
-            where = {"step": self.step, "seed": self.run.seeds[row]}
-            lines.append(where | {"probe": self.probes[row]})
-            if self._succeeds(row, joint):
-                self.succeeded[row] = self.step
-                lines.append(where | {"event": "succeeded", "goal": self.settings.stop})
-        return lines
-
-    def _succeeds(self, row: int, joint: dict[float, float]) -> bool:
-        """Whether a seed has been good enough for long enough, this probe included."""
-        goal = self.goal
-        if goal is None:
-            return False
-        good = joint.get(goal.at, 0.0) >= goal.accuracy
-        self.streaks[row] = self.streaks[row] + 1 if good else 0
-        return self.streaks[row] >= goal.probes
-
-    def progress(self, seconds_left: float) -> Progress:
-        """Where the run stands; losses are means over the seeds that learn.
-
-        Accuracies are means over all that are not parked.
-        """
-        live, seeds = self.live(), self.run.seeds
-        waits = [any(s.get("switched", 0) is None for s in own) for own in self.conductor.states]
-        probed = [
-            own for own, at in zip(self.probes, self.parked, strict=True) if own and at is None
-        ]
-        return Progress(
-            self.step,
-            self.settings.steps,
-            seconds_left,
-            _rounded(self.task.parts, self.losses[live].mean(0)) if live else {},
-            {m: sum(p[m] for p in probed) / len(probed) for m in probed[0]} if probed else {},
-            sum(waits[row] for row in live),
-            len(seeds),
-            tuple(s for s, at in zip(seeds, self.parked, strict=True) if at is not None),
-            tuple(s for s, at in zip(seeds, self.succeeded, strict=True) if at is not None),
+        told = [t.settings.together for t in self.trainers if t.settings.together]
+        return fit(
+            self.rows,
+            draw,
+            bytes_of_data(self.task, len(self.rows), settings),
+            len(self.task.parts),
+            self.bf16,
+            min(told, default=0),
+            share,
+            any(t.control(row).span for t in self.trainers for row in range(len(t.run.seeds))),
+            processes,
         )
 
+    def resume(self) -> None:
+        """Go to each run's last checkpoint, or stay at its very beginning."""
+        for trainer in self.trainers:
+            trainer.resume()
 
-def divergence(
-    run: RunSpec, folder: Path, parked: Sequence[int | None], step: int
-) -> TrainingError | None:
-    """What to tell of a run whose every seed is parked; `step` is where the last of them was."""
-    since = [at for at in parked if at is not None]
-    if len(since) < len(run.seeds):
-        return None
-    now = [seed for seed, at in zip(run.seeds, since, strict=True) if at == max(since)]
-    earlier = len(run.seeds) - len(now)
-    others = f" (the other {earlier} were parked before)" if earlier else ""
-    return TrainingError(
-        f"seed{'s' * (len(now) > 1)} {', '.join(map(str, now))}: {NOT_FINITE} between steps "
-        f"{max(since)} and {step}{others}; the last good weights are kept in {folder}. No seed is "
-        f"left to train. Try a smaller lr (it is {run.settings.lr:g}) or a longer warmup."
-    )
+    def train(self, watch: Watch | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Train every run to its end, or until `stop` asks to leave; True when all have ended.
+
+        A run ends early when no seed is left to train: all have succeeded or are parked. Where all
+        are parked, its `failure` says so. Whatever goes wrong in a block, those before are saved.
+        """
+        for trainer in self.trainers:
+            trainer.cut_back()
+        begun = [t.step for t in self.trainers]
+        try:
+            return self._train(watch, stop)
+        except Exception as error:
+            short = short_of_memory(error)
+            if short:
+                clear_frames(error.__traceback__)  # they hold on to what the step had made
+            if not isinstance(error, RunFolderError):  # it would not be written this time either
+                self._save_since(begun)
+            if not short:
+                raise
+            others = ", or processes=1" if self.beside > 1 else ""
+            raise TrainingError(
+                f"the memory of {self.device} does not suffice, even for one seed at a time: take "
+                f"a smaller batch (it is {self.trainers[0].settings.batch}), block, model or "
+                f"length, or fewer seeds in one run{others} ({error})"
+            ) from error
+
+    def _train(self, watch: Watch | None, stop: Callable[[], bool]) -> bool:
+        started = time.monotonic()
+        begun = first = min((t.step for t in self.trainers if t.going), default=0)
+        while going := [t for t in self.trainers if t.going]:
+            if stop():
+                for trainer in going:
+                    trainer.save()
+                return False
+            at = [t.step for t in going]
+            self.block()
+            for trainer, before in zip(going, at, strict=True):
+                if trainer.step == before:
+                    continue
+                spent, done = time.monotonic() - started, trainer.step - first
+                left = trainer.settings.steps - trainer.step if trainer.going else 0
+                if watch is not None:
+                    watch(trainer, trainer.progress(spent / done * left))
+                if trainer.step % trainer.settings.checkpoint == 0 or not left:
+                    trainer.save()
+            if first == begun:  # the first block compiles: what is left is told by those after it
+                started = time.monotonic()
+                first = min((t.step for t in going if t.going), default=begun)
+        return True
+
+    def _save_since(self, begun: Sequence[int]) -> None:
+        """After an error, save the runs that have come further, if they are sound."""
+        for trainer, step in zip(self.trainers, begun, strict=True):
+            if self.whole and trainer.step > step:
+                try:
+                    trainer.save()
+                    log.info("%s is saved at step %d", trainer.folder, trainer.step)
+                except Exception as another:  # the first is the one to tell
+                    log.warning("%s could not be saved: %s", trainer.folder, another)
+
+    def block(self) -> None:
+        """One block of steps of the runs that are still going; those ahead wait for the others.
+
+        After an error all is as it was before, or `whole` is false.
+        """
+        if not self.beside:
+            raise TrainingError("the processes that stepped seeds are ended: fit() starts others")
+        if not any(t.going for t in self.trainers):
+            raise TrainingError("all runs are at their end: there is no block left to train")
+        clock = min(t.step for t in self.trainers if t.going)
+        due = [t.going and t.step == clock for t in self.trainers]
+        self.choose(clock)
+        asked = [t.next_block(wait=not now) for t, now in zip(self.trainers, due, strict=True)]
+        plan, data = Plan.join([p for p, _ in asked]), join([d for _, d in asked])
+        before, states = self.rows.copy(), [json.dumps(t.state()) for t in self.trainers]
+        self.whole = False
+        try:
+            metrics = self._steps(data, plan, before)
+            lines = {}
+            for index, trainer in enumerate(self.trainers):
+                if due[index]:
+                    rows, (own, _) = self.slices[index], asked[index]
+                    given = metrics[: len(own.alive), rows]
+                    lines[index] = trainer.take(given, own, [table[rows] for table in before])
+            self._probe(lines)
+            for index, found in lines.items():
+                self.trainers[index].write(found)
+        except Exception:
+            with suppress(Exception):  # after some errors of a GPU nothing can be had from it
+                self.rows.put_back(before)
+                for trainer, state in zip(self.trainers, states, strict=True):
+                    trainer.set_state(json.loads(state))
+                self.whole = True
+            raise
+        self.whole = True
+
+    def _steps(self, data: Batch, plan: Plan, before: Sequence[Tensor]) -> Tensor:
+        """The steps of a block, wave by wave; in smaller waves if memory turns out to be short."""
+        while True:
+            try:
+                given = self._run_all(data, plan)
+                if not self.compact:
+                    return torch.cat(given, 1)
+                metrics = given[0].new_zeros(len(given[0]), len(self.rows), *given[0].shape[2:])
+                metrics[:, list(self.chosen)] = torch.cat(given, 1)
+                return metrics
+            except (MemoryError, RuntimeError) as error:
+                if at_once(self.waves, 1) == 1 or not short_of_memory(error):
+                    raise
+            # only now: the error holds on to what the step had made, the old waves to their graphs
+            self.steppers = []
+            self.rows.put_back(before)
+            self.set_waves(self._even(at_once(self.waves, self.beside) // 2))
+            log.info("memory is short: seeds in %d waves from here on", len(self.waves))
+
+    def _run_all(self, data: Batch, plan: Plan) -> list[Tensor]:
+        """The metrics of each wave."""
+        if self.crew is not None:
+            return self.crew.run(self.rows, [self.chosen[at] for at in self.waves], data, plan)
+        each = zip(self.steppers, self.waves, strict=True)
+        return [self._run(stepper, at, data, plan) for stepper, at in each]
+
+    def _run(self, stepper: Stepper, wave: slice, data: Batch, plan: Plan) -> Tensor:
+        if len(self.waves) == 1 and not self.compact:
+            return stepper.run(data, plan).cpu()
+        rows = list(self.chosen[wave])
+        if self.compact:
+            stepper.rows.fetch(self.rows, rows)
+        metrics = stepper.run(rows_of(data, rows), plan.rows(rows)).cpu()
+        if self.compact:
+            stepper.rows.give_back(self.rows, rows)
+        return metrics
+
+    @torch.no_grad()
+    def _probe(self, lines: dict[int, list[dict[str, object]]]) -> None:
+        """A quick look at joint accuracy at and beyond the training length, of those due.
+
+        Tested are the rows that were stepped: those left out rest, and nothing is said of them.
+        """
+        due = [i for i in lines if _is_due(self.trainers[i])]
+        for step in sorted({self.trainers[i].step for i in due}):
+            found = evaluate_stack(
+                tester(self.rows.stack, self.trainers, self.chosen),
+                len(self.chosen),
+                self.task,
+                MULTIPLES,
+                SEQUENCES,
+                self.device,
+                self.rows.stack.model.ceiling,
+                variants=False,
+                stream_name=f"probe {step}",
+            )
+            tested = dict(zip(self.chosen, found, strict=True))
+            for index in due:
+                trainer, rows = self.trainers[index], self.slices[index]
+                if trainer.step == step:
+                    own = [tested.get(row, []) for row in range(rows.start, rows.stop)]
+                    lines[index] += trainer.note_probe(own)
 
 
-def tester(
-    stack: Stack, trainers: Sequence[Trainer], rows: Sequence[int]
-) -> Callable[[Tensor], Tensor]:
-    """Tokens (batch, tokens) to the logits of some rows; the stack's rows are the trainers'."""
-    all_controls = [t.control(row) for t in trainers for row in range(len(t.run.seeds))]
-    controls = [all_controls[row] for row in rows]
-    gates = torch.tensor([[c.gate[p] for p in PATHWAYS] for c in controls])
-    spans = sorted({c.span for c in controls})
-    stack.set_controls(
-        {p: gates[:, i].tolist() for i, p in enumerate(PATHWAYS)}, {p: [1.0] for p in PATHWAYS}
-    )
-    each = [t.test_weights() for t in trainers]
-    weights = each[0] if len(each) == 1 else {n: torch.cat([w[n] for w in each]) for n in each[0]}
-    if len(rows) < len(all_controls):
-        weights = {n: w[list(rows)] for n, w in weights.items()}
-    gates = gates.to(stack.table.device)
-    leaks = torch.ones_like(gates)
-
-    def test(tokens: Tensor) -> Tensor:
-        if spans == [0]:
-            return stack.run(tokens[None], weights, gates, leaks)
-        drawn = {n: fixed_positions(tokens.shape[1], n, tokens.device) for n in spans}
-        positions = [drawn[c.span] for c in controls] if len(spans) > 1 else list(drawn.values())
-        return stack.run(tokens[None], weights, gates, leaks, torch.stack(positions))
-
-    return test
-
-
-def _rounded(names: tuple[str, ...], values: Tensor) -> dict[str, float]:
-    return {n: round(v, 6) for n, v in zip(names, values.tolist(), strict=True)}
+def _is_due(trainer: RunState) -> bool:
+    every = trainer.settings.probe
+    return bool(every) and trainer.step % every == 0 and trainer.failure is None

@@ -1,0 +1,1 @@
+"""Evaluation: accuracy by length, by part and jointly, and statistics over seeds."""

@@ -1,0 +1,243 @@
+"""Each claim of a study against what was measured, and the whole study in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from outlast.evaluation.statistics import TOLERANCE, Summary
+from outlast.reporting.digest import Digest, Measure, multiples_of, variants_of
+from outlast.reporting.load import Claim
+from outlast.reporting.words import interval, percent, points, times
+
+HOLDS, FAILS, UNMEASURED = "holds", "does not hold", "not measured"
+#: what a claim rests on does not hold, or an arm that would make it hold has diverged
+OPEN = "cannot say"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, what was measured for it, and whether that lies in its band."""
+
+    claim: Claim
+    verdict: str
+    value: float | None
+    seeds: int
+    detail: str
+
+    @property
+    def measured(self) -> str:
+        """The value with its unit; with more digits where rounding would hide the verdict."""
+        if self.value is None:
+            return "–"
+        digits = 1
+        while digits < 3 and self.verdict == FAILS and self._looks_like_a_bound(digits):
+            digits += 1
+        return _number(self.claim, self.value, digits) + _unit(self.claim)
+
+    def _looks_like_a_bound(self, digits: int) -> bool:
+        value, bounds = self.value or 0.0, (self.claim.low, self.claim.high)
+        shown = [_number(self.claim, bound, digits) for bound in bounds if bound is not None]
+        return _number(self.claim, value, digits) in shown
+
+    @property
+    def expected(self) -> str:
+        """The band in words: ``≥ 90 %``."""
+        claim = self.claim
+        low = None if claim.low is None else _bound(claim.low)
+        high = None if claim.high is None else _bound(claim.high)
+        if low and high:
+            return f"{low} to {high}{_unit(claim)}"
+        if low == "100" and claim.statistic != "difference":
+            return f"100{_unit(claim)}"
+        if low or high:
+            return f"≥ {low}{_unit(claim)}" if low else f"≤ {high}{_unit(claim)}"
+        return "any"
+
+    def as_json(self) -> dict[str, Any]:
+        names = (
+            "text",
+            "arm",
+            "versus",
+            "variant",
+            "part",
+            "multiple",
+            "statistic",
+            "low",
+            "high",
+            "given",
+        )
+        about = {name: getattr(self.claim, name) for name in (*names, "source")}
+        return {**about, "value": self.value, "seeds": self.seeds, "verdict": self.verdict}
+
+
+def judge(claims: Sequence[Claim], digests: Sequence[Digest]) -> list[Verdict]:
+    """The verdict on each claim."""
+    verdicts = [_judge(claim, {d.arm.name: d for d in digests}) for claim in claims]
+    held = {v.claim.text: v.verdict == HOLDS for v in verdicts}
+    return [
+        replace(v, verdict=OPEN)
+        if v.value is not None and v.claim.given and not held.get(v.claim.given, True)
+        else v
+        for v in verdicts
+    ]
+
+
+def _judge(claim: Claim, arms: dict[str, Digest]) -> Verdict:
+    measure = _measure(arms.get(claim.arm), claim)
+    if measure is None:
+        return Verdict(claim, UNMEASURED, None, 0, "")
+    summary, detail, compared = measure.summary, "", [(arms[claim.arm], measure)]
+    if claim.statistic == "difference":
+        other = _measure(arms.get(claim.versus or ""), claim)
+        if other is None:
+            return Verdict(claim, UNMEASURED, None, 0, "")
+        compared.append((arms[claim.versus or ""], other))
+        value = summary.mean - other.summary.mean
+        detail = f"{percent(summary.mean)} − {percent(other.summary.mean)}"
+    else:
+        known = _statistics(summary)
+        if claim.statistic not in known:
+            reason = f"unknown statistic “{claim.statistic}”"
+            return Verdict(claim, UNMEASURED, None, 0, reason)
+        value = known[claim.statistic]
+        detail = interval(summary) if claim.statistic == "mean" else ""
+    verdict = HOLDS if _inside(value, claim.low, claim.high) else FAILS
+    gone = [d.arm.label for d, _ in compared if d.diverged]
+    notes = [detail, *(note for pair in compared for note in _reservations(*pair))]
+    if gone:  # it was never trained, which shows no more than that
+        notes.append(f"every seed of {' and of '.join(gone)} diverged")
+        verdict = OPEN if verdict == HOLDS else verdict
+    return Verdict(claim, verdict, value, summary.n, ", ".join(filter(None, notes)))
+
+
+def _reservations(d: Digest, measure: Measure) -> list[str]:
+    """What to know of an arm that was compared: seeds that were parked, steps that are left."""
+    if d.diverged:
+        return []
+    parked = f"{d.parked(measure)} of {len(measure.seeds)} seeds of {d.arm.label} parked"
+    at = f"{d.arm.label} at {d.progress}"
+    return [*([parked] if d.parked(measure) else []), *([at] if d.progress else [])]
+
+
+def _statistics(summary: Summary) -> dict[str, float]:
+    return {
+        "mean": summary.mean,
+        "iqm": summary.iqm,
+        "min": min(summary.values),
+        "max": max(summary.values),
+        "success": summary.success,
+    }
+
+
+def _measure(arm: Digest | None, claim: Claim) -> Measure | None:
+    ladder = arm.ladder(claim.variant) if arm else None
+    return ladder.at(claim.multiple, claim.part) if ladder else None
+
+
+def _inside(value: float, low: float | None, high: float | None) -> bool:
+    above = low is None or value >= low - TOLERANCE
+    return above and (high is None or value <= high + TOLERANCE)
+
+
+def _number(claim: Claim, value: float, digits: int = 1) -> str:
+    if claim.statistic == "difference":
+        return points(value, digits).removesuffix(".0")
+    return percent(value, digits).removesuffix(".0")
+
+
+def _unit(claim: Claim) -> str:
+    return {"difference": " points", "success": " % of seeds"}.get(claim.statistic, " %")
+
+
+def _bound(value: float) -> str:
+    """A bound as it was written down, never rounded."""
+    return f"{100 * value:.6g}".replace("-", "−")
+
+
+def headline(digests: Sequence[Digest], verdicts: Sequence[Verdict]) -> str:
+    """The study in one sentence, with its key numbers."""
+    found = _key_arms(digests, verdicts)
+    if not found:
+        return "Nothing has been evaluated yet."
+    multiple, variant, arms = found
+    test = f" of the {variant} test" if variant else ""
+    first, *others = [_said(d, variant, multiple) for d in arms]
+    text = f"At {times(multiple)} the training length, {first[0]} gets {first[1]} of the sequences"
+    text += f"{test} entirely right ({first[2]})"
+    text += "".join(f", {name} {share} ({about})" for name, share, about in others)
+    return f"{text}; {tally(verdicts)}." if verdicts else f"{text}."
+
+
+def tally(verdicts: Sequence[Verdict]) -> str:
+    """``3 of 4 claims hold, 1 was not measured``."""
+    names = [v.verdict for v in verdicts]
+    if UNMEASURED in names and names.count(UNMEASURED) == len(names):
+        return "none of the claims has been measured"
+    if len(names) == 1:
+        return f"the one claim {names[0]}"
+    text = f"{names.count(HOLDS)} of {len(names)} claims hold"
+    if OPEN in names:
+        text += f", {names.count(OPEN)} cannot be judged"
+    unmeasured = names.count(UNMEASURED)
+    if unmeasured:
+        text += f", {unmeasured} {'was' if unmeasured == 1 else 'were'} not measured"
+    return text
+
+
+def _said(d: Digest, variant: str | None, multiple: float) -> tuple[str, str, str]:
+    """An arm's name, its share of right sequences, and how sure that is."""
+    name, ladder = f"“{d.arm.label}”", d.ladder(variant)
+    measure = ladder.at(multiple) if ladder else None
+    if measure is None:
+        return name, "an unknown share", "not measured"
+    share = f"{percent(measure.summary.mean)} %"
+    if d.diverged:
+        return name, share, "diverged"
+    at = f"at {d.progress}" if d.progress else ""
+    parked = f"{d.parked(measure)} of them parked" if d.parked(measure) else ""
+    return name, share, ", ".join(filter(None, (_spread(measure.summary), parked, at)))
+
+
+def _spread(s: Summary) -> str:
+    """How far the seeds are apart: ``84.0 to 96.0 over 2 seeds``."""
+    if s.low is None or s.high is None:
+        return f"{s.n} seed"
+    if s.low == s.high:
+        return f"each of {s.n} seeds"
+    return f"{percent(s.low)} to {percent(s.high)} over {s.n} seeds"
+
+
+def _key_arms(
+    digests: Sequence[Digest], verdicts: Sequence[Verdict]
+) -> tuple[float, str | None, list[Digest]] | None:
+    """Which length, test version and arms the sentence speaks of.
+
+    The first measured comparison among the claims; else the best and the worst arm at the first
+    measured claim's length, or at the tested length nearest 3 x.
+    """
+    by_name = {d.arm.name: d for d in digests}
+    measured = [v.claim for v in verdicts if v.value is not None and v.claim.part == "joint"]
+    for claim in measured:
+        if claim.versus in by_name and claim.statistic == "difference":
+            return claim.multiple, claim.variant, [by_name[claim.arm], by_name[claim.versus]]
+    for variant in variants_of(digests):
+        tested = [m for m in multiples_of(digests) if _ranked(digests, variant, m)]
+        wanted = [claim.multiple for claim in measured if claim.variant == variant]
+        if tested:
+            multiple = wanted[0] if wanted else min(tested, key=lambda m: (abs(m - 3), m))
+            ranked = _ranked(digests, variant, multiple)
+            return multiple, variant, [ranked[0], *ranked[1:][-1:]]
+    return None
+
+
+def _ranked(digests: Sequence[Digest], variant: str | None, multiple: float) -> list[Digest]:
+    """The arms measured there, best first; those that diverged are last."""
+    found = []
+    for d in digests:
+        ladder = d.ladder(variant)
+        measure = ladder.at(multiple) if ladder else None
+        if measure:
+            found.append((measure.summary.mean, d))
+    return [d for _, d in sorted(found, key=lambda pair: (pair[1].diverged, -pair[0]))]

@@ -1,0 +1,150 @@
+"""Learning curves: the loss of each part over the steps, and the quick probes at some lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from outlast.reporting.digest import Digest
+from outlast.reporting.load import Run, Series
+from outlast.reporting.plots import SAME, accuracy_axis, under_last
+from outlast.reporting.sheet import Form, Group, Key, Styled, entitle, grouped, sheet
+from outlast.reporting.strokes import Curve, draw_curves
+from outlast.reporting.style import MUTED, drawing
+from outlast.reporting.words import times
+
+POINTS = 160  # of one line; more cannot be told apart at a panel's width
+Pick = Callable[[Run], Series]
+Panel = tuple[Group, str, Pick]
+
+
+def loss_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
+    """Each part's loss over the steps, with a tick for each seed's switch."""
+    runs = [d.run for d in digests if d.run]
+    parts = dict.fromkeys(part for run in runs for part in run.losses)
+    return _figure(digests, [(part, _loss_of(part)) for part in parts], form, _loss_axis, 0)
+
+
+def probe_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
+    """The quick probes of joint accuracy over the steps, a panel for each length."""
+    runs = [d.run for d in digests if d.run]
+    at = sorted({multiple for run in runs for multiple in run.probes})
+    picks = [(f"at {times(multiple)}", _probe_of(multiple)) for multiple in at]
+    return _figure(digests, picks, form, accuracy_axis, SAME)
+
+
+def _loss_of(part: str) -> Pick:
+    return lambda run: run.losses.get(part, {})
+
+
+def _probe_of(multiple: float) -> Pick:
+    return lambda run: run.probes.get(multiple, {})
+
+
+def _figure(
+    digests: Sequence[Digest],
+    picks: Sequence[tuple[str, Pick]],
+    form: Form,
+    axis: Callable[[Axes], None],
+    near: float,
+) -> Figure | None:
+    panels = _panels(digests, picks)
+    if not panels:
+        return None
+    switches = any(e.name == "switch" for d in digests if d.run for e in d.run.events)
+    page = sheet(form, [group for group, *_ in panels], [_switch_key()] if switches else [])
+    with drawing():
+        for ax, (group, title, pick) in zip(page.axes, panels, strict=True):
+            means = [_draw(ax, arm, arm.digest.run, pick) for arm in group.arms if arm.digest.run]
+            draw_curves(ax, means, near)
+            entitle(ax, title)
+            axis(ax)
+            _step_axis(ax)
+        under_last(page, "training step")
+    return page.figure
+
+
+def _panels(digests: Sequence[Digest], picks: Sequence[tuple[str, Pick]]) -> list[Panel]:
+    panels = []
+    for group in grouped(digests):
+        for title, pick in picks:
+            arms = tuple(a for a in group.arms if a.digest.run and pick(a.digest.run))
+            if arms:
+                words = [word for word in (group.title, title) if word]
+                panels.append((Group(group.title, arms), " · ".join(words), pick))
+    return panels
+
+
+def _draw(ax: Axes, arm: Styled, run: Run, pick: Pick) -> Curve:
+    """The seeds' curves and their switches, drawn; their mean, to be drawn."""
+    series = pick(run)
+    if len(series) > 1:
+        thin = [_thinned(curve) for curve in series.values()]
+        xs = [x for steps, _ in thin for x in [*steps, math.nan]]  # one line with gaps
+        ys = [y for _, values in thin for y in [*values, math.nan]]
+        ax.plot(xs, ys, color=arm.colour, linewidth=0.6, alpha=0.4, zorder=3)
+    switches = [event for event in run.events if event.name == "switch"]
+    _ticks(ax, arm, [e.step for e in switches if e.converged is not False], "solid")
+    _ticks(ax, arm, [e.step for e in switches if e.converged is False], (0, (1, 1)))
+    mean = _mean(series)
+    points = list(zip(*_thinned(mean), strict=True))
+    return Curve(arm, points, 0.75 * arm.weight, 5 if len(mean) <= 12 else 0)
+
+
+def _ticks(ax: Axes, arm: Styled, steps: list[int], style: Any) -> None:
+    """A tick at the foot, and a hair-line to the top, at each of the steps."""
+    if steps:
+        foot = ax.get_xaxis_transform()
+        ax.vlines(steps, 0, 0.08, arm.colour, style, linewidth=2, transform=foot, zorder=5)
+        ax.vlines(steps, 0, 1, arm.colour, linewidth=0.5, alpha=0.25, transform=foot, zorder=2)
+
+
+def _mean(series: Series) -> dict[int, float]:
+    """The mean over the seeds that have a finite value at a step."""
+    steps = sorted({step for curve in series.values() for step in curve})
+    means = {}
+    for step in steps:
+        known = [c[step] for c in series.values() if step in c and math.isfinite(c[step])]
+        if known:
+            means[step] = float(np.mean(known))
+    return means
+
+
+def _thinned(curve: dict[int, float]) -> tuple[list[float], list[float]]:
+    """The curve in at most `POINTS` points, each the mean of its neighbours."""
+    steps = sorted(curve)
+    values = [curve[step] for step in steps]
+    if len(steps) <= POINTS:
+        return [float(step) for step in steps], values
+    parts = np.array_split(np.arange(len(steps)), POINTS)
+    xs, ys = np.asarray(steps, dtype=float), np.asarray(values)
+    return [float(xs[part].mean()) for part in parts], [float(ys[part].mean()) for part in parts]
+
+
+def _loss_axis(ax: Axes) -> None:
+    ax.set_yscale("log", nonpositive="mask")
+    low, high = ax.get_ylim()
+    subs = (1.0,) if high > 30 * low else (1.0, 2.0, 5.0)
+    ax.yaxis.set_major_locator(LogLocator(subs=subs, numticks=6))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.spines["left"].set_visible(False)
+
+
+def _step_axis(ax: Axes) -> None:
+    ax.set_xlim(left=0)
+    ax.margins(x=0.01)
+    ax.xaxis.set_major_locator(MaxNLocator(4, integer=True, steps=[1, 2, 5, 10]))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def _switch_key() -> Key:
+    tick = Line2D([], [], color=MUTED, marker="|", markersize=8, markeredgewidth=2, linewidth=0)
+    return tick, "switch of one seed"

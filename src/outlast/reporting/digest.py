@@ -1,0 +1,288 @@
+"""The numbers of a report: each arm by variant, length and part, over its seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from outlast.evaluation.statistics import (
+    LEVEL,
+    Summary,
+    cliff,
+    effective_length,
+    present,
+    summarise,
+)
+from outlast.reporting.load import Arm, Row, Run, Study
+
+LEVELS = (0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One accuracy at one length: each seed's, and the summary over them."""
+
+    seeds: dict[int, float]
+    summary: Summary
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One tested length; a part is absent where it could not be tested, and ``reason`` says why."""
+
+    length: float
+    multiple: float
+    tokens: int | None
+    exact: dict[str, Measure]
+    answers: dict[str, Measure]
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """One version of the test: its lengths, short to long."""
+
+    variant: str | None
+    rungs: tuple[Rung, ...]
+
+    def at(self, multiple: float, part: str = "joint") -> Measure | None:
+        """The measure at a multiple of the training length, if there is one."""
+        for rung in self.rungs:
+            if abs(rung.multiple - multiple) < 1e-6:
+                return rung.exact.get(part)
+        return None
+
+    def rung(self, multiple: float) -> Rung | None:
+        return next((r for r in self.rungs if abs(r.multiple - multiple) < 1e-6), None)
+
+    def means(self, part: str = "joint") -> list[float | None]:
+        found = [rung.exact.get(part) for rung in self.rungs]
+        return [measure.summary.mean if measure else None for measure in found]
+
+    def of_seed(self, seed: int, part: str = "joint") -> list[float | None]:
+        found = [rung.exact.get(part) for rung in self.rungs]
+        return [measure.seeds.get(seed) if measure else None for measure in found]
+
+    def effective(self, level: float, seed: int | None = None) -> Rung | None:
+        """The rung up to which accuracy holds: of the mean over seeds, or of one seed."""
+        values = self.means() if seed is None else self.of_seed(seed)
+        lengths = [rung.length for rung in self.rungs]
+        reached = effective_length(lengths, values, level)
+        return None if reached is None else self.rungs[lengths.index(reached)]
+
+    def cliff(self) -> tuple[float, Rung, Rung] | None:
+        """The largest fall of the mean between neighbouring rungs: size, from, to."""
+        lengths = [rung.length for rung in self.rungs]
+        fall = cliff(lengths, self.means())
+        if fall is None:
+            return None
+        before, after = lengths.index(fall.before), lengths.index(fall.after)
+        return fall.size, self.rungs[before], self.rungs[after]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """How phase 1 ended for each seed; ``parked`` are those that were parked in it."""
+
+    converged: tuple[int, ...]
+    failed: tuple[int, ...]
+    waiting: tuple[int, ...]
+    parked: tuple[int, ...]
+    restarts: int
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Everything a report says about one arm."""
+
+    arm: Arm
+    status: str
+    ladders: tuple[Ladder, ...]
+    phase: Phase | None
+
+    @property
+    def run(self) -> Run | None:
+        return self.arm.run
+
+    @property
+    def diverged(self) -> bool:
+        return self.run is not None and self.run.diverged
+
+    @property
+    def progress(self) -> str:
+        """How far an unfinished run is, ``step 600 of 3,000``; nothing for one at its end."""
+        return "" if self.diverged else _progress(self.run)
+
+    def parked(self, measure: Measure) -> int:
+        """How many of the seeds of a measure were parked."""
+        return len(measure.seeds.keys() & self.run.parked.keys()) if self.run else 0
+
+    def ladder(self, variant: str | None) -> Ladder | None:
+        return next((ladder for ladder in self.ladders if ladder.variant == variant), None)
+
+
+def digest(arm: Arm) -> Digest:
+    """The numbers of one arm."""
+    rows = (arm.run.rows or ()) if arm.run else ()
+    variants = dict.fromkeys(row.variant for row in rows)
+    ladders = [_ladder(v, [row for row in rows if row.variant == v]) for v in variants]
+    return Digest(arm, _status(arm.run), tuple(ladders), _phase(arm.run) if arm.run else None)
+
+
+def variants_of(digests: Iterable[Digest]) -> list[str | None]:
+    """Every variant tested, in order of appearance, the plain task first."""
+    seen = dict.fromkeys(ladder.variant for d in digests for ladder in d.ladders)
+    return sorted(seen, key=lambda variant: variant is not None)
+
+
+def multiples_of(digests: Iterable[Digest]) -> list[float]:
+    """Every tested multiple of the training length, short to long."""
+    return sorted({r.multiple for d in digests for ladder in d.ladders for r in ladder.rungs})
+
+
+def parts_of(digests: Iterable[Digest]) -> list[str]:
+    """Every part tested, in order of appearance, without ``joint``."""
+    rungs = [r for d in digests for ladder in d.ladders for r in ladder.rungs]
+    return list(dict.fromkeys(part for rung in rungs for part in rung.exact if part != "joint"))
+
+
+def study_json(study: Study, digests: list[Digest]) -> dict[str, Any]:
+    """A study's numbers for machines; its claims are added by whoever judged them."""
+    return {
+        "study": study.name,
+        "title": study.title,
+        "scale": study.scale,
+        "command": study.command,
+        "arms": [_arm_json(d) for d in digests],
+    }
+
+
+def _status(run: Run | None) -> str:
+    if run is None:
+        return "not run yet"
+    if run.diverged:
+        return "diverged: every seed was parked"
+    if run.unfinished:
+        return f"unfinished: {_progress(run)}"
+    return "evaluated" if run.rows else "not evaluated yet"
+
+
+def _progress(run: Run | None) -> str:
+    """``step 600 of 3,000``; nothing for a run at its end."""
+    at = run.unfinished if run else None
+    return f"step {at[0]:,} of {at[1]:,}" if at else ""
+
+
+def _ladder(variant: str | None, rows: list[Row]) -> Ladder:
+    lengths = sorted({(row.length, row.multiple) for row in rows})
+    return Ladder(
+        variant,
+        tuple(
+            _rung([r for r in rows if (r.length, r.multiple) == at], length=at[0], multiple=at[1])
+            for at in lengths
+        ),
+    )
+
+
+def _rung(rows: list[Row], length: float, multiple: float) -> Rung:
+    return Rung(
+        length,
+        multiple,
+        rows[0].tokens,
+        _measures((row.seed, row.exact) for row in rows),
+        _measures((row.seed, row.answers) for row in rows),
+        next((row.reason for row in rows if row.reason), None),
+    )
+
+
+def _measures(rows: Iterable[tuple[int, dict[str, float] | None]]) -> dict[str, Measure]:
+    by_part: dict[str, dict[int, float]] = {}
+    for seed, accuracies in rows:
+        for part, value in (accuracies or {}).items():
+            if present(value):
+                by_part.setdefault(part, {})[seed] = value
+    return {part: Measure(seeds, summarise(seeds.values())) for part, seeds in by_part.items()}
+
+
+def _phase(run: Run) -> Phase | None:
+    """The last word of each seed: a switch (converged or not), or a phase 1 given up."""
+    outcome: dict[int, bool] = {}
+    for event in run.events:
+        if event.name == "switch" and event.converged is not None:
+            outcome[event.seed] = event.converged
+        elif event.name == "not converged":
+            outcome[event.seed] = False
+    if not outcome:
+        return None
+    seeds = run.seeds or tuple(sorted(outcome))
+    return Phase(
+        tuple(seed for seed in seeds if outcome.get(seed) is True),
+        tuple(seed for seed in seeds if outcome.get(seed) is False),
+        tuple(seed for seed in seeds if seed not in outcome.keys() | run.parked.keys()),
+        tuple(seed for seed in seeds if seed in run.parked and seed not in outcome),
+        sum(event.name == "restart" for event in run.events),
+    )
+
+
+def _arm_json(d: Digest) -> dict[str, Any]:
+    about = d.run.about if d.run else {}
+    copied = ("task", "model", "methods", "parameters", "seeds", "length", "chance", "settings")
+    return {
+        "name": d.arm.name,
+        "label": d.arm.label,
+        "group": d.arm.group,
+        "status": d.status,
+        **{key: about.get(key) for key in copied},
+        "sequences": d.run.sequences if d.run else None,
+        "phase1": asdict(d.phase) if d.phase else None,
+        "parked": {str(seed): step for seed, step in d.run.parked.items()} if d.run else {},
+        "succeeded": {str(seed): step for seed, step in d.run.succeeded.items()} if d.run else {},
+        "results": [_ladder_json(ladder) for ladder in d.ladders],
+    }
+
+
+def _ladder_json(ladder: Ladder) -> dict[str, Any]:
+    seeds = sorted({s for r in ladder.rungs for m in r.exact.values() for s in m.seeds})
+    fall = ladder.cliff()
+    return {
+        "variant": ladder.variant,
+        "lengths": [_rung_json(rung) for rung in ladder.rungs],
+        "effective_length": {
+            f"{level:g}": {
+                "of_mean": _place(ladder.effective(level)),
+                "of_seed": {str(seed): _place(ladder.effective(level, seed)) for seed in seeds},
+            }
+            for level in LEVELS
+        },
+        "cliff": fall and {"size": fall[0], "from": _place(fall[1]), "to": _place(fall[2])},
+    }
+
+
+def _place(rung: Rung | None) -> dict[str, float] | None:
+    return None if rung is None else {"length": rung.length, "multiple": rung.multiple}
+
+
+def _rung_json(rung: Rung) -> dict[str, Any]:
+    return {
+        "length": rung.length,
+        "multiple": rung.multiple,
+        "tokens": rung.tokens,
+        "reason": rung.reason,
+        "exact": {part: _measure_json(m) for part, m in rung.exact.items()},
+        "answers": {part: _measure_json(m) for part, m in rung.answers.items()},
+    }
+
+
+def _measure_json(measure: Measure) -> dict[str, Any]:
+    s = measure.summary
+    return {
+        "seeds": {str(seed): value for seed, value in sorted(measure.seeds.items())},
+        "n": s.n,
+        "mean": s.mean,
+        "interquartile_mean": s.iqm,
+        "low": s.low,
+        "high": s.high,
+        "success": s.success,
+        "success_level": LEVEL,
+    }

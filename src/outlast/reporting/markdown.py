@@ -1,0 +1,38 @@
+"""The report as Markdown: the page's tables, with links to the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from outlast.reporting.load import Study
+from outlast.reporting.tables import Table, plain
+
+TITLES = {
+    "claims": "Claims",
+    "setup": "The arms",
+    "results": "Sequences entirely right, % (mean, 95 % interval, seeds that reach 90 %)",
+    "parts": "The parts, %",
+    "seeds": "Every seed, %",
+}
+
+
+def study_markdown(
+    study: Study,
+    headline: str,
+    facts: Sequence[tuple[str, str]],
+    figures: Mapping[str, str],
+    tables: Mapping[str, Table],
+    reasons: Sequence[str],
+) -> str:
+    """One study; ``figures`` maps each figure's file name to its title."""
+    blocks = [f"# {plain(study.title)}"]
+    if study.question:
+        blocks.append(f"*{plain(study.question)}*")
+    blocks.append(plain(headline))
+    blocks.append("\n".join(f"- {name}: {plain(value)}" for name, value in facts))
+    blocks += [f"![{title}](figures/{name}.png)" for name, title in figures.items()]
+    for key, title in TITLES.items():
+        if key in tables:
+            blocks += [f"## {title}", tables[key].markdown]
+    blocks += [f"n/a: {plain(reason)}" for reason in reasons]
+    return "\n\n".join(block for block in blocks if block) + "\n"

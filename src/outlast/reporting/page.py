@@ -1,0 +1,243 @@
+"""The report's files: the page, the Markdown, the numbers and the figures."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from outlast import __version__
+from outlast.reporting import tables
+from outlast.reporting.claims import Verdict, headline, judge
+from outlast.reporting.curves import loss_figure, probe_figure
+from outlast.reporting.digest import Digest, digest, parts_of, study_json
+from outlast.reporting.load import Study, read
+from outlast.reporting.markdown import study_markdown
+from outlast.reporting.plots import accuracy_figure
+from outlast.reporting.sheet import NARROW, WIDE, Form, grouped
+from outlast.reporting.strips import strip_figure
+from outlast.reporting.style import inline, png, svg
+from outlast.runs import write_bytes, write_text
+
+Draw = Callable[[Form], Figure | None]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure: its file name, what it shows, and its two inline forms."""
+
+    name: str
+    title: str
+    caption: str
+    wide: Markup
+    narrow: Markup
+
+
+@dataclass(frozen=True)
+class Section:
+    """One study as the page shows it."""
+
+    study: Study
+    digests: list[Digest]
+    verdicts: list[Verdict]
+    headline: str
+    facts: list[tuple[str, str]]
+    sequences: str
+    pictures: dict[str, Picture]
+    tables: dict[str, tables.Table]
+    reasons: list[str]
+    colours: dict[str, int]
+
+
+def report(folders: Sequence[str | Path], out: str | Path) -> Path:
+    """Write the report on run and study folders into ``out``; the path of its ``index.html``.
+
+    Beside the page: ``report.md`` and ``results.json`` with the same numbers, and ``figures/``.
+    The same folders always give the same files.
+    """
+    studies = read([Path(folder) for folder in folders])
+    out = Path(out)
+    sections = [_section(study, out, _prefix(studies, i)) for i, study in enumerate(studies)]
+    numbers = {
+        "format": 1,
+        "outlast": __version__,
+        "studies": [
+            {**study_json(s.study, s.digests), "claims": [v.as_json() for v in s.verdicts]}
+            for s in sections
+        ],
+    }
+    text = json.dumps(_finite(numbers), indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(out / "results.json", text + "\n")
+    write_text(out / "report.md", "\n".join(_markdown(s) for s in sections))
+    (out / "figures").mkdir(exist_ok=True)  # the page has a link to it
+    write_text(out / "index.html", _page(sections))
+    return out / "index.html"
+
+
+def _prefix(studies: Sequence[Study], index: int) -> str:
+    """What the figures' names of one study begin with, where there are several."""
+    if len(studies) == 1:
+        return ""
+    return (
+        f"{index + 1}-" + re.sub(r"[^a-z0-9]+", "-", studies[index].name.lower()).strip("-") + "-"
+    )
+
+
+def _section(study: Study, out: Path, prefix: str) -> Section:
+    digests = [digest(arm) for arm in study.arms]
+    verdicts = judge(study.claims, digests)
+    counts = sorted({d.run.sequences for d in digests if d.run and d.run.sequences})
+    return Section(
+        study,
+        digests,
+        verdicts,
+        headline(digests, verdicts),
+        _facts(study, digests),
+        " or ".join(f"{count:,}" for count in counts),
+        _pictures(digests, out, prefix),
+        _tables(digests, verdicts),
+        tables.reasons(digests),
+        {a.digest.arm.label: a.index for group in grouped(digests) for a in group.arms},
+    )
+
+
+def _tables(digests: list[Digest], verdicts: list[Verdict]) -> dict[str, tables.Table]:
+    built = {"setup": tables.setup_table(digests)}
+    if verdicts:
+        built["claims"] = tables.claims_table(verdicts)
+    if any(d.ladders for d in digests):
+        built["results"] = tables.results_table(digests)
+        built["seeds"] = tables.seeds_table(digests)
+        if parts_of(digests):
+            built["parts"] = tables.parts_table(digests, parts_of(digests))
+    return built
+
+
+def _pictures(digests: list[Digest], out: Path, prefix: str) -> dict[str, Picture]:
+    parts = parts_of(digests)
+    plans: list[tuple[str, str, str, Draw]] = [
+        (
+            "accuracy",
+            "Accuracy by length",
+            "Share of test sequences with every answer right, by test length. Thick: mean over "
+            "seeds. Band: 95 % interval of the mean. Thin: each seed. Striped: arms that lie on "
+            "each other.",
+            lambda form: accuracy_figure(digests, ["joint"], form),
+        ),
+        (
+            "seeds",
+            "Seed by seed",
+            "The same share at some lengths. Each dot is a seed, the stroke their mean; at the "
+            "right, how many seeds reach 90 %.",
+            lambda form: strip_figure(digests, form),
+        ),
+        (
+            "parts",
+            "Part by part",
+            "Share of test sequences with every answer of one part right.",
+            lambda form: accuracy_figure(digests, parts, form) if parts else None,
+        ),
+        (
+            "loss",
+            "Loss while training",
+            "Smoothed training loss of each part, logarithmic. Thick: mean over seeds. Thin: each "
+            "seed. Ticks at the foot: where a seed switched to phase 2, dotted if phase 1 had not "
+            "converged.",
+            lambda form: loss_figure(digests, form),
+        ),
+        (
+            "probes",
+            "Probes while training",
+            "Quick tests during training: share of sequences with every answer right, at multiples "
+            "of the training length.",
+            lambda form: probe_figure(digests, form),
+        ),
+    ]
+    drawn = {plan[0]: _picture(*plan, out, prefix) for plan in plans}
+    return {name: picture for name, picture in drawn.items() if picture}
+
+
+def _picture(
+    name: str, title: str, caption: str, draw: Draw, out: Path, prefix: str
+) -> Picture | None:
+    """Draw a figure for the page and for a phone; keep the former as files, too."""
+    wide, narrow = draw(WIDE), draw(NARROW)
+    if wide is None or narrow is None:
+        return None
+    name = prefix + name
+    source = svg(wide)
+    write_text(out / "figures" / f"{name}.svg", source)
+    write_bytes(out / "figures" / f"{name}.png", png(wide))
+    small = Markup(inline(svg(narrow), f"{name}-s"))  # ours: text is outlines
+    return Picture(name, title, caption, Markup(inline(source, name)), small)
+
+
+def _facts(study: Study, digests: list[Digest]) -> list[tuple[str, str]]:
+    """The lines under the title: command, task, date, device, versions."""
+    abouts = [d.run.about for d in digests if d.run]
+    tasks = dict.fromkeys(d.run.task for d in digests if d.run and d.run.task)
+    created = sorted(str(about["created"]) for about in abouts if about.get("created"))
+    versions = dict.fromkeys(
+        f"{name} {version}"
+        for about in abouts
+        for name, version in [("outlast", about.get("outlast")), *_pairs(about.get("versions"))]
+        if version
+    )
+    facts = [
+        ("command", study.command or ""),
+        ("task", "; ".join(tasks)),
+        ("scale", study.scale or ""),
+        ("date", _moment(created[-1]) if created else ""),
+        ("device", ", ".join(dict.fromkeys(str(a["device"]) for a in abouts if a.get("device")))),
+        ("versions", ", ".join(versions)),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _moment(created: str) -> str:
+    """2026-11-15T08:00:00+00:00 as a reader wants it."""
+    zone = " UTC" if created.endswith(("+00:00", "Z")) else ""
+    return created[:16].replace("T", " ") + zone
+
+
+def _pairs(value: object) -> list[tuple[str, object]]:
+    return list(value.items()) if isinstance(value, dict) else []
+
+
+def _markdown(section: Section) -> str:
+    figures = {picture.name: picture.title for picture in section.pictures.values()}
+    return study_markdown(
+        section.study, section.headline, section.facts, figures, section.tables, section.reasons
+    )
+
+
+def _page(sections: list[Section]) -> str:
+    environment = Environment(
+        loader=PackageLoader("outlast", "reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    title = sections[0].study.title if len(sections) == 1 else "Outlast report"
+    template = environment.get_template("page.html")
+    return template.render(sections=sections, title=title, version=__version__)
+
+
+def _finite(value: Any) -> Any:
+    """The same structure with null for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,103 @@
+"""Numbers as a reader sees them: percentages, intervals, multiples, seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from outlast.evaluation.statistics import Summary
+from outlast.reporting.digest import Ladder, Phase
+
+NONE = "–"
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """0.994 as ``99.4``. Only exactly all reads ``100`` and only exactly none reads ``0``."""
+    if value == 1:
+        return "100"
+    if value == 0:
+        return "0"
+    step = 10.0**-digits
+    return f"{min(max(100 * value, step), 100 - step):.{digits}f}"
+
+
+def points(value: float, digits: int = 1) -> str:
+    """A difference of accuracies, in percentage points."""
+    return f"{100 * value:.{digits}f}".replace("-", "−")
+
+
+def interval(summary: Summary) -> str:
+    """``[98.1, 100]``, or nothing for a single seed."""
+    if summary.low is None or summary.high is None:
+        return ""
+    return f"[{percent(summary.low)}, {percent(summary.high)}]"
+
+
+def successes(summary: Summary) -> str:
+    """How many seeds reached the level: ``3/4``."""
+    return f"{round(summary.success * summary.n)}/{summary.n}"
+
+
+def times(multiple: float) -> str:
+    """A multiple of the training length: ``3×``."""
+    return f"{multiple:g}×"
+
+
+def listed(items: Iterable[object]) -> str:
+    """``0, 2, 5``."""
+    return ", ".join(str(item) for item in items)
+
+
+def numbered(seeds: Sequence[int]) -> str:
+    """Seeds in few characters: ``0–3, 7``."""
+    runs: list[list[int]] = []
+    for seed in sorted(set(seeds)):
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    shown = (f"{run[0]}–{run[-1]}" if len(run) > 2 else listed(run) for run in runs)
+    return ", ".join(shown) or NONE
+
+
+def effective(ladder: Ladder, level: float) -> str:
+    """Up to where accuracy holds; ``≥`` where it still held at the longest length there is."""
+    rung = ladder.effective(level)
+    if rung is None:
+        return "none" if any(mean is not None for mean in ladder.means()) else NONE
+    return f"≥ {times(rung.multiple)}" if rung is ladder.rungs[-1] else times(rung.multiple)
+
+
+def fall(ladder: Ladder) -> tuple[str, str]:
+    """The largest fall, and between which lengths."""
+    found = ladder.cliff()
+    if found is None:
+        return ("none", "") if any(mean is not None for mean in ladder.means()) else (NONE, "")
+    size, before, after = found
+    return f"−{points(size)}", f"{times(before.multiple)} → {times(after.multiple)}"
+
+
+def phase(outcome: Phase | None) -> tuple[str, str]:
+    """How phase 1 ended: how many seeds converged, and which did not."""
+    if outcome is None:
+        return NONE, ""
+    others = (outcome.failed, outcome.waiting, outcome.parked)
+    total = len(outcome.converged) + sum(map(len, others))
+    notes = []
+    if outcome.failed:
+        notes.append(f"not: {_seeds(outcome.failed)}")
+    if outcome.waiting:
+        notes.append(f"no switch yet: {_seeds(outcome.waiting)}")
+    if outcome.parked:
+        notes.append(f"parked: {_seeds(outcome.parked)}")
+    if outcome.restarts:
+        notes.append(f"{outcome.restarts} restart{'s' * (outcome.restarts != 1)}")
+    return f"{len(outcome.converged)} of {total}", "; ".join(notes)
+
+
+def _seeds(numbers: Sequence[int]) -> str:
+    return f"seed{'s' * (len(numbers) != 1)} {listed(numbers)}"
+
+
+def short(text: str, limit: int) -> str:
+    """Cut to ``limit`` characters, the cut shown."""
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"

@@ -1,0 +1,231 @@
+"""What the figures show: whose lines, in which colours, and which names under them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from report_folders import MULTIPLES, write_run, write_study
+
+from outlast.reporting.curves import loss_figure
+from outlast.reporting.digest import Digest, digest
+from outlast.reporting.load import read
+from outlast.reporting.plots import accuracy_figure
+from outlast.reporting.sheet import MOST, NARROW, WIDE, Form, grouped
+from outlast.reporting.style import MARKERS, PALETTE, _saved, svg
+
+THREE = (None, "sparse", "dense")
+
+
+def study(
+    folder: Path, groups: dict[str, int], variants: Sequence[str | None] = (None,), until: int = 0
+) -> list[Digest]:
+    """Arms 0, 1, 2, ... in each group, no two of them alike; the first group has the variants."""
+    arms = [(f"{group}-{i}", f"arm {i}", group) for group, n in groups.items() for i in range(n)]
+    for salt, (name, label, group) in enumerate(arms):
+        tested = variants if group == next(iter(groups)) else (None,)
+        write_run(
+            folder / name, label, seeds=(0,), reach=1 + salt / 4, variants=tested, until=until,
+            salt=salt, task=group,
+        )  # fmt: skip
+    return [digest(arm) for arm in read([write_study(folder, arms, [])])[0].arms]
+
+
+def same(folder: Path, accuracies: Sequence[Sequence[float]]) -> Figure:
+    """One panel: an arm for each row of accuracies at 1, 2 and 4 times the length."""
+    arms = [(f"a{i}", f"arm {i}", "") for i in range(len(accuracies))]
+    for (name, label, _), values in zip(arms, accuracies, strict=True):
+        run = write_run(folder / name, label, seeds=(0,), until=0)
+        rows = [
+            {"seed": 0, "variant": None, "length": 10 * m, "multiple": m, "exact": {"joint": value}}
+            for m, value in zip((1, 2, 4), values, strict=True)
+        ]
+        (run / "results.json").write_text(json.dumps({"format": 1, "rows": rows}))
+    found = [digest(arm) for arm in read([write_study(folder, arms, [])])[0].arms]
+    return figure_of(found)
+
+
+def figure_of(digests: list[Digest], form: Form = WIDE) -> Figure:
+    figure = accuracy_figure(digests, ["joint"], form)
+    assert figure is not None
+    return figure
+
+
+def names(figure: Figure) -> list[list[str]]:
+    return [[text.get_text() for text in legend.get_texts()] for legend in figure.legends]
+
+
+def drawn(ax: Axes, index: int) -> list[list[float]]:
+    """The lines of one colour, as their heights."""
+    return [list(line.get_ydata()) for line in ax.lines if line.get_color() == PALETTE[index]]
+
+
+def title(ax: Axes) -> str:
+    return ax.get_title(loc="left")
+
+
+def test_the_first_arm_is_in_every_panel_of_its_group_in_its_colour(tmp_path: Path) -> None:
+    arms = study(tmp_path, {"g": 16}, THREE)
+    figure = figure_of(arms)
+    assert [title(ax) for ax in figure.axes] == [
+        f"g ({part}/3) · {variant}"
+        for part in (1, 2, 3)
+        for variant in ("plain", "sparse", "dense")
+    ]
+    for column, variant in enumerate(THREE):
+        ladder = arms[0].ladder(variant)
+        assert ladder is not None
+        for ax in figure.axes[column::3]:
+            lines = [line for line in ax.lines if line.get_color() == PALETTE[0]]
+            found = {point for line in lines for point in zip(*line.get_data(), strict=True)}
+            assert found == set(zip(MULTIPLES, ladder.means(), strict=True))
+
+
+def test_a_panel_has_ticks_where_its_arms_were_tested(tmp_path: Path) -> None:
+    """Though all panels have one scale."""
+    far, near, cut = (1, 2, 4, 10), (1, 2, 4), 3  # the last model takes no more than 3 x
+    write_run(tmp_path / "a", seeds=(0,), multiples=far, until=0, task="far")
+    write_run(tmp_path / "b", seeds=(0,), multiples=near, until=0, task="near")
+    write_run(tmp_path / "c", seeds=(0,), multiples=far, until=0, task="cut", ceiling=cut)
+    arms = [("a", "a", "far"), ("b", "b", "near"), ("c", "c", "cut")]
+    found = [digest(arm) for arm in read([write_study(tmp_path, arms, [])])[0].arms]
+    axes = figure_of(found).axes
+    ticks = {title(ax): [float(tick) for tick in sorted(ax.get_xticks())] for ax in axes}
+    assert ticks == {"far": [1, 2, 4, 10], "near": [1, 2, 4], "cut": [1, 2]}
+    assert len({ax.get_xlim() for ax in axes}) == 1
+
+
+def test_every_other_arm_is_in_one_panel(tmp_path: Path) -> None:
+    groups = grouped(study(tmp_path, {"g": 16, "h": 9, "few": 7, "one": 1}))
+    assert [group.title for group in groups] == [
+        "g (1/3)", "g (2/3)", "g (3/3)", "h (1/2)", "h (2/2)", "few", "one",
+    ]  # fmt: skip
+    for name, count in {"g": 16, "h": 9, "few": 7, "one": 1}.items():
+        parts = [group.arms for group in groups if group.title.split()[0] == name]
+        assert all([arm.index for arm in part] == list(range(len(part))) for part in parts)
+        assert all(part[0].label == "arm 0" and len(part) <= MOST for part in parts)
+        others = [arm.label for part in parts for arm in part[1:]]
+        assert others == [f"arm {i}" for i in range(1, count)]
+    colours = {(arm.label, arm.index) for group in groups[:5] for arm in group.arms}
+    assert len(colours) == 16  # an arm that comes in both groups has one colour
+
+
+@pytest.mark.parametrize("form", [WIDE, NARROW])
+def test_panels_of_the_same_arms_have_one_key(tmp_path: Path, form: Form) -> None:
+    figure = figure_of(study(tmp_path, {"g": 16}, THREE), form)
+    keys = [found for found in names(figure) if "arm 0" in found]
+    assert len(figure.axes) == 9
+    assert all(ax.get_legend() is None for ax in figure.axes)
+    assert [sorted(key, key=lambda label: int(label.split()[1])) for key in keys] == [
+        ["arm 0", *(f"arm {i}" for i in range(start, start + 5))] for start in (1, 6, 11)
+    ]
+    assert ["trained lengths", "chance at 1×"] in names(figure)
+    first = [
+        key.legend_handles[0] for key in figure.legends if key.get_texts()[0].get_text() == "arm 0"
+    ]
+    looks = [(h.get_color(), h.get_marker()) for h in first if isinstance(h, Line2D)]
+    assert looks == [(PALETTE[0], MARKERS[0])] * 3
+
+
+@pytest.mark.parametrize("form", [WIDE, NARROW])
+def test_keys_stand_under_their_panels_and_cover_none(tmp_path: Path, form: Form) -> None:
+    figure = figure_of(study(tmp_path, {"g": 16, "h": 9}, THREE), form)
+    figure.draw_without_rendering()
+    boxes = {title(ax): ax.get_window_extent() for ax in figure.axes}
+    keys = [
+        key.get_window_extent()
+        for key, found in zip(figure.legends, names(figure), strict=True)
+        if "arm 0" in found
+    ]
+    last = ["g (1/3) · dense", "g (2/3) · dense", "g (3/3) · dense", "h (1/2) · plain"]
+    for name, key in zip([*last, "h (2/2) · plain"], keys, strict=True):
+        assert key.y1 < boxes[name].y0
+        assert all(box.y0 >= boxes[name].y0 or box.y1 < key.y0 for box in boxes.values())
+        assert figure.bbox.x0 <= key.x0 < key.x1 <= figure.bbox.x1
+        assert key.y0 >= figure.bbox.y0
+    if form is WIDE:  # panels with a key each stand side by side
+        assert boxes["h (1/2) · plain"].y0 == pytest.approx(boxes["h (2/2) · plain"].y0)
+
+
+def test_long_names_end_within_the_sheet(tmp_path: Path) -> None:
+    arms = [
+        (f"a{i}", f"{i} parallel hybrid of DeltaNet with alibi, recall loss", "") for i in range(16)
+    ]
+    for name, label, _ in arms:
+        write_run(tmp_path / name, label, seeds=(0,), until=0)
+    study = read([write_study(tmp_path, arms, [])])[0]
+    figure = figure_of([digest(arm) for arm in study.arms])
+    figure.draw_without_rendering()
+    assert len(figure.legends) == 4
+    for key in figure.legends:
+        assert key.get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_the_loss_has_the_first_arm_in_every_panel_too(tmp_path: Path) -> None:
+    figure = loss_figure(study(tmp_path, {"g": 16}, until=200), WIDE)
+    assert figure is not None
+    assert len(figure.axes) == 9
+    for column in range(3):
+        lines = [drawn(ax, 0) for ax in figure.axes[column::3]]
+        assert lines[0] == lines[1] == lines[2] != []
+    assert sum("arm 0" in found for found in names(figure)) == 3
+
+
+def test_few_arms_have_one_key_at_the_top_or_names_at_their_lines(tmp_path: Path) -> None:
+    several = figure_of(study(tmp_path / "three", {"g": 3}, THREE))
+    assert [sorted(found) for found in names(several)] == [
+        ["arm 0", "arm 1", "arm 2", "chance at 1×", "trained lengths"]
+    ]
+    single = figure_of(study(tmp_path / "one", {"g": 3}))
+    assert names(single) == []
+    assert {"arm 0", "arm 1", "arm 2"} <= {text.get_text() for text in single.axes[0].texts}
+
+
+def test_arms_on_each_other_take_turns_and_stay_where_they_are(tmp_path: Path) -> None:
+    figure = same(tmp_path, [[1, 1, 1], [1, 1, 0.5], [1, 1, 1], [0.9, 0.5, 0.2]])
+    (ax,) = figure.axes
+    for index, pieces in enumerate([[[1, 1], [1, 1]], [[1, 1], [1, 0.5]], [[1, 1], [1, 1]]]):
+        dashed = [line for line in ax.lines if line.get_color() == PALETTE[index]]
+        lines = [list(line.get_ydata()) for line in dashed if line.get_linestyle() != "None"]
+        assert lines[:2] == pieces  # all three up to 2 x, then the first and the third
+        assert [line.is_dashed() for line in dashed[:2]] == [True, index != 1]
+    alone = [line for line in ax.lines if line.get_color() == PALETTE[3]]
+    assert [list(line.get_ydata()) for line in alone[:2]] == [[0.9, 0.5, 0.2]] * 2
+    assert not alone[0].is_dashed()
+    assert alone[1].get_marker() == MARKERS[3]
+    found = re.findall(
+        r"stroke-dasharray: ([\d.]+),([\d.]+); stroke-dashoffset: ([\d.]+)", svg(figure)
+    )
+    turns = [tuple(round(float(number), 3) for number in dash) for dash in found]
+    assert {(4, 8, 0), (4, 8, 8), (4, 8, 4), (4, 4, 0), (4, 4, 4)} <= set(turns)
+
+
+def test_a_long_line_is_the_same_line_in_steps() -> None:
+    figure = Figure(figsize=(4, 3))
+    values = [math.sin(n * n) for n in range(400)]
+    values[200] = math.nan  # the line breaks there, and goes on
+    figure.add_subplot().plot(values, color="#123456")
+
+    def points(text: str) -> list[complex]:
+        found = re.search(r'<path d="([^"]*)"[^>]*#123456', text)
+        assert found
+        here, passed = 0j, []
+        for command, numbers in re.findall(r"([MLl])([^MLl]*)", found[1]):
+            each = [float(n) for n in re.findall(r"-?(?:\d+\.?\d*|\.\d+)", numbers)]
+            for place in map(complex, each[::2], each[1::2]):
+                here = here + place if command == "l" else place
+                passed.append(here)
+        return passed
+
+    whole = _saved(figure, "svg", {}).decode()
+    ours, wanted = points(svg(figure)), points(whole)
+    assert len(ours) == len(wanted) > 300
+    assert max(abs(a - b) for a, b in zip(ours, wanted, strict=True)) < 0.08  # rounded either way
+    assert len(svg(figure)) < 0.75 * len(whole)

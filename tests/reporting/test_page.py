@@ -1,0 +1,219 @@
+"""The files of a report."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib
+import pytest
+from report_folders import claim, write_many, write_run, write_study
+
+from outlast.errors import RunFolderError
+from outlast.reporting.page import report
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Checker(HTMLParser):
+    """Collects ids and outside references; checks that tags close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in {"src", "href", "xlink:href"}:
+                self.links.append(value or "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def check(page: Path) -> str:
+    text = page.read_text()
+    checker = Checker()
+    checker.feed(text)
+    assert not checker.open
+    assert len(checker.ids) == len(set(checker.ids))
+    for link in checker.links:
+        assert link.lstrip("#") in checker.ids if link[0] == "#" else (page.parent / link).exists()
+    assert "<script" not in text
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", text)
+    return text
+
+
+def test_the_demo_page(demo: Path) -> None:
+    text = check(demo / "index.html")
+    for words in ("Delayed attention training", "does not hold", "not measured", "not: seed 3"):
+        assert words in text
+    assert "outlast reproduce dat --scale demo" in text
+    names = {"accuracy", "seeds", "parts", "loss", "probes"}
+    assert {p.name for p in (demo / "figures").iterdir()} == {
+        f"{name}.{kind}" for name in names for kind in ("png", "svg")
+    }
+
+
+def test_the_demo_markdown(demo: Path) -> None:
+    text = (demo / "report.md").read_text()
+    for link in re.findall(r"\]\(([^)]*)\)", text):
+        assert (demo / link).is_file()
+    tables = [block for block in text.split("\n\n") if block.startswith("|")]
+    assert len(tables) == 5
+    for table in tables:
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in table.strip().splitlines()}
+        assert len(widths) == 1
+
+
+def test_the_demo_numbers(demo: Path) -> None:
+    study = json.loads((demo / "results.json").read_text())["studies"][0]
+    assert [c["verdict"] for c in study["claims"]][-2:] == ["does not hold", "not measured"]
+    arm = study["arms"][0]
+    joint = arm["results"][0]["lengths"][2]["exact"]["joint"]
+    values = list(joint["seeds"].values())
+    assert joint["mean"] == pytest.approx(math.fsum(values) / 4)
+    assert joint["low"] <= joint["mean"] <= joint["high"]
+    assert joint["interquartile_mean"] == pytest.approx(sum(sorted(values)[1:3]) / 2)
+    assert arm["results"][0]["cliff"]["from"] == {"length": 10, "multiple": 1}
+    assert study["arms"][1]["results"][0]["effective_length"]["0.9"]["of_mean"]["multiple"] == 10
+    assert study["arms"][2]["phase1"]["failed"] == [3]
+
+
+def test_the_page_says_beside_the_means_what_to_know_of_an_arm(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", label="an arm", seeds=(0, 1), until=500)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 500, "seed": 1, "event": "parked", "since": 450}) + "\n")
+    page = report([run], tmp_path / "out")
+    note = "(1 of 2 seeds parked, step 500 of 2,500)"
+    assert f"an arm <small>{note}</small></th>" in page.read_text()
+    assert f"| an arm {note} |" in (page.parent / "report.md").read_text()
+
+
+def test_the_same_folders_give_the_same_files_and_leave_matplotlib_alone(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", seeds=(0, 1), until=500)
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):
+        before = dict(matplotlib.rcParams)
+        first = report([run], tmp_path / "one").parent
+        assert dict(matplotlib.rcParams) == before
+    second = report([run], tmp_path / "two").parent
+    files = sorted(p.relative_to(first) for p in first.rglob("*") if p.is_file())
+    assert len(files) == 13
+    for file in files:
+        assert (first / file).read_bytes() == (second / file).read_bytes(), file
+
+
+def test_forty_arms(tmp_path: Path) -> None:
+    study = write_many(tmp_path / "study", seeds=(0,), until=0)
+    text = check(report([study], tmp_path / "out"))
+    assert "<details>" in text
+
+
+def test_a_single_seed_has_no_interval(tmp_path: Path) -> None:
+    page = report([write_run(tmp_path / "run", seeds=(7,), until=0)], tmp_path / "out")
+    assert "(1 seed)" in check(page)
+    numbers = json.loads((page.parent / "results.json").read_text())
+    joint = numbers["studies"][0]["arms"][0]["results"][0]["lengths"][0]["exact"]["joint"]
+    assert (joint["n"], joint["low"], joint["high"]) == (1, None, None)
+
+
+def test_variants_and_lengths_that_cannot_be_tested(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path / "run", variants=(None, "sparse"), ceiling=2, multiples=(1, 4), until=0
+    )
+    page = report([run], tmp_path / "out")
+    text = check(page)
+    assert "n/a" in text
+    assert "learned table ends at 20" in text
+    assert "sparse" in text
+    numbers = json.loads((page.parent / "results.json").read_text())
+    results = numbers["studies"][0]["arms"][0]["results"]
+    assert [ladder["variant"] for ladder in results] == [None, "sparse"]
+    assert results[0]["lengths"][1]["exact"] == {}
+
+
+def test_only_variants_and_nothing_testable(tmp_path: Path) -> None:
+    a = write_run(tmp_path / "a", variants=("dense",), multiples=(1,), until=0)
+    b = write_run(tmp_path / "b", label="none", ceiling=0, until=0)
+    check(report([a], tmp_path / "1"))
+    assert "n/a" in check(report([b], tmp_path / "2"))
+
+
+def test_unfinished_runs_and_missing_arms_are_shown_as_such(tmp_path: Path) -> None:
+    write_run(tmp_path / "study" / "a", evaluated=False, until=700)
+    arms = [("a", "A", "g"), ("b", "B", "g")]
+    study = write_study(tmp_path / "study", arms, [claim("It holds", "b", low=0.9)])
+    text = check(report([study], tmp_path / "out"))
+    assert "Nothing has been evaluated yet." in text
+    assert "unfinished: step 700 of 2,500" in text
+    assert "not run yet" in text
+
+
+def test_text_from_files_is_only_text(tmp_path: Path) -> None:
+    nasty = '<script>alert("1")</script> $x_{1$ & --> _a | `b`'
+    run = write_run(tmp_path / "run", label=nasty, seeds=(0, 1))
+    other = write_run(tmp_path / "other", label="_hidden", seeds=(0, 1), methods=("<b>",))
+    page = report([run, other], tmp_path / "out")
+    text = check(page)
+    assert "&lt;script&gt;alert" in text
+    assert "<b>" not in text
+    assert "<script" not in (page.parent / "report.md").read_text()
+
+
+def test_where_nothing_can_be_written_is_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", until=0)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RunFolderError, match=r"cannot write .*file.*: Not a directory"):
+        report([run], tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_page_that_cannot_be_replaced_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "run", until=0)
+    page = report([run], tmp_path / "out")
+    before = page.read_bytes()
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(RunFolderError, match=r"cannot write .*: No space left on device"):
+        report([run], tmp_path / "out")
+    assert page.read_bytes() == before
+    assert not list((tmp_path / "out").rglob(".*")), "something half written is left"
+
+
+def test_damage_writes_nothing(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    (run / "results.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"results\.json, line 1"):
+        report([run], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, outlast.reporting\n"
+        "heavy = {'matplotlib', 'jinja2', 'torch', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

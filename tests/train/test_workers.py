@@ -1,0 +1,577 @@
+"""Seeds stepped by several processes: each is what it is in one, whatever becomes of a process.
+
+Most tests share two processes that are started once, as starting them is what takes time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import outlast.train.run_state as trainer_module
+import outlast.train.trainer as fleet_module
+import outlast.train.waves as memory
+import outlast.train.workers as crew_module
+from outlast.cli import MISTAKE, main
+from outlast.errors import SpecError, TrainingError
+from outlast.machine import cores
+from outlast.registry import tasks
+from outlast.runs import RUN, read_metrics
+from outlast.tasks.parity import Parity
+from outlast.train.checkpoint import load_state
+from outlast.train.session import begin, go_on, go_on_together
+from outlast.train.settings import RunSpec
+from outlast.train.waves import at_once, even
+from outlast.train.worker import sendable
+from outlast.train.workers import LONG, LONG_BLOCK, Worker, WorkerPool, usable_threads, wanted
+from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, tiny
+
+SEEDS = (3, 0, 7, 1, 2)
+RETRY = "dat(switch=below(0.000001), latest=6, otherwise=retry)"
+DROPOUT = "lstm > attention(rope, heads=2) > mlp @ 16, dropout=0.2"
+
+
+def spec(*methods: str, **changed: Any) -> RunSpec:
+    usual = {"seeds": SEEDS, "block": 3, "probe": 0, "checkpoint": 3, "processes": 2}
+    return tiny(*methods, **(usual | changed))
+
+
+@pytest.fixture(scope="module")
+def hands() -> Iterator[list[Worker]]:
+    """The processes that the tests of this file share."""
+    started = [Worker() for _ in range(2)]
+    yield started
+    for hand in started:
+        hand.close()
+
+
+@pytest.fixture
+def shared(hands: list[Worker], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fleets are given the shared processes."""
+
+    class Shared(WorkerPool):
+        def __init__(self, runs: Sequence[RunSpec], count: int, threads: int) -> None:
+            self.hands = hands[:count]
+            self.order(runs, threads)
+
+        def close(self) -> None:
+            self.hands = []
+
+    monkeypatch.setattr(fleet_module, "WorkerPool", Shared)
+
+
+def in_processes(*runs: RunSpec) -> InMemory:
+    """Runs whose rows two processes will step."""
+    found = InMemory(*runs)
+    assert "in 2 processes" in found.fleet.fit()
+    return found
+
+
+def in_waves(*runs: RunSpec) -> InMemory:
+    """The same in this process, cut as for two."""
+    found = InMemory(*runs)
+    found.fleet.set_waves(even(len(found.fleet.rows), len(found.fleet.rows), 2))
+    return found
+
+
+def assert_same_tables(one: InMemory, other: InMemory) -> None:
+    for mine, theirs in zip(one.fleet.rows.copy(), other.fleet.rows.copy(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+# ---- the same as in one process ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        spec(RETRY, "ema(0.9)"),
+        spec("dat(switch=below(0.82))"),  # each seed at a time of its own
+        spec("dat(mode=ramp, switch=6, ramp=9)", precision="bf16"),
+        spec("curriculum(from=2, by=loss, level=0.85)", by_length=True),
+        spec("random_positions(range=64)", model=DROPOUT),
+        spec(model="gru > attention(tra, heads=2) > glu @ 16", together=3, clip=0.05),
+    ],
+    ids=lambda run: " + ".join(run.methods) or run.model,
+)
+def test_seeds_in_two_processes_are_those_of_one(run: RunSpec, shared: None) -> None:
+    apart, whole = in_processes(run).steps(18), InMemory(run).steps(18)
+    loose = {"atol": 1e-2} if run.settings.precision == "bf16" else {}
+    for seed in SEEDS:
+        assert_seed_is(apart, whole, seed, **loose)
+    if not run.settings.together:  # what a process does is what a wave does here, to the last bit
+        assert_same_tables(apart, in_waves(run).steps(18))
+    assert not torch.equal(apart.fleet.rows.stack.table, InMemory(run).fleet.rows.stack.table)
+
+
+def test_runs_of_other_numbers_go_together(shared: None) -> None:
+    runs = [
+        spec(lr=1e-3, seeds=(0, 1)),
+        spec("ema(0.9)", lr=4e-3, weight_decay=0.5, clip=0.05, seeds=(1, 4, 2)),
+        spec(RETRY, steps=14, seeds=(0,)),
+    ]
+    apart = in_processes(*runs).steps(18)
+    for index, run in enumerate(runs):
+        alone = InMemory(run).steps(18)
+        for seed in run.seeds:
+            assert_seed_is(apart, alone, seed, index)
+
+
+def test_seeds_that_rest_stay_as_they_are_and_are_left_out(shared: None) -> None:
+    """Of six the first, the third and the fifth are parked in their first block."""
+    run = spec("ema(0.9)", seeds=(*SEEDS, 4))
+    apart, whole = in_processes(run), InMemory(run)
+    for each in (apart, whole):
+        each.trainer.stack.table.data[[0, 2, 4]] *= 1e30
+    before = [table[[0, 2, 4]].clone() for table in apart.fleet.rows.tables()]
+    apart.steps(18), whole.steps(18)
+    assert apart.trainer.parked == [0, None] * 3
+    assert apart.fleet.chosen == (1, 3, 5)
+    assert apart.fleet.waves == [slice(0, 2), slice(2, 3)]
+    for table, own in zip(apart.fleet.rows.tables(), before, strict=True):
+        assert torch.equal(table[[0, 2, 4]], own)
+    for seed in (0, 1, 4):
+        assert_seed_is(apart, whole, seed)
+
+
+# ---- stopped and gone on -----------------------------------------------------------------------
+
+FULL = spec(RETRY, "ema(0.9)", steps=24, probe=6, checkpoint=6, seeds=(0, 1, 2))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, hands: list[Worker]) -> Path:
+    """The run that nobody stopped, in two processes of its own."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    begin(FULL, folder, CPU)
+    said: list[str] = []
+    assert go_on_together([folder], CPU, say=said.append) == (True, [None])
+    assert said[0].startswith("3 seeds in 2 processes (about ")
+    assert "restart" in {line.get("event") for line in read_metrics(folder)}
+    return folder
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+def killed_after_saving(folder: Path, saves: int) -> None:
+    left, save = [saves], trainer_module.save_checkpoint
+
+    def last(*args: Any) -> None:
+        save(*args)
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer_module, "save_checkpoint", last)
+        with pytest.raises(Killed):
+            go_on(folder, CPU)
+
+
+def test_killed_and_resumed_is_the_run_that_was_not(
+    whole: Path, shared: None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    begin(FULL, folder, CPU)
+    for saves in (1, 2):
+        killed_after_saving(folder, saves)
+    assert go_on(folder, CPU)
+    assert_same_run(whole, folder)
+
+
+def assert_close_run(folder: Path, whole: Path) -> None:
+    """The same to rounding, and the same events at the same steps."""
+    (one, _), (other, _) = checkpoint(folder), checkpoint(whole)
+    for name, own in one.items():
+        pair = (torch.frombuffer(bytearray(t), dtype=torch.float32) for t in (own, other[name]))
+        torch.testing.assert_close(*pair, rtol=0, atol=5e-4, msg=name)
+    seen = [[(x["step"], x["seed"], *x) for x in read_metrics(f)] for f in (folder, whole)]
+    assert seen[0] == seen[1]
+
+
+def test_gone_on_in_one_process_it_is_the_same_to_rounding(
+    whole: Path, shared: None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    begin(FULL, folder, CPU)
+    killed_after_saving(folder, 2)
+    record = json.loads((folder / RUN).read_text())
+    record["settings"]["processes"] = 1
+    (folder / RUN).write_text(json.dumps(record))
+    assert go_on(folder, CPU)
+    assert_close_run(folder, whole)
+
+
+def test_how_it_is_stepped_may_be_told_anew(
+    whole: Path, shared: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on another machine. The record stays as it is, and the result is the same to rounding."""
+    folder = tmp_path / "run"
+    begin(replace(FULL, settings=replace(FULL.settings, processes=1)), folder, CPU)
+    killed_after_saving(folder, 2)
+    record = (folder / RUN).read_bytes()
+    command = ["resume", str(folder), "--device", "cpu", "--processes"]
+    assert main([*command, "-1", "--seeds", "0", "--out", str(tmp_path / "some")]) == MISTAKE
+    assert "processes=-1: expected a number >= 0" in capsys.readouterr().err
+    assert not (tmp_path / "some").exists()
+    assert main([*command, "2", "--together", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "3 seeds in 2 processes, 2 at once, in 3 waves of 1 at most (as told)" in text
+    assert (folder / RUN).read_bytes() == record
+    assert_close_run(folder, whole)
+
+
+# ---- signals -----------------------------------------------------------------------------------
+
+
+def children(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc to look for children")
+def test_asked_to_stop_it_saves_and_leaves_and_killed_it_leaves_nobody(tmp_path: Path) -> None:
+    """Whoever asks a whole job to end asks the other processes too."""
+    folder = tmp_path / "run"
+    begin(replace(FULL, settings=replace(FULL.settings, steps=100_000)), folder, CPU)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "outlast", "resume", str(folder), "--device", "cpu"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        before = len(read_metrics(folder))
+        wait_for(lambda process=process: len(children(process.pid)) == 2)
+        helpers = children(process.pid)
+        wait_for(lambda before=before: len(read_metrics(folder)) > before + 4)
+        for helper in helpers if number == signal.SIGTERM else ():
+            os.kill(helper, signal.SIGINT)
+            os.kill(helper, signal.SIGTERM)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        wait_for(lambda helpers=helpers: not any(map(is_there, helpers)))
+        assert "Traceback" not in err
+        if number == signal.SIGTERM:
+            assert process.returncode == 130, err
+            assert "3 seeds in 2 processes" in out
+            saved = json.loads(checkpoint(folder)[1])["step"]
+            assert max(line["step"] for line in read_metrics(folder)) == saved > 0
+
+
+def test_a_second_ctrl_c_leaves_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In the middle of a block: the others are ended, whatever they do."""
+    folder = tmp_path / "run"
+    begin(FULL, folder, CPU)
+    started: list[subprocess.Popen[bytes]] = []
+    answer = Worker.answer
+
+    def interrupted(self: Worker) -> Any:
+        started.append(self.process)
+        if len(started) > 2:  # both are ready
+            raise KeyboardInterrupt
+        return answer(self)
+
+    monkeypatch.setattr(Worker, "answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        go_on(folder, CPU)
+    assert all(process.returncode is not None for process in started)
+
+
+# ---- what goes wrong in a process --------------------------------------------------------------
+
+
+def work_of(run: InMemory) -> tuple[Any, ...]:
+    """What a crew is given for the next block."""
+    plan, data = run.trainer.next_block()
+    return run.fleet.rows, [(0, 1), (2, 3, 4)], data, plan
+
+
+def test_an_error_comes_home_as_it_is_and_leaves_no_answer_behind(shared: None) -> None:
+    run = in_processes(spec())
+    assert run.fleet.crew is not None
+    rows, waves, data, plan = work_of(run)
+    wrong = data.map(lambda page: page.clone())
+    wrong.inputs[0, 3] = 10**6
+    with pytest.raises(IndexError, match="index out of range") as caught:
+        run.fleet.crew.run(rows, waves, wrong, plan)
+    assert "embedding" in caught.value.__notes__[0]  # where it happened
+    assert_same_tables(run, InMemory(spec()))
+    assert_same_tables(in_processes(spec()).steps(6), in_waves(spec()).steps(6))
+
+
+class Stubborn(Exception):
+    """An error that does not travel."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def test_errors_travel_or_are_told() -> None:
+    for error in (torch.OutOfMemoryError("a byte short"), SpecError("x=1: expected 2")):
+        found = pickle.loads(pickle.dumps(sendable(error)))
+        assert type(found) is type(error)
+        assert str(found) == str(error)
+        assert str(error) in found.__notes__[0]
+    found = sendable(Stubborn("this", "that"))
+    assert type(found) is RuntimeError
+    assert str(found) == "Stubborn: this and that"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("a byte short"), RuntimeError("can't allocate memory: a byte short")],
+    ids=["a GPU's", "a CPU's"],
+)
+def test_memory_that_turns_out_short_halves_the_waves(
+    error: Exception, shared: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, whole = in_processes(spec()), InMemory(spec())
+    real = WorkerPool.run
+
+    def short(self: WorkerPool, home: Any, waves: Any, *args: Any) -> Any:
+        found = real(self, home, waves, *args)
+        if max(map(len, waves)) > 1:
+            raise error
+        return found
+
+    monkeypatch.setattr(WorkerPool, "run", short)
+    run.steps(6)
+    assert run.fleet.waves == [slice(row, row + 1) for row in range(5)]
+    whole.fleet.set_waves(even(5, 1))
+    assert_same_tables(run, whole.steps(6))
+
+
+@pytest.mark.parametrize("when", ["before", "amid"])
+def test_a_process_that_is_killed_is_an_error_that_says_so(when: str) -> None:
+    """And not a wait without end: before its work, or in the middle of it."""
+    run = InMemory(spec(batch=256, block=5, checkpoint=5))
+    crew = WorkerPool([run.trainer.run], 1, 1)
+    rows, _, data, plan = work_of(run)
+    delay = 0.0 if when == "before" else 0.3
+    killer = threading.Timer(delay, crew.hands[0].process.kill)
+    killer.start()
+    if when == "before":
+        killer.join()
+    before = run.fleet.rows.copy()
+    with pytest.raises(TrainingError, match=r"ended by SIGKILL, perhaps for want of memory"):
+        crew.run(rows, [list(range(5)) * 20], data, plan)  # seconds of work
+    crew.close()
+    for table, own in zip(run.fleet.rows.tables(), before, strict=True):
+        assert torch.equal(table, own)
+
+
+def test_where_a_process_dies_the_blocks_before_are_saved(
+    shared: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, run = tmp_path / "run", spec(steps=24, checkpoint=24)
+    begin(run, folder, CPU)
+    step, calls = fleet_module.WorkerPool.run, iter(range(3))
+
+    def dies(self: WorkerPool, *args: Any) -> list[torch.Tensor]:
+        if next(calls) == 2:
+            raise TrainingError("a process that stepped seeds was ended by SIGKILL")
+        return step(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fleet_module.WorkerPool, "run", dies)
+        with pytest.raises(TrainingError, match="SIGKILL"):
+            go_on(folder, CPU)
+    assert load_state(folder)["step"] == 6
+    whole = tmp_path / "whole"
+    begin(run, whole, CPU)
+    for one in (folder, whole):
+        go_on(one, CPU)
+    assert_same_run(folder, whole)
+
+
+def test_a_fleet_whose_processes_are_ended_says_so_and_may_start_others(shared: None) -> None:
+    run = in_processes(spec()).steps(10)
+    run.fleet.close()
+    with pytest.raises(TrainingError, match=r"processes .* are ended: fit\(\) starts others"):
+        run.steps(20)
+    assert "in 2 processes" in run.fleet.fit()
+    assert_same_tables(run.steps(20), in_waves(spec()).steps(20))
+
+
+def test_a_task_that_no_other_process_knows_is_trained_in_this_one(shared: None) -> None:
+    class Ours(Parity):
+        """A task of this file."""
+
+    tasks.register("ours")(Ours)
+    try:
+        run = InMemory(spec(task="ours(length=4)"))
+        words = run.fleet.fit()
+        assert words.startswith("5 seeds at once (")
+        assert "; not in processes, as they do not start: " in words
+        assert "ours" in words
+        assert run.fleet.crew is None
+        run.steps(6)
+    finally:
+        tasks._entries.pop("ours")
+
+
+# ---- how many ----------------------------------------------------------------------------------
+
+GPU = torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("changed", "threads", "device", "count"),
+    [
+        ({"steps": 6000}, 2, CPU, 2),
+        ({"steps": 6000}, 16, CPU, 5),
+        ({"steps": 6000}, 1, CPU, 1),  # such as in a study whose arms have a core each
+        ({"steps": 6000}, 16, GPU, 1),
+        ({"steps": 6000, "seeds": (0,)}, 16, CPU, 1),
+        ({"steps": LONG}, 2, CPU, 2),
+        ({"steps": LONG - 1}, 16, CPU, 1),  # over before the processes would have paid
+        ({"steps": 6000, "block": LONG_BLOCK - 1}, 16, CPU, 1),  # more on its way than at work
+        ({"steps": 6000, "block": LONG_BLOCK - 1, "processes": 2}, 16, CPU, 2),
+        ({"steps": 6000, "processes": 1}, 16, CPU, 1),
+        ({"steps": 100, "processes": 3}, 1, CPU, 3),
+        ({"steps": 100, "processes": 9}, 1, CPU, 5),
+        ({"steps": 6000, "processes": 3}, 16, GPU, 1),
+    ],
+    ids=str,
+)
+def test_how_many_processes(
+    changed: dict[str, Any], threads: int, device: torch.device, count: int
+) -> None:
+    told = {"processes": 0, "block": LONG_BLOCK} | changed
+    run = spec(**told, checkpoint=told["block"])
+    assert wanted([run], device, threads) == count
+
+
+def test_how_many_processes_for_runs_together() -> None:
+    told = {"processes": 0, "block": LONG_BLOCK, "checkpoint": LONG_BLOCK, "seeds": (0,)}
+    runs = [spec(**told, steps=n) for n in (10, 6000, 10)]
+    assert wanted(runs, CPU, 8) == 3
+    assert wanted([*runs, spec(processes=2)], CPU, 8) == 2
+
+
+def test_no_more_threads_than_a_container_lets_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the cores it is bound to and by its time on them, in both versions of control groups."""
+    system, container = tmp_path / "proc", tmp_path / "cgroup"
+
+    def write(path: str, text: str) -> int:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+        return cores(system, container)
+
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(12)), raising=False)
+    assert cores(system, container) == 12
+    assert write("proc/self/cgroup", "1:cpu,cpuacct:/box\n0::/job/step") == 12
+    assert write("cgroup/job/step/cpu.max", "max 100000") == 12
+    assert write("cgroup/job/cpu.max", "750000 100000") == 8
+    assert write("cgroup/job/step/cpu.max", "50000 100000") == 1
+    assert write("cgroup/job/step/cpu.max", "nonsense") == 8
+    assert write("cgroup/cpu/box/cpu.cfs_period_us", "100000") == 8
+    assert write("cgroup/cpu/box/cpu.cfs_quota_us", "-1") == 8
+    assert write("cgroup/cpu/box/cpu.cfs_quota_us", "300000") == 3
+    monkeypatch.delattr("os.sched_getaffinity")  # as on a Mac
+    assert cores(tmp_path, tmp_path) == 64
+
+    monkeypatch.setattr(crew_module, "cores", lambda: 3)
+    for threads, usable in ((1, 1), (16, 3)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert usable_threads() == usable
+
+
+SINGLY = "in 8 waves of 1 at most (about 1 GiB a seed"
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "processes", "words"),
+    [
+        # half may be used, and a process takes 0.3 for itself
+        (20.0, 4, "8 seeds in 4 processes (about 1 GiB a seed, 8.8 GiB to use)"),
+        (14.0, 4, f"8 seeds in 4 processes, 4 at once, {SINGLY}, 5.8 GiB to use)"),
+        (9.0, 4, f"8 seeds in 3 processes, 3 at once, {SINGLY}, 3.6 GiB to use)"),
+        (4.0, 4, "8 seeds in 8 waves of 1 at most (about 1 GiB a seed, 2 GiB to use)"),
+        (10.0, 1, "8 seeds in 2 waves of 4 at most (about 1 GiB a seed, 5 GiB to use)"),
+    ],
+)
+def test_they_fit_in_memory_at_the_same_time(
+    gigabytes: float, processes: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = InMemory(spec(seeds=tuple(range(8))))
+    monkeypatch.setattr(memory, "free_memory", lambda _: gigabytes * memory.GIB)
+    monkeypatch.setattr(memory, "dry_step", lambda *_: 8 * memory.GIB)
+    found = run.fleet._fit(1.0, processes)
+    assert found.why.startswith(words)
+    assert found.processes == int(words.split()[3]) if "processes" in words else 1
+
+
+def test_waves_are_a_multiple_of_the_processes_where_there_are_rows() -> None:
+    assert even(8, 8, 2) == [slice(0, 4), slice(4, 8)]
+    assert even(5, 1, 2) == [slice(i, i + 1) for i in range(5)]
+    assert [w.stop - w.start for w in even(10, 6, 3)] == [2, 1, 2, 2, 1, 2]
+    assert even(1, 4, 2) == [slice(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("together", "sizes", "words"),
+    [
+        (5, [2, 3], "in 2 processes (as told)"),
+        (4, [1, 1, 2, 1], "in 2 processes, 3 at once, in 4 waves of 2 at most (as told)"),
+        (3, [1, 1, 2, 1], "in 2 processes, 3 at once, in 4 waves of 2 at most (as told)"),
+        (2, [1] * 5, "in 2 processes, 2 at once, in 5 waves of 1 at most (as told)"),
+        (1, [1] * 5, "in 5 waves of 1 at most (as told)"),
+    ],
+)
+def test_as_many_seeds_as_told_are_shared_by_the_processes(
+    together: int, sizes: list[int], words: str, shared: None
+) -> None:
+    """In no more turns than one process would take."""
+    run = InMemory(spec(together=together))
+    assert run.fleet.fit() == f"5 seeds {words}"
+    assert [wave.stop - wave.start for wave in run.fleet.waves] == sizes
+
+
+def test_never_more_at_once_than_told() -> None:
+    for rows, most, beside in product(range(1, 30), range(1, 9), range(1, 5)):
+        hands = min(beside, most)
+        waves = even(rows, most, hands)
+        assert at_once(waves, hands) <= most
+        assert -(-len(waves) // hands) == -(-rows // most), "a turn more than it takes"
+
+
+def test_nor_when_some_are_left_out(shared: None) -> None:
+    """Three at once in two processes, of sixteen and then of the eight that are not at rest."""
+    run = InMemory(spec(seeds=tuple(range(16)), together=3))
+    run.fleet.fit()
+    run.trainer.stack.table.data[:8] *= 1e30
+    run.steps(10)
+    assert run.fleet.chosen == tuple(range(8, 16))
+    assert [wave.stop - wave.start for wave in run.fleet.waves] == [1, 2, 1, 1, 2, 1]
