@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from outlast.kernels.tra import threshold_relative_attention
     from outlast.methods.delay import delay
     from outlast.reporting.page import report
-    from outlast.train.session import load
+    from outlast.workflow.load import load
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,7 +47,7 @@ _HOMES = {
     "delay": "outlast.methods.delay",
     "evaluate": "outlast.evaluation.ladder",
     "fit": "outlast.api",
-    "load": "outlast.train.session",
+    "load": "outlast.workflow.load",
     "model": "outlast.api",
     "report": "outlast.reporting.page",
     "task": "outlast.api",

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from outlast.machine import pick_device
 from outlast.models import Model, build_model
 from outlast.registry import tasks
+from outlast.runs.folder import RESULTS
+from outlast.runs.records import ResultRow, read_results
+from outlast.runs.spec import RunSpec, Settings
 from outlast.tasks import Task
-
-if TYPE_CHECKING:
-    from outlast.evaluation.ladder import Row
+from outlast.workflow.create import create_runs
+from outlast.workflow.train import train_and_evaluate
 
 
 def task(spec: str) -> Task:
     """The task that a spec describes."""
-    made: Task = tasks.build(spec)
-    return made
+    built: Task = tasks.build(spec)
+    return built
 
 
 def model(layout: str, task: Task | str, seed: int | None = None) -> Model:
     """The model that a layout line describes, with input and output for a task."""
-    made: Task = tasks.build(task) if isinstance(task, str) else task
-    return build_model(layout, made.vocabulary, made.classes, seed)
+    built: Task = tasks.build(task) if isinstance(task, str) else task
+    return build_model(layout, built.vocabulary, built.classes, seed)
 
 
 def fit(
@@ -36,21 +38,29 @@ def fit(
     device: str = "auto",
     overwrite: bool = False,
     **settings: Any,
-) -> list[Row]:
+) -> list[ResultRow]:
     """Train all seeds of a model together and test them; a row for each seed and length.
 
-    As `outlast train` does, whose options `settings` are: ``steps=2000, lr=3e-3``. The folder `out`
-    is a run like any other, for `outlast.load`, `outlast.report` and the command line.
-    """
-    from outlast.evaluation.run import evaluate_run
-    from outlast.train.session import begin, go_on, pick_device
-    from outlast.train.settings import RunSpec, Settings
+    The folder `out` is a run like any other, for `outlast.load`, `outlast.report` and the command
+    line.
 
+    Args:
+        task: What to learn, such as "composite(modulus=10)".
+        model: The model line, such as "4 x (lstm > attention > mlp) @ 128".
+        out: The run folder to make.
+        methods: What changes while training, such as "dat"; one or several.
+        seeds: Trained together.
+        device: auto, cpu, cuda, cuda:1 ...
+        overwrite: Replace a run that is already in the folder.
+        settings: The numbers of training, as `outlast train` has them: ``steps=2000, lr=3e-3``.
+    """
     folder, where = Path(out), pick_device(device)
-    own = Settings.read(asdict(Settings()) | settings)
-    used = (methods,) if isinstance(methods, str) else tuple(methods)
-    run = RunSpec(task, model, used, tuple(seeds), own, folder.name)
-    begin(run, folder, where, overwrite)
-    if not go_on(folder, where):
+    names = (methods,) if isinstance(methods, str) else tuple(methods)
+    run = RunSpec(task, model, names, tuple(seeds), Settings.read(settings), folder.name)
+    create_runs([(run, folder)], where, overwrite)
+    outcome = train_and_evaluate([folder], where)
+    if not outcome.ended:
         raise KeyboardInterrupt(f"{folder} is saved; 'outlast resume {folder}' goes on")
-    return evaluate_run(folder, device=where)
+    if outcome.failures[0] is not None:
+        raise outcome.failures[0]
+    return list(read_results(folder / RESULTS).rows)

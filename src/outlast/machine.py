@@ -1,21 +1,132 @@
-"""What a container lets this process have of the machine.
+"""The machine: device, precision of matmuls, signals, allocator, cores, free memory.
 
-Linux keeps limits by control groups, which are folders. The limit of a group holds for those in it
-and in the groups below. Version 2 has one tree of groups, version 1 one for each kind of limit.
+Linux keeps the limits of a container by control groups, which are folders. The limit of a group
+holds for the processes in it and in the groups below. Version 2 has one tree of groups, version 1
+has one for each kind of limit.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
 import os
+import platform
+import signal
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+
+import torch
+
+from outlast.errors import OutlastError
 
 #: microseconds of a core, and in how many
 TIME = ("quota", "period")
 #: where Linux tells of its processes and memory, and of control groups
 SYSTEM, CONTAINER = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto` takes the GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise OutlastError(f"device={name}: expected auto | cpu | cuda | cuda:1 ...") from None
+    if device.type not in ("cpu", "cuda"):
+        raise OutlastError(f"device={name}: expected auto | cpu | cuda | cuda:1 ...")
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and not (count and (device.index or 0) < count):
+        seen = f"{count} CUDA device{'s' * (count > 1)}" if count else "no CUDA device"
+        raise OutlastError(f"device={name}: torch sees {seen} here; use device=cpu")
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """What the device is, for a record: the name of a card, or the threads of a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{device.type} ({platform.machine()}, {threads} thread{'s' * (threads != 1)})"
+
+
+@contextmanager
+def precision(name: str, device: torch.device) -> Iterator[None]:
+    """Matmuls of float32 in the wanted precision, for as long as the context lasts."""
+    before = torch.get_float32_matmul_precision()
+    fast = name == "tf32" or (name in ("auto", "bf16") and device.type == "cuda")
+    torch.set_float32_matmul_precision("high" if fast else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def signals() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM ask to save and leave; a second Ctrl-C leaves at once."""
+    asked: list[int] = []
+
+    def ask(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT and number in asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, ask)
+    except ValueError:  # not in the main thread: whoever is handles signals
+        pass
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def keep_freed_memory() -> None:
+    """Ask the C library to keep large blocks that were freed, for the next step to use.
+
+    By default glibc hands them back to the system at once, and every page of the next step's
+    tensors is a fault again: about a third of a small step on the CPU.
+    """
+    mmap_threshold, trim_threshold = -3, -1
+    with contextlib.suppress(OSError, AttributeError):  # another C library: nothing to ask
+        library = ctypes.CDLL(None)
+        library.mallopt(mmap_threshold, 1 << 30)
+        library.mallopt(trim_threshold, (1 << 31) - 1)
+
+
+def usable_threads() -> int:
+    """Threads of torch that may run at the same time."""
+    return min(torch.get_num_threads(), cores())
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes that can still be had: on a GPU those that torch holds and does not use count too."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(free + idle)
+    told = [room for room in (_available(), memory_left(SYSTEM, CONTAINER)) if room is not None]
+    if told:
+        return min(told)
+    # not told on this system: half of all there is
+    return float(os.sysconf("SC_PHYS_PAGES") // 2 * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _available() -> float | None:
+    """What the system could give, caches included that it would drop for it."""
+    with suppress(OSError, ValueError):
+        for line in (SYSTEM / "meminfo").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name == "MemAvailable":
+                return float(rest.split()[0]) * 1024
+    return None
 
 
 def memory_left(system: Path = SYSTEM, container: Path = CONTAINER) -> float | None:

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from outlast.bench.timing import Row
 from outlast.reporting.style import PALETTE, drawing, png
-from outlast.runs import write_bytes
+from outlast.runs.folder import write_bytes
 
 SCALING = ("scaling", "bf16", "cpu")
 #: the curves there may be, in the order of their colours

@@ -27,8 +27,8 @@ from outlast.bench.timing import Bench, Row, Side, counted, not_run
 from outlast.bench.warm import side_by_side
 from outlast.kernels.lstm.layer import SWITCH, cudnn_wins
 from outlast.kernels.lstm.op import form
+from outlast.machine import precision
 from outlast.mixers.lstm import LSTM
-from outlast.train.session import precision
 
 WIDTHS, LENGTHS, BATCHES = (64, 128), (64, 256, 1024), (16, 128)
 #: a narrow layer and the widest that is fused, at a few sizes

@@ -16,11 +16,12 @@ from tempfile import TemporaryDirectory
 import torch
 
 from outlast.bench.timing import Bench, Row
+from outlast.machine import keep_freed_memory, precision
+from outlast.runs.spec import RunSpec, Settings
 from outlast.studies.dat import DEMO_HYBRID, DEMO_TASK
-from outlast.train.session import canonical, keep_freed_memory, precision
-from outlast.train.settings import RunSpec, Settings
 from outlast.train.trainer import Trainer
 from outlast.train.workers import usable_threads
+from outlast.workflow.create import canonical
 
 #: widths, the demo's own first; seeds; steps of a block, a fifth of the usual
 WIDTHS, SEEDS, STEPS = (64, 16, 128, 256), 8, 10
@@ -70,7 +71,12 @@ def _model(width: int, layout: str) -> str:
 def _fleet(held: ExitStack, model: str, seeds: Sequence[int], count: int) -> Trainer:
     """Seeds brought to where their blocks can be run, by so many processes."""
     settings = Settings(
-        steps=10**6, batch=32, block=STEPS, probe=0, checkpoint=STEPS, processes=count
+        steps=10**6,
+        batch_size=32,
+        steps_per_block=STEPS,
+        probe_every=0,
+        checkpoint_every=STEPS,
+        processes=count,
     )
     run = canonical(RunSpec(DEMO_TASK, model, (), tuple(seeds), settings))
     folder = held.enter_context(TemporaryDirectory())

@@ -34,8 +34,8 @@ from outlast.bench.plain import FULL, LAYOUTS, SMALL, Size, peer_batch, peer_ste
 from outlast.bench.processes import processes
 from outlast.bench.timing import Bench, Row, Side, counted, not_run
 from outlast.bench.warm import side_by_side
-from outlast.train.session import precision
-from outlast.train.settings import RunSpec, Settings
+from outlast.machine import precision
+from outlast.runs.spec import RunSpec, Settings
 from outlast.train.step import Block
 from outlast.train.trainer import Trainer
 
@@ -66,9 +66,9 @@ class Loop:
     def __post_init__(self) -> None:
         settings = Settings(
             steps=10**6,
-            batch=self.size.batch,
-            block=self.size.block,
-            probe=0,
+            batch_size=self.size.batch,
+            steps_per_block=self.size.block,
+            probe_every=0,
             precision=self.kind,  # type: ignore[arg-type]
             by_length=self.by_length,
         )
@@ -363,7 +363,9 @@ def prepare(bench: Bench, sections: Sequence[str]) -> None:
 
 def _compile(mixer: str, kind: str) -> None:
     device = torch.device("cuda")
-    settings = Settings(steps=1, block=1, probe=0, checkpoint=1, precision=kind)  # type: ignore[arg-type]
+    settings = Settings(
+        steps=1, steps_per_block=1, probe_every=0, checkpoint_every=1, precision=kind
+    )  # type: ignore[arg-type]
     run = RunSpec(FULL.task, f"{mixer} @ {FULL.width}", (), (0, 1), settings)
     with TemporaryDirectory() as folder, precision(kind, device):
         Trainer([(run, Path(folder))], device).block()

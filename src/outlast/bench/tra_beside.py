@@ -108,8 +108,8 @@ def capture(bench: Bench, tokens: int) -> list[Captured]:
     As many sequences as make up the usual number of heads.
     """
     from outlast.registry import tasks
-    from outlast.runs import read_run
-    from outlast.train.session import load
+    from outlast.runs.records import read_run
+    from outlast.workflow.load import load
 
     if bench.run is None:
         return []

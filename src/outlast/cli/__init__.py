@@ -38,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments and arguments[0] in VERBS:  # only that one is imported
             verb, *rest = arguments
+            if verb in ("train", "resume"):
+                rest = _current_flags(rest)
             code = tyro.cli(_function(verb), args=rest, prog=f"outlast {verb}")
         else:
             code = tyro.extras.subcommand_cli_from_dict(
@@ -53,6 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("stopped\n")
         return STOPPED
     return int(code or 0)
+
+
+def _current_flags(arguments: Sequence[str]) -> list[str]:
+    """Flags of commands recorded before settings were renamed, under today's names."""
+    from outlast.runs.spec import RENAMED
+
+    current = {f"--{old}": f"--{new.replace('_', '-')}" for old, new in RENAMED.items()}
+    pairs = [argument.partition("=") for argument in arguments]
+    return [current.get(flag, flag) + equals + value for flag, equals, value in pairs]
 
 
 def _function(verb: str) -> Callable[..., int | None]:

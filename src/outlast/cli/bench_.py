@@ -42,8 +42,8 @@ def main(
     from outlast.bench.timing import REPEATS, Bench
     from outlast.cli.common import check_out
     from outlast.errors import bad_value
-    from outlast.runs import write_json
-    from outlast.train.session import pick_device
+    from outlast.machine import pick_device
+    from outlast.runs.folder import write_json
 
     module = bench_module(name)
     check_out(out)

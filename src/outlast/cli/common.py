@@ -5,17 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from outlast.errors import bad_value
-from outlast.runs import check_writable
+from outlast.runs.folder import check_writable
+from outlast.runs.records import ResultRow
 
 console = Console(highlight=False)
 #: seeds in all; far more than can be trained
 MOST = 100_000
+
+
+def say(words: str) -> None:
+    """Print a line as it is: no markup, no wrapping."""
+    console.print(words, markup=False, soft_wrap=True)
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
@@ -52,24 +57,25 @@ def check_out(out: Path | None) -> None:
         check_writable(out)
 
 
-def accuracy_table(rows: Sequence[dict[str, Any]], parts: Sequence[str], title: str) -> Table:
+def accuracy_table(rows: Sequence[ResultRow], parts: Sequence[str], title: str) -> Table:
     """Mean accuracy over seeds by length, jointly and by part, and the weakest seed."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for name in ("length", "", "test", "joint", "worst seed", *parts):
         table.add_column(name, justify="right" if name != "test" else "left")
-    keys = dict.fromkeys((r["variant"], r["length"], r["multiple"]) for r in rows)
-    for variant, length, multiple in keys:
-        own = [r for r in rows if r["length"] == length and r["variant"] == variant]
-        start = (str(length), f"{multiple:g} x", variant or "")
-        if own[0]["exact"] is None:
+    places = dict.fromkeys((r["variant"], r["length"], r["multiple"]) for r in rows)
+    for variant, length, multiple in places:
+        exact = [r["exact"] for r in rows if r["length"] == length and r["variant"] == variant]
+        start = (f"{length:g}", f"{multiple:g} x", variant or "")
+        tested = [shares for shares in exact if shares is not None]
+        if not tested:
             table.add_row(*start, "n/a", "", *("" for _ in parts))
             continue
-        joint = [r["exact"]["joint"] for r in own]
-        means = [sum(r["exact"][p] for r in own) / len(own) for p in parts]
+        joint = [shares["joint"] for shares in tested]
+        means = [sum(shares[p] for shares in tested) / len(tested) for p in parts]
         table.add_row(
             *start,
             f"{sum(joint) / len(joint):.3f}",
             f"{min(joint):.3f}",
-            *(f"{m:.3f}" for m in means),
+            *(f"{mean:.3f}" for mean in means),
         )
     return table

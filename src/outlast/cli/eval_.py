@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from outlast.evaluation.ladder import LADDER, SEQUENCES
+from outlast.runs.spec import LADDER, SEQUENCES
 
 
 def main(
@@ -26,20 +26,18 @@ def main(
         folder: The run folder, or the folder of a grid, whose runs are measured one by one.
         lengths: Multiples of the training length.
         sequences: Fresh sequences for each length.
-        precision: Of products; whatever it was in training, exact by default.
+        precision: Of matmuls; whatever it was in training, exact by default.
         device: auto, cpu, cuda, cuda:1 ...
         out: The .json file to write; by default the results.json of the run, written anew; if that
             had more lengths or sequences, it is kept as results-before.json.
     """
-    from outlast.cli.common import check_out, console
-    from outlast.cli.running import show_results
+    from outlast.cli.common import check_out, say
+    from outlast.cli.listener import show_results
     from outlast.errors import bad_value
-    from outlast.evaluation.run import evaluate_run
-    from outlast.runs import RESULTS, check_writable, run_folders
-    from outlast.train.session import pick_device
-
-    def say(words: str) -> None:
-        console.print(words, markup=False, soft_wrap=True)
+    from outlast.machine import pick_device
+    from outlast.runs.folder import RESULTS, check_writable
+    from outlast.runs.grids import run_folders
+    from outlast.workflow.evaluate import Evaluation, evaluate_run
 
     where, runs = pick_device(device), run_folders(folder)
     if out is not None and len(runs) > 1:
@@ -49,6 +47,6 @@ def main(
         check_writable(run / RESULTS)
     for run in runs:
         if len(runs) > 1:
-            console.print(f"\n{run.name}", markup=False, soft_wrap=True)
-        rows = evaluate_run(run, lengths, sequences, where, out, precision, say)
+            say(f"\n{run.name}")
+        rows = evaluate_run(run, Evaluation(lengths, sequences, precision), where, out, say)
         show_results(run, rows, out)

@@ -51,15 +51,14 @@ def main(
     """
     from outlast.cli import FAILED, STOPPED
     from outlast.cli.common import console, read_seeds
-    from outlast.cli.progress import progress
+    from outlast.cli.listener import progress
     from outlast.errors import bad_value
+    from outlast.machine import pick_device, usable_threads
     from outlast.registry import studies
     from outlast.reporting.page import report
-    from outlast.runs import STUDY, write_json
+    from outlast.runs.records import write_study
     from outlast.specs import Spec
     from outlast.studies.runner import News, run_study, unfinished_arms
-    from outlast.train.session import pick_device
-    from outlast.train.workers import usable_threads
 
     spec = Spec(study, (), (("scale", scale),))
     made = studies.entry(study).factory(**studies.bind(spec))
@@ -80,7 +79,7 @@ def main(
     names = {a.name: a.label for a in chosen}
     there = [a.name for a in made.arms if a.name in names or (folder / a.name).is_dir()]
     unfinished_arms(chosen, folder, overwrite)  # what is in the way is an error now
-    write_json(folder / STUDY, made.to_json(command, there))
+    write_study(folder, made.record(command, there))
     told: dict[str, dict[str, str]] = {"diverged": {}, "failed": {}}
     with progress(console) as show:
 
@@ -127,7 +126,7 @@ def _show_arms(chosen: list[Arm]) -> None:
 
     from outlast.cli.common import console
     from outlast.errors import SpecError
-    from outlast.train.session import canonical, describe
+    from outlast.workflow.create import canonical, describe
 
     table, counts = Table(box=None, pad_edge=False), ("parameters", "steps", "seeds")
     for name in ("arm", "model", "method", "parameters", "steps", "seeds"):
@@ -135,7 +134,7 @@ def _show_arms(chosen: list[Arm]) -> None:
     for arm in chosen:
         run = arm.run
         try:  # all that would be wrong with it when it is begun
-            size = describe(canonical(run))["parameters"]
+            size = describe(canonical(run)).parameters
         except SpecError as error:
             raise SpecError(f"arm {arm.name}: {error}") from None
         table.add_row(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -14,7 +14,7 @@ def main(
     seeds: str | None = None,
     out: Path | None = None,
     device: str = "auto",
-    together: int | None = None,
+    seeds_at_once: int | None = None,
     processes: int | None = None,
 ) -> int:
     """Go on with a run that was stopped or killed; the result is the same as if it had not been.
@@ -31,33 +31,40 @@ def main(
         seeds: Seeds to go on with, such as 0,3; needs --out.
         out: The run folder to make for those seeds.
         device: auto, cpu, cuda, cuda:1 ...
-        together: Seeds stepped at once from here on, as for train; by default as the run was told.
+        seeds_at_once: Seeds stepped at once from here on, as for train; by default as on record.
         processes: Processes on the CPU, likewise. Either changes the result by rounding alone.
     """
     from outlast.cli.common import read_seeds
-    from outlast.cli.running import train_and_test
+    from outlast.cli.listener import ConsoleListener
     from outlast.errors import bad_value
-    from outlast.runs import packs_of, run_folders
-    from outlast.train.session import pick_device
-    from outlast.train.settings import Settings
-    from outlast.train.subset import take_seeds
+    from outlast.machine import pick_device
+    from outlast.runs.grids import packs_of, run_folders
+    from outlast.runs.spec import Settings
+    from outlast.workflow.subset import take_seeds
+    from outlast.workflow.train import train_and_evaluate
 
-    asked: dict[str, Any] = {"together": together, "processes": processes}
-    told = {name: number for name, number in asked.items() if number is not None}
-    Settings(**told)  # a bad number is an error before a folder is made
+    # a bad number is an error before a folder is made
+    Settings(seeds_at_once=seeds_at_once or 0, processes=processes or 0)
     where = pick_device(device)
     named = (folder, *beside)
-    folders, given = [run for f in named for run in run_folders(f)], " ".join(map(str, named))
+    folders, written = [run for f in named for run in run_folders(f)], " ".join(map(str, named))
     if len({f.resolve() for f in folders}) < len(folders):
-        raise bad_value("folder", given, "different run folders")
-    if seeds is None and out is None:
-        packs = [folders] if beside else packs_of(folders)
-        return train_and_test(packs, where, named, **told)
-    if len(folders) > 1:
-        raise bad_value("folder", given, "one run folder, where --seeds and --out are given")
-    if seeds is None:
-        raise bad_value("seeds", "none", f"those that are to go on in --out {out}, such as 0,3")
-    if out is None:
-        raise bad_value("out", "none", f"a new folder for --seeds {seeds}")
-    take_seeds(folder, read_seeds(seeds), out)
-    return train_and_test([[out]], where, [out], **told)
+        raise bad_value("folder", written, "different run folders")
+    packs = [folders] if beside else packs_of(folders)
+    if seeds is not None or out is not None:
+        if len(folders) > 1:
+            raise bad_value("folder", written, "one run folder, where --seeds and --out are given")
+        if seeds is None:
+            raise bad_value("seeds", "none", f"those that are to go on in --out {out}, such as 0,3")
+        if out is None:
+            raise bad_value("out", "none", f"a new folder for --seeds {seeds}")
+        take_seeds(folder, read_seeds(seeds), out)
+        named, folders, packs = (out,), [out], [[out]]
+    with ConsoleListener(folders, named) as listener:
+        for pack in packs:
+            outcome = train_and_evaluate(
+                pack, where, listener, seeds_at_once=seeds_at_once, processes=processes
+            )
+            if not outcome.ended:
+                break
+    return listener.exit_code

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from outlast.train.settings import Settings
+from outlast.runs.spec import RunSpec, Settings
 
 
 def main(
@@ -41,11 +41,12 @@ def main(
         settings: The numbers of training.
     """
     from outlast.cli.common import read_seeds
-    from outlast.cli.running import train_and_test
+    from outlast.cli.listener import ConsoleListener
     from outlast.errors import bad_value
-    from outlast.train.grid import check_apart, spread
-    from outlast.train.session import begin_all, pick_device
-    from outlast.train.settings import RunSpec
+    from outlast.machine import pick_device
+    from outlast.workflow.create import create_runs
+    from outlast.workflow.grid import check_apart, spread
+    from outlast.workflow.train import train_and_evaluate
 
     where = pick_device(device)
     if not all(grid):
@@ -54,7 +55,10 @@ def main(
     axes = [axis for several in grid for axis in several]
     check_apart(settings, axes)
     runs = spread(run, axes, out)
-    # their records say which runs they were begun with, for resume to put them in the same order
-    together = {"pack": [folder.name for _, folder in runs]} if grid else {}
-    begin_all(runs, where, overwrite, out, **together)
-    return train_and_test([[folder for _, folder in runs]], where, [out])
+    folders = [folder for _, folder in runs]
+    # their records say which runs they were created with, for resume to train them together
+    pack = [folder.name for folder in folders] if grid else []
+    create_runs(runs, where, overwrite, out, pack)
+    with ConsoleListener(folders, [out]) as listener:
+        train_and_evaluate(folders, where, listener)
+    return listener.exit_code

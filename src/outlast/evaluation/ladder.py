@@ -20,30 +20,31 @@ from torch import Tensor
 from outlast.errors import bad_value, short_of_memory
 from outlast.evaluation.accuracy import exact_by_part
 from outlast.registry import tasks
+from outlast.runs.records import ResultRow
+from outlast.runs.spec import LADDER, SEQUENCES
 from outlast.specs import Spec
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
 
 log = logging.getLogger(__name__)
 
-LADDER = (1.0, 1.2, 2.0, 3.0, 4.0, 10.0)
-SEQUENCES = 2048
 #: tokens in a batch, to begin with; halved for as long as memory does not suffice
 TOKENS = {"cpu": 2**17, "cuda": 2**20}
-Row = dict[str, Any]
+#: by part of the task
+Shares = dict[str, float]
 
 
 def rungs(task: Task, ladder: Sequence[float]) -> list[tuple[float, int]]:
     """Multiples and the lengths they stand for, rounded to what the task can make."""
-    found = []
+    pairs = []
     if not ladder:
         raise bad_value("lengths", "", "at least one multiple of the training length")
     for multiple in ladder:
         if not 0 < multiple < math.inf:
             raise bad_value("lengths", multiple, "multiples of the training length, such as 1 3 10")
         length = round(task.lengths[1] * multiple / task.multiple) * task.multiple
-        found.append((float(multiple), max(length, task.shortest)))
-    return found
+        pairs.append((float(multiple), max(length, task.shortest)))
+    return pairs
 
 
 def evaluate(
@@ -53,7 +54,7 @@ def evaluate(
     sequences: int = SEQUENCES,
     device: torch.device | str = "cpu",
     ceiling: int | None = None,
-) -> list[Row]:
+) -> list[ResultRow]:
     """Rows of accuracy by length for a model: a module or any function of tokens.
 
     The model may return logits or a tuple that begins with them. `ceiling` is the most tokens it
@@ -67,9 +68,9 @@ def evaluate(
         logits: Tensor = out[0] if isinstance(out, tuple) else getattr(out, "logits", out)
         return logits[None]
 
-    own = getattr(model, "ceiling", None)
-    limit = own if ceiling is None and isinstance(own, int) else ceiling
-    return evaluate_stack(stacked, 1, task, ladder, sequences, device, limit)[0]
+    if ceiling is None and isinstance(limit := getattr(model, "ceiling", None), int):
+        ceiling = limit
+    return evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling)[0]
 
 
 @torch.no_grad()
@@ -83,39 +84,36 @@ def evaluate_stack(
     ceiling: int | None = None,
     variants: bool = True,
     stream_name: str = "evaluate",
-) -> list[list[Row]]:
+) -> list[list[ResultRow]]:
     """`evaluate` for S seeds at once: tokens (b, t) to logits (S, b, t, c); rows for each seed."""
-    made = task if isinstance(task, Task) else tasks.build(task)
+    trained = task if isinstance(task, Task) else tasks.build(task)
     if sequences < 1:
         raise bad_value("sequences", sequences, "a whole number >= 1")
-    others = made.variants.items() if variants else ()
-    versions: list[tuple[str | None, Task]] = [(None, made)]
-    versions += [(name, tasks.build(spec)) for name, spec in others]
-    rows: list[list[Row]] = [[] for _ in range(seeds)]
+    versions: list[tuple[str | None, Task]] = [(None, trained)]
+    if variants:
+        versions += [(name, tasks.build(spec)) for name, spec in trained.variants.items()]
+    tables: list[list[ResultRow]] = [[] for _ in range(seeds)]
     for variant, version in versions:
         for multiple, length in rungs(version, ladder):
             reason = out_of_reach(version, length, ceiling)
-            found = (
-                [{"exact": None, "answers": None, "reason": reason}] * seeds
-                if reason
-                else _rung(
-                    model,
-                    seeds,
-                    version,
-                    version.sample(
-                        length, sequences, stream(torch.device(device), stream_name, length)
-                    ),
-                )
-            )
-            where = {
-                "variant": variant,
-                "length": length,
-                "multiple": multiple,
-                "tokens": version.tokens(length),
-            }
-            for own, accuracy in zip(rows, found, strict=True):
-                own.append(where | accuracy)
-    return rows
+            accuracies: list[tuple[Shares, Shares]] = []
+            if reason is None:
+                generator = stream(torch.device(device), stream_name, length)
+                batch = version.sample(length, sequences, generator)
+                accuracies = _measure_in_batches(model, seeds, version, batch)
+            for seed, table in enumerate(tables):
+                row: ResultRow = {
+                    "variant": variant,
+                    "length": length,
+                    "multiple": multiple,
+                    "tokens": version.tokens(length),
+                    "exact": accuracies[seed][0] if accuracies else None,
+                    "answers": accuracies[seed][1] if accuracies else None,
+                }
+                if reason is not None:
+                    row["reason"] = reason
+                table.append(row)
+    return tables
 
 
 def out_of_reach(task: Task, length: int, ceiling: int | None) -> str | None:
@@ -127,8 +125,10 @@ def out_of_reach(task: Task, length: int, ceiling: int | None) -> str | None:
     return None
 
 
-def _rung(model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: Batch) -> list[Row]:
-    """One length: all its sequences, in batches as large as memory allows."""
+def _measure_in_batches(
+    model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: Batch
+) -> list[tuple[Shares, Shares]]:
+    """`_measure` with batches as large as memory allows."""
     sequences, tokens = batch.inputs.shape
     budget = TOKENS.get(batch.inputs.device.type, TOKENS["cpu"])
     size = max(1, min(sequences, budget // (tokens * seeds)))
@@ -144,25 +144,23 @@ def _rung(model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: Batc
 
 def _measure(
     model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: Batch, size: int
-) -> list[Row]:
+) -> list[tuple[Shares, Shares]]:
+    """For each seed the share of sequences entirely right and of answers right, by part."""
     names, parts, device = ("joint", *task.parts), task.parts, batch.inputs.device
     sequences = batch.inputs.shape[0]
     exact = torch.zeros(seeds, len(names), dtype=torch.long, device=device)
     right = torch.zeros(seeds, len(parts), dtype=torch.long, device=device)
     for rows in torch.arange(sequences, device=device).split(size):
-        some = batch.rows(rows)
-        for seed, logits in enumerate(model(some.inputs)):
-            whole, answers = exact_by_part(logits, some, task)
+        piece = batch.rows(rows)
+        for seed, logits in enumerate(model(piece.inputs)):
+            whole, answers = exact_by_part(logits, piece, task)
             exact[seed] += torch.stack([whole[n].sum() for n in names])
             right[seed] += torch.stack([answers[p] for p in parts])
-    asked = torch.stack([(batch.part == i).sum() for i in range(len(parts))])
-    # one look at the device for all seeds
-    counts = torch.cat([exact, right, asked.expand(seeds, -1)], 1).tolist()
-    n, p = len(names), len(parts)
+    asked = torch.stack([(batch.part == i).sum() for i in range(len(parts))]).tolist()
     return [
-        {
-            "exact": {name: own[i] / sequences for i, name in enumerate(names)},
-            "answers": {part: own[n + i] / max(1, own[n + p + i]) for i, part in enumerate(parts)},
-        }
-        for own in counts
+        (
+            {name: count / sequences for name, count in zip(names, whole, strict=True)},
+            {p: count / max(1, n) for p, count, n in zip(parts, answers, asked, strict=True)},
+        )
+        for whole, answers in zip(exact.tolist(), right.tolist(), strict=True)
     ]

@@ -25,7 +25,7 @@ from outlast.reporting.plots import accuracy_figure
 from outlast.reporting.sheet import NARROW, WIDE, Form, grouped
 from outlast.reporting.strips import strip_figure
 from outlast.reporting.style import inline, png, svg
-from outlast.runs import write_bytes, write_text
+from outlast.runs.folder import write_bytes, write_text
 
 Draw = Callable[[Form], Figure | None]
 

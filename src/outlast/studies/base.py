@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from outlast.errors import SpecError
-from outlast.evaluation.ladder import LADDER, SEQUENCES
 from outlast.registry import suggest
-from outlast.runs import FORMAT
-from outlast.train.settings import RunSpec
+from outlast.runs.records import ArmRecord, Claim, StudyRecord
+from outlast.runs.spec import LADDER, SEQUENCES, RunSpec
 
 
 @dataclass(frozen=True)
@@ -31,27 +30,6 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """Something that should be so, and the band a measured number must fall in to say it is.
-
-    `given` is the text of another claim: where that one does not hold, this one says nothing.
-    """
-
-    text: str
-    arm: str
-    multiple: float
-    source: str
-    statistic: Literal["mean", "min", "max", "difference", "success"] = "mean"
-    versus: str | None = None
-    part: str = "joint"
-    #: of the task's other versions in the test, such as `sparse`; None is the one trained on
-    variant: str | None = None
-    low: float | None = None
-    high: float | None = None
-    given: str | None = None
-
-
-@dataclass(frozen=True)
 class Study:
     """A question that `outlast reproduce` can answer."""
 
@@ -63,7 +41,7 @@ class Study:
     claims: Sequence[Claim]
     ladder: Sequence[float] = LADDER
     sequences: int = SEQUENCES
-    #: of products in the test
+    #: of matmuls in the test
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     #: names or patterns of the arms that are run when none are chosen
     default: Sequence[str] = field(default=("*",))
@@ -77,31 +55,26 @@ class Study:
         """The arms whose names match, with other seeds or settings if given (None: as it is)."""
         chosen = []
         for pattern in patterns or self.default:
-            found = [a for a in self.arms if fnmatch.fnmatchcase(a.name, pattern)]
-            if not found:
+            matching = [a for a in self.arms if fnmatch.fnmatchcase(a.name, pattern)]
+            if not matching:
                 raise SpecError(
                     f"arms={pattern}: no such arm{suggest(pattern, [a.name for a in self.arms])}"
                 )
-            chosen += [a for a in found if a not in chosen]
+            chosen += [a for a in matching if a not in chosen]
         changes = {name: value for name, value in changes.items() if value is not None}
         return [replace(a, run=_with(a.run, seeds, changes)) for a in chosen]
 
-    def to_json(self, command: str, arms: Sequence[str]) -> dict[str, Any]:
-        """What `study.json` holds; the report needs nothing else but the folders of `arms`."""
-        return {
-            "format": FORMAT,
-            "study": self.name,
-            "scale": self.scale,
-            "title": self.title,
-            "question": self.question,
-            "command": command,
-            "arms": [
-                {"name": a.name, "label": a.label, "group": a.group}
-                for a in self.arms
-                if a.name in arms
-            ],
-            "claims": [asdict(c) for c in self.claims],
-        }
+    def record(self, command: str, arms: Sequence[str]) -> StudyRecord:
+        """What `study.json` holds of it, with some of its arms."""
+        return StudyRecord(
+            study=self.name,
+            scale=self.scale,
+            title=self.title,
+            question=self.question,
+            command=command,
+            arms=tuple(ArmRecord(a.name, a.label, a.group) for a in self.arms if a.name in arms),
+            claims=tuple(self.claims),
+        )
 
 
 def _with(run: RunSpec, seeds: tuple[int, ...] | None, changes: dict[str, Any]) -> RunSpec:

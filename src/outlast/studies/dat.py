@@ -17,9 +17,10 @@ from dataclasses import replace
 from typing import Literal
 
 from outlast.registry import studies
-from outlast.studies.base import Arm, Claim, Study
+from outlast.runs.records import Claim
+from outlast.runs.spec import RunSpec, Settings
+from outlast.studies.base import Arm, Study
 from outlast.studies.matching import matched
-from outlast.train.settings import RunSpec, Settings
 
 TITLE = "Delayed attention training"
 QUESTION = (
@@ -58,7 +59,7 @@ DEMO_HYBRID = f"1 x ({DEMO_LSTM} > attention(heads=2) > mlp) @ 64, head=3"
 
 def _demo() -> Study:
     # a seed whose first phase has not converged by step 750 starts again from fresh weights
-    settings = Settings(batch=32, lr=3e-3, decay_from=0.9)
+    settings = Settings(batch_size=32, lr=3e-3, decay_from=0.9)
     patience = "latest=0.341, otherwise=retry"  # a share, so that it shrinks with --steps
     lstm = matched(f"1 x ({DEMO_LSTM} > mlp) @ 64, head=3", DEMO_HYBRID, DEMO_TASK)
     transformer = matched("2 x (attention(heads=2) > mlp) @ 64, head=3", DEMO_HYBRID, DEMO_TASK)
@@ -152,7 +153,7 @@ HEADLINE = ("joint", "dat", "full", "control")
 
 def _paper() -> Study:
     # by length: the same sequences with less padding; a checkpoint of 80 seeds is 1.5 GB
-    settings = Settings(steps=7500, batch=128, lr=2e-3, by_length=True, checkpoint=2500)
+    settings = Settings(steps=7500, batch_size=128, lr=2e-3, by_length=True, checkpoint_every=2500)
     seeds = tuple(range(10))
     arms = []
     for (design, blocks), line in DESIGNS.items():

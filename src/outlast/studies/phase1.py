@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Literal
 
 from outlast.registry import studies
-from outlast.studies.base import Arm, Claim, Study
-from outlast.train.settings import RunSpec, Settings
+from outlast.runs.records import Claim
+from outlast.runs.spec import RunSpec, Settings
+from outlast.studies.base import Arm, Study
 
 QUESTION = (
     "Delayed attention needs a recurrent pathway that learns the state by itself. What decides "
@@ -43,8 +44,8 @@ VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
 @studies.register("phase1")
 def phase1(scale: Literal["demo", "paper"] = "demo") -> Study:
     """What makes the first phase of DAT converge: outputs, initialisation, rate, depth."""
-    base = Settings(steps=3000, lr=2e-3, schedule="constant", probe=500)
-    base = base if scale == "paper" else replace(base, steps=1000, batch=32)
+    base = Settings(steps=3000, lr=2e-3, schedule="constant", probe_every=500)
+    base = base if scale == "paper" else replace(base, steps=1000, batch_size=32)
     seeds = tuple(range(16 if scale == "paper" else 4))
     method = ("dat(latest=1.0, otherwise=wait)",)
     arms = []

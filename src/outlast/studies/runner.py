@@ -25,23 +25,16 @@ from pathlib import Path
 import torch
 
 from outlast.errors import OutlastError, RunFolderError, TrainingError
-from outlast.evaluation.run import evaluate_run, holds_test
-from outlast.runs import RUN, read_run
+from outlast.machine import pick_device, signals, usable_threads
+from outlast.runs.folder import RUN
+from outlast.runs.records import read_run
+from outlast.runs.status import covers, diverged, finished, tested
 from outlast.studies.base import Arm, Study
-from outlast.train.rows import alike
 from outlast.train.run_state import Progress
-from outlast.train.session import (
-    begin_all,
-    canonical,
-    diverged,
-    finished,
-    go_on_together,
-    pick_device,
-    signals,
-    tested,
-)
-from outlast.train.settings import RunSpec
-from outlast.train.workers import usable_threads
+from outlast.train.seeds import shared_by_pack
+from outlast.workflow.create import canonical, create_runs
+from outlast.workflow.evaluate import Evaluation
+from outlast.workflow.train import Listener, Outcome, train_and_evaluate
 
 #: the states in which an arm needs nothing more, and all those after which nothing is said of it
 ENDS = ("done", "diverged")
@@ -170,7 +163,7 @@ def packs(arms: Sequence[Arm], together: bool) -> list[tuple[Arm, ...]]:
         return [(arm,) for arm in arms]
     found: dict[object, list[Arm]] = {}
     for arm in arms:
-        found.setdefault(alike(canonical(arm.run)), []).append(arm)
+        found.setdefault(shared_by_pack(canonical(arm.run)), []).append(arm)
     return [tuple(pack) for pack in found.values()]
 
 
@@ -179,9 +172,9 @@ def needed(pack: Sequence[Arm], out: Path, todo: Collection[str]) -> tuple[Arm, 
     kept = set(todo)
     for arm in pack:
         if arm.name in todo and (out / arm.name / RUN).exists():
-            begun = read_run(out / arm.name).get("pack")
+            created_with = read_run(out / arm.name).pack
             # a record that does not say is an older one: all were stepped then
-            kept |= {a.name for a in pack if not isinstance(begun, list) or a.name in begun}
+            kept |= {a.name for a in pack if not created_with or a.name in created_with}
     return tuple(a for a in pack if a.name in kept)
 
 
@@ -194,9 +187,7 @@ def unfinished_arms(
     """
 
     def tested_in_full(arm: Arm) -> bool:
-        return study is None or holds_test(
-            out / arm.name, arm.ladder or study.ladder, study.sequences
-        )
+        return study is None or covers(out / arm.name, arm.ladder or study.ladder, study.sequences)
 
     return [a for a in arms if not (_done(a, out / a.name, overwrite) and tested_in_full(a))]
 
@@ -206,24 +197,13 @@ def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
     if overwrite or not (folder / RUN).exists():
         return False
     # the record is spelt out anew: an argument may have come since, with a default
-    there, here = (_flat(canonical(r)) for r in (RunSpec.read(read_run(folder)), arm.run))
-    if there != here:
-        other = [f"{n}={there[n]}, not {here[n]}" for n in here if there[n] != here[n]]
+    differences = canonical(read_run(folder).spec).differences(canonical(arm.run))
+    if differences:
         raise RunFolderError(
-            f"{folder} holds a run with other seeds or settings ({'; '.join(other)}): "
+            f"{folder} holds a run with other seeds or settings ({'; '.join(differences)}): "
             f"choose another --out, or start anew with --overwrite"
         )
     return finished(folder) and tested(folder)
-
-
-def _flat(run: RunSpec) -> dict[str, str]:
-    """Everything that decides a run, each as a person would write it."""
-    values = run.to_json()
-    values |= values.pop("settings")
-    return {
-        name: ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
-        for name, value in values.items()
-    }
 
 
 def _listen(running: dict[str, _Worker], asked: bool) -> list[News]:
@@ -259,29 +239,58 @@ def _pass_on(running: dict[str, _Worker]) -> None:
             worker.process.terminate()
 
 
-def _work(pack: Pack, job: Job, mouth: Connection) -> None:
-    """The life of one process: begin or go on, then evaluate."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on as SIGTERM
-    torch.set_num_threads(job.threads)
-    working = tuple(a.name for a in pack.arms if a.name in pack.todo)
-    open_ends = set(working)
+class _Sender(Listener):
+    """Sends what happens to the arms of a pack to the parent process."""
 
-    def tell(
-        arm: str, state: str, progress: Progress | None = None, error: str = "", words: str = ""
+    def __init__(self, pack: Pack, sender: Connection) -> None:
+        self.pack, self.sender = pack, sender
+        #: arms with work to do; the others are here because one of those was created with them
+        self.working = tuple(arm.name for arm in pack.arms if arm.name in pack.todo)
+        self.open = set(self.working)
+
+    def send(
+        self,
+        arm: str,
+        state: str,
+        progress: Progress | None = None,
+        error: str = "",
+        words: str = "",
     ) -> None:
-        if arm not in open_ends:  # it was at its end before, and is here for the others' sake
+        if arm not in self.open:
             return
         if state in LAST_WORDS:
-            open_ends.discard(arm)
+            self.open.discard(arm)
         try:
-            mouth.send(News(arm, state, progress, error, words, working))
+            self.sender.send(News(arm, state, progress, error, words, self.working))
         except OSError:  # nobody listens any more: save and leave
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def tell_all(state: str, error: str = "", words: str = "") -> None:
-        for arm in pack.arms:
-            tell(arm.name, state, error=error, words=words)
+    def send_all(self, state: str, error: str = "", words: str = "") -> None:
+        for arm in self.working:
+            self.send(arm, state, error=error, words=words)
 
+    def say(self, words: str) -> None:
+        self.send_all("training", words=words)
+
+    def training(self, folder: Path, progress: Progress) -> None:
+        self.send(folder.name, "training", progress)
+
+    def testing(self, folder: Path) -> None:
+        self.send(folder.name, "testing")
+
+    def ended(self, folders: Sequence[Path], outcome: Outcome) -> None:
+        if not outcome.ended:
+            self.send_all("stopped")
+        for folder, failure in zip(folders, outcome.failures, strict=True):
+            end = _end(folder.name, failure)
+            self.send(folder.name, end.state, error=end.error)
+
+
+def _work(pack: Pack, job: Job, mouth: Connection) -> None:
+    """The life of one process: create or resume the runs of a pack, then test them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on as SIGTERM
+    torch.set_num_threads(job.threads)
+    sender = _Sender(pack, mouth)
     try:
         device = pick_device(job.device)
         new = [
@@ -289,26 +298,15 @@ def _work(pack: Pack, job: Job, mouth: Connection) -> None:
             for arm, folder in zip(pack.arms, pack.folders, strict=True)
             if job.overwrite or not (folder / RUN).exists()
         ]
-        begin_all(new, device, job.overwrite, pack=[arm.name for arm in pack.arms])
-        ended, failures = go_on_together(
-            pack.folders,
-            device,
-            lambda folder, progress: tell(folder.name, "training", progress),
-            lambda words: tell_all("training", words=words),
-            job.share,
-        )
-        if not ended:
-            tell_all("stopped")
-            return
-        for arm, folder, failure in zip(pack.arms, pack.folders, failures, strict=True):
-            if arm.name in open_ends:
-                tell(arm.name, "testing")
-                ladder = arm.ladder or job.ladder
-                evaluate_run(folder, ladder, job.sequences, device, in_precision=job.precision)
-                end = _end(arm.name, failure)
-                tell(arm.name, end.state, error=end.error)
+        create_runs(new, device, job.overwrite, pack=[arm.name for arm in pack.arms])
+        evaluations = {
+            pack.out / arm.name: Evaluation(arm.ladder or job.ladder, job.sequences, job.precision)
+            for arm in pack.arms
+            if arm.name in pack.todo
+        }
+        train_and_evaluate(pack.folders, device, sender, evaluations, job.share)
     except OutlastError as error:
-        tell_all("failed", error=str(error))
+        sender.send_all("failed", error=str(error))
     except Exception as error:  # the other packs go on; the parent reports it
-        tell_all("failed", error=f"{type(error).__name__}: {error}")
+        sender.send_all("failed", error=f"{type(error).__name__}: {error}")
         raise

@@ -18,8 +18,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 from outlast.registry import studies
-from outlast.studies.base import Arm, Claim, Study
-from outlast.train.settings import RunSpec, Settings
+from outlast.runs.records import Claim
+from outlast.runs.spec import RunSpec, Settings
+from outlast.studies.base import Arm, Study
 
 TITLE = "Threshold relative attention"
 QUESTION = (
@@ -107,7 +108,7 @@ DEMO_MODEL = "2 x (attention({}, heads=2) > mlp) @ 64"
 
 
 def _demo() -> Study:
-    settings = Settings(steps=1000, batch=32, lr=2e-3, schedule="cosine", probe=0)
+    settings = Settings(steps=1000, batch_size=32, lr=2e-3, schedule="cosine", probe_every=0)
     arms = list(_arms(DEMO_TASKS, DEMO_MODEL, 4, settings))
     return Study(
         "tra", "demo", TITLE, QUESTION, arms, _demo_claims(), FAR,
@@ -146,8 +147,8 @@ PAPER_MODEL = "tra_transformer({}) @ 256"
 def _paper() -> Study:
     # no warm-up, and in effect no clipping
     settings = Settings(
-        steps=25_000, batch=64, lr=1e-4, schedule="cosine", warmup=0, clip=1e6, probe=2500,
-        precision="bf16", checkpoint=2500,
+        steps=25_000, batch_size=64, lr=1e-4, schedule="cosine", warmup=0, max_grad_norm=1e6,
+        probe_every=2500, checkpoint_every=2500, precision="bf16",
     )  # fmt: skip
     arms = list(_arms(PAPER_TASKS, PAPER_MODEL, 4, settings))
     rivals = ["tra", *RIVALS]

@@ -22,7 +22,7 @@ MOST = 2**16
 BLANK = {"inputs": 0, "targets": IGNORE, "part": -1}
 
 
-def fresh(
+def sample_block(
     task: Task,
     seeds: Sequence[int],
     lengths: Sequence[tuple[int, int]],
@@ -34,25 +34,25 @@ def fresh(
 ) -> Batch:
     """Sequences for the block that begins at a step, `shape` its steps and the batch.
 
-    `lengths` are each seed's own; the rows `idle` are left blank. With `by_length` a seed's own
-    sequences are dealt out so that those of a step are about as long as each other.
+    `lengths` are those of each seed; the rows `idle` are left blank. With `by_length` the sequences
+    of a seed are sorted, so that those of a step are about as long as each other.
     """
     size = shape[0] * shape[1]
-    alike: dict[tuple[int, int], list[int]] = {}
-    for row, own in enumerate(lengths):
+    rows_by_length: dict[tuple[int, int], list[int]] = {}
+    for row, pair in enumerate(lengths):
         if row not in idle:
-            alike.setdefault(own, []).append(row)
-    made: list[tuple[list[int], Batch]] = []
+            rows_by_length.setdefault(pair, []).append(row)
+    samples: list[tuple[list[int], Batch]] = []
     most = max(1, MOST // size)
-    for own, rows in alike.items():
-        for some in (rows[at : at + most] for at in range(0, len(rows), most)):
-            generators = [stream(device, "data", seeds[row], begin) for row in some]
-            drawn = task.sample_each(own, size, generators)
-            made.append((some, dealt(drawn, shape, begin) if by_length else drawn))
-    widest = max(batch.inputs.shape[-1] for _, batch in made)
+    for pair, all_rows in rows_by_length.items():
+        for rows in (all_rows[at : at + most] for at in range(0, len(all_rows), most)):
+            generators = [stream(device, "data", seeds[row], begin) for row in rows]
+            batch = task.sample_each(pair, size, generators)
+            samples.append((rows, sort_into_steps(batch, shape, begin) if by_length else batch))
+    widest = max(batch.inputs.shape[-1] for _, batch in samples)
 
     def table(name: str) -> Tensor:
-        pieces = [(rows, getattr(batch, name)) for rows, batch in made]
+        pieces = [(rows, getattr(batch, name)) for rows, batch in samples]
         if len(pieces) == 1 and len(pieces[0][0]) == len(seeds):
             whole: Tensor = pieces[0][1]
         else:
@@ -64,7 +64,7 @@ def fresh(
     return Batch(*map(table, BLANK))
 
 
-def dealt(batch: Batch, shape: tuple[int, int], begin: int) -> Batch:
+def sort_into_steps(batch: Batch, shape: tuple[int, int], begin: int) -> Batch:
     """Sequences (S, all of a block, tokens) in another order: sorted by length into steps.
 
     The steps then go in an order that depends on the block alone, so that seeds and runs trained
@@ -77,14 +77,14 @@ def dealt(batch: Batch, shape: tuple[int, int], begin: int) -> Batch:
     return batch.map(lambda page: page.gather(1, order.flatten(1)[..., None].expand_as(page)))
 
 
-def nothing(seeds: int, batch: int, device: torch.device) -> Batch:
-    """A step without data, for the others to go on beside it."""
-    blank = torch.zeros(1, seeds, batch, 1, dtype=torch.long, device=device)
+def blank_step(seeds: int, batch_size: int, device: torch.device) -> Batch:
+    """A step without data, for a run that waits beside others."""
+    blank = torch.zeros(1, seeds, batch_size, 1, dtype=torch.long, device=device)
     asked = torch.full_like(blank, BLANK["part"], dtype=torch.int8)
     return Batch(blank + BLANK["inputs"], blank + BLANK["targets"], asked)
 
 
-def rows_of(data: Batch, rows: Sequence[int]) -> Batch:
+def of_seeds(data: Batch, rows: Sequence[int]) -> Batch:
     """The data of some seeds."""
     return data.map(lambda page: page[:, list(rows)].contiguous())
 

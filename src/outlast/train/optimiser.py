@@ -12,16 +12,38 @@ here are what it is held to, and what runs elsewhere.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from outlast.kernels.choosing import can_fuse
 from outlast.methods.base import PATHWAYS
-from outlast.train.stack import StackedModel
+from outlast.mixers.base import Pathway
+from outlast.runs.spec import Settings
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+
+def learning_rate(settings: Settings, step: int) -> float:
+    """The learning rate of a step by its schedule, before any method changes it."""
+    warm = min(1.0, (step + 1) / max(1, settings.warmup))
+    start = {"constant": 1.0, "cosine": 0.0}.get(settings.schedule, settings.decay_from)
+    done = step / settings.steps
+    falling = 0.0 if done <= start else (done - start) / (1 - start)
+    return settings.lr * warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * falling)))
+
+
+class WeightTable(Protocol):
+    """What the optimiser needs of a `StackedModel`."""
+
+    seeds: tuple[int, ...]
+    #: the weights (S, P), and whether each of them is decayed (P)
+    table: Tensor
+    decays: Tensor
+    columns: dict[Pathway, slice]
 
 
 class AdamW:
@@ -29,14 +51,14 @@ class AdamW:
 
     def __init__(
         self,
-        stack: StackedModel,
-        clip: float | Sequence[float],
+        stack: WeightTable,
+        max_grad_norm: float | Sequence[float],
         weight_decay: float | Sequence[float],
     ) -> None:
         self.stack = stack
-        self.clip, self.weight_decay = (
+        self.max_grad_norm, self.weight_decay = (
             stack.table.new_tensor(n).expand(len(stack.seeds)).contiguous()
-            for n in (clip, weight_decay)
+            for n in (max_grad_norm, weight_decay)
         )
         self.first = torch.zeros_like(stack.table)
         self.second = torch.zeros_like(stack.table)
@@ -46,11 +68,11 @@ class AdamW:
         for pathway, columns in stack.columns.items():
             self.pathway[columns] = PATHWAYS.index(pathway)
 
-    def part(self, stack: StackedModel, rows: slice | list[int]) -> AdamW:
+    def part(self, stack: WeightTable, rows: slice | list[int]) -> AdamW:
         """The optimiser of some rows, which are those of `stack`; a list of them is a copy."""
         own = copy.copy(self)
         own.stack = stack
-        for name in ("first", "second", "counts", "clip", "weight_decay"):
+        for name in ("first", "second", "counts", "max_grad_norm", "weight_decay"):
             setattr(own, name, getattr(self, name)[rows])
         return own
 
@@ -82,7 +104,7 @@ class AdamW:
             controls,
             self.pathway,
             self.stack.decays,
-            self.clip,
+            self.max_grad_norm,
             betas=(BETA1, BETA2),
             epsilon=EPSILON,
         )
@@ -93,7 +115,7 @@ class AdamW:
                 idle = active[:, index, None] == 0
                 gradient[:, self.stack.columns[pathway]].masked_fill_(idle, 0.0)
         norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-        gradient *= (self.clip[:, None] / (norm + 1e-6)).clamp_max(1.0)
+        gradient *= (self.max_grad_norm[:, None] / (norm + 1e-6)).clamp_max(1.0)
         self.counts += active
         for index, pathway in enumerate(PATHWAYS):
             if pathway in self.stack.columns:

@@ -1,100 +1,105 @@
-"""The plan of a block of steps: what the methods want of each seed, as tables for the device."""
+"""The plan of a block of steps: the controls of every step and seed, as tables for the device.
+
+`methods/base.py` has the one list of controls: each field of `Control` that is a dict becomes a
+table here, under its own name. A new control is a field there and a use in `step.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.methods.base import PATHWAYS, Control, Event, Losses, Method, MethodState, Setup
-from outlast.mixers.base import Pathway
 from outlast.mixers.chance import draw_positions
 from outlast.models import Model
+from outlast.runs.spec import RunSpec, Settings
 from outlast.streams import stream_seed
 from outlast.tasks import Task
-from outlast.train.settings import Settings
+from outlast.train.optimiser import learning_rate
+
+Tables = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Tables over (steps of the block, seeds, pathways or parts), and one length range a seed.
+    """What each seed does at each step of a block.
 
-    `alive` (steps, seeds) is 0 where a seed is left as it is: it is parked, or its run has ended.
-    `keys` (steps, seeds) are what all chance in the model hangs on. `positions` (steps, seeds,
-    tokens) is where the tokens stand; it is empty where they are counted.
+    ================================= ==========================================================
+    table (steps, seeds, ...)         holds
+    ================================= ==========================================================
+    gate, upstream_grad (pathways)    as the methods set them
+    weights (parts)                   of the losses, as the methods set them
+    rate (pathways)                   learning rates, after the schedule and the methods
+    active (pathways)                 0 where the weights of a pathway do not move
+    alive                             0 where a seed is left as it is: parked, or its run is over
+    keys                              what all randomness in the model depends on
+    positions (tokens)                where the tokens stand; empty where they are counted
+    ================================= ==========================================================
+
+    `lengths` are the shortest and longest sequence of each seed.
     """
 
-    gates: Tensor
-    upstream_grads: Tensor
-    rates: Tensor
-    active: Tensor
-    weights: Tensor
-    alive: Tensor
-    keys: Tensor
-    positions: Tensor
+    tables: Tables
     lengths: list[tuple[int, int]]
 
-    def without(self, rows: Sequence[int]) -> Plan:
-        """The same with some seeds left as they are."""
-        alive = self.alive.clone()
-        alive[:, list(rows)] = 0
-        return self._settled(replace(self, alive=alive))
+    @property
+    def steps(self) -> int:
+        return len(self.tables["alive"])
 
-    def rows(self, rows: Sequence[int]) -> Plan:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Plan:
+        """The same plan with every table changed."""
+        return replace(self, tables={n: change(t) for n, t in self.tables.items()})
+
+    def without(self, rows: Sequence[int]) -> Plan:
+        """The same plan with some seeds left as they are."""
+        alive = self.tables["alive"].clone()
+        alive[:, list(rows)] = 0
+        return replace(self, tables=_settled(self.tables | {"alive": alive}))
+
+    def of_seeds(self, rows: Sequence[int]) -> Plan:
         """The plan of some seeds."""
-        own = {n: getattr(self, n)[:, list(rows)].contiguous() for n in TABLES}
-        return Plan(**own, lengths=[self.lengths[row] for row in rows])
+        chosen = self.map(lambda table: table[:, list(rows)].contiguous())
+        return replace(chosen, lengths=[self.lengths[row] for row in rows])
 
     @classmethod
     def join(cls, plans: Sequence[Plan]) -> Plan:
-        """Several runs' plans side by side; a shorter one's seeds rest when it is over."""
+        """Several runs' plans side by side; seeds of a shorter plan rest when it is over."""
         if len(plans) == 1:
             return plans[0]
-        steps = max(len(p.alive) for p in plans)
-        tokens = max(p.positions.shape[2] for p in plans)
-        plans = [p.counted(tokens) for p in plans]
+        steps = max(plan.steps for plan in plans)
+        tokens = max(plan.tables["positions"].shape[2] for plan in plans)
+        tables = [plan._with_positions(tokens) for plan in plans]
+        joined = {
+            name: torch.cat([pad_steps(each[name], steps) for each in tables], 1)
+            for name in tables[0]
+        }
+        return cls(_settled(joined), [lengths for plan in plans for lengths in plan.lengths])
 
-        def table(name: str) -> Tensor:
-            return torch.cat([pad_steps(getattr(p, name), steps) for p in plans], 1)
+    def _with_positions(self, tokens: int) -> Tables:
+        """The tables, with counted positions for so many tokens if there were none."""
+        if self.tables["positions"].shape[2] or not tokens:
+            return self.tables
+        counted = torch.arange(tokens).expand(*self.tables["alive"].shape, -1)
+        return self.tables | {"positions": counted}
 
-        lengths = [pair for p in plans for pair in p.lengths]
-        return cls._settled(cls(**{n: table(n) for n in TABLES}, lengths=lengths))
-
-    def counted(self, tokens: int) -> Plan:
-        """The same with positions for so many tokens, if there were none."""
-        if self.positions.shape[2] or not tokens:
-            return self
-        return replace(self, positions=torch.arange(tokens).expand(*self.alive.shape, -1))
-
-    def column(self, table: Tensor, pathway: Pathway) -> list[float]:
-        """Every value that a pathway takes in this block."""
-        values: list[float] = table[:, :, PATHWAYS.index(pathway)].flatten().tolist()
-        return values
-
-    def trained(self, row: int, parts: tuple[str, ...]) -> list[int]:
+    def trained_parts(self, row: int, parts: tuple[str, ...]) -> list[int]:
         """The parts that have a weight for a seed anywhere in the block."""
-        return [i for i in range(len(parts)) if bool(self.weights[:, row, i].any())]
-
-    @staticmethod
-    def _settled(plan: Plan) -> Plan:
-        """Seeds at rest learn nothing, and do not stand in the way of a gate others share."""
-        own, live = plan.alive[:, :, None] > 0, plan.alive.nonzero()
-        gates, upstream_grads = plan.gates, plan.upstream_grads
-        if len(live):
-            step, row = live[0].tolist()
-            gates, upstream_grads = (
-                gates.where(own, gates[step, row]),
-                upstream_grads.where(own, upstream_grads[step, row]),
-            )
-        return replace(plan, gates=gates, upstream_grads=upstream_grads, active=plan.active * own)
+        return [i for i in range(len(parts)) if bool(self.tables["weights"][:, row, i].any())]
 
 
-#: the tables of a plan, by name
-TABLES = ("gates", "upstream_grads", "rates", "active", "weights", "alive", "keys", "positions")
+def _settled(tables: Tables) -> Tables:
+    """Seeds at rest learn nothing, and do not stand in the way of a gate that others share."""
+    alive = tables["alive"][:, :, None] > 0
+    settled = tables | {"active": tables["active"] * alive}
+    if len(live := tables["alive"].nonzero()):
+        step, row = live[0].tolist()
+        for name in ("gate", "upstream_grad"):
+            settled[name] = tables[name].where(alive, tables[name][step, row])
+    return settled
 
 
 def pad_steps(table: Tensor, steps: int, value: float = 0) -> Tensor:
@@ -111,54 +116,56 @@ def setup(settings: Settings, task: Task, model: Model) -> Setup:
     return Setup(settings.steps, task.parts, task.lengths, tokens, model.ceiling)
 
 
-class Conductor:
-    """Holds the methods and, for each seed, their states."""
+class MethodStates:
+    """The methods of a run and, for each seed, their states."""
 
-    def __init__(
-        self, methods: list[Method], setup: Setup, settings: Settings, seeds: tuple[int, ...]
-    ) -> None:
-        self.methods, self.setup, self.settings, self.seeds = methods, setup, settings, seeds
-        self.states: list[list[MethodState]] = [[m.begin(setup) for m in methods] for _ in seeds]
+    def __init__(self, methods: Sequence[Method], setup: Setup, run: RunSpec) -> None:
+        self.methods, self.setup, self.settings, self.seeds = (
+            methods,
+            setup,
+            run.settings,
+            run.seeds,
+        )
+        self.states: list[list[MethodState]] = [
+            [method.begin(setup) for method in methods] for _ in run.seeds
+        ]
 
     def control(self, step: int, row: int) -> Control:
-        """What a step of a seed does, after every method has had its say in turn."""
+        """What a step of a seed does, after every method has edited it in turn."""
         control = Control.plain(self.setup)
         for method, state in zip(self.methods, self.states[row], strict=True):
             method.control(step, state, control)
         return control
 
     def plan(self, begin: int, end: int) -> Plan:
-        """The tables for steps `begin` to `end`; lengths and spans are those of the first step."""
+        """The plan of steps `begin` to `end`; lengths and spans are those of the first step."""
         rows = range(len(self.seeds))
         controls = [[self.control(step, row) for row in rows] for step in range(begin, end)]
 
-        def table(value: Any) -> Tensor:
-            return torch.tensor([[value(c) for c in line] for line in controls])
+        def table(values: Callable[[Control], list[float]]) -> Tensor:
+            return torch.tensor([[values(control) for control in line] for line in controls])
 
-        rates = table(lambda c: [c.rate[p] for p in PATHWAYS])
-        base = torch.tensor([self.settings.rate(step) for step in range(begin, end)])
-        keys = torch.tensor(
+        names = [
+            f.name for f in fields(Control) if isinstance(getattr(controls[0][0], f.name), dict)
+        ]
+        tables = {n: table(lambda control, n=n: list(getattr(control, n).values())) for n in names}  # type: ignore[misc]
+        base = torch.tensor([learning_rate(self.settings, step) for step in range(begin, end)])
+        tables["rate"] = tables["rate"] * base[:, None, None]
+        tables["active"] = table(lambda control: [float(control.learns(p)) for p in PATHWAYS])
+        tables["alive"] = torch.ones(end - begin, len(self.seeds))
+        tables["keys"] = torch.tensor(
             [[stream_seed("chance", s, step) for s in self.seeds] for step in range(begin, end)]
         )
-        return Plan(
-            gates=table(lambda c: [c.gate[p] for p in PATHWAYS]),
-            upstream_grads=table(lambda c: [c.upstream_grad[p] for p in PATHWAYS]),
-            rates=rates * base[:, None, None],
-            active=table(lambda c: [float(c.learns(p)) for p in PATHWAYS]),
-            weights=table(lambda c: [c.weights[p] for p in self.setup.parts]),
-            alive=torch.ones(end - begin, len(self.seeds)),
-            keys=keys,
-            positions=self._positions(keys, [c.span for c in controls[0]]),
-            lengths=[c.lengths for c in controls[0]],
-        )
+        tables["positions"] = self._positions(tables["keys"], [c.span for c in controls[0]])
+        return Plan(tables, [c.lengths for c in controls[0]])
 
     def _positions(self, keys: Tensor, spans: Sequence[int]) -> Tensor:
-        """Positions for the longest sequence there can be: they do not hang on the data."""
-        tokens = self.setup.tokens
+        """Positions for the longest sequence there can be: they do not depend on the data."""
         if not any(spans):
             return keys.new_zeros(*keys.shape, 0)
-        rows = [draw_positions(keys[:, row], tokens, span) for row, span in enumerate(spans)]
-        return torch.stack(rows, 1)
+        tokens = self.setup.tokens
+        drawn = [draw_positions(keys[:, row], tokens, span) for row, span in enumerate(spans)]
+        return torch.stack(drawn, 1)
 
     def observe(self, step: int, row: int, losses: Losses) -> list[tuple[Method, Event]]:
         """Show every method the losses of a seed; returns what happened."""

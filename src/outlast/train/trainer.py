@@ -1,32 +1,33 @@
 """The training loop, for all seeds of one run or of several runs at once. As pseudocode::
 
-    rows = a row for each seed of each run; from the runs' records, or from their checkpoints
+    seeds = one row for each seed of each run: fresh, or from the checkpoints
     for each block of 50 steps:
-        who   = the rows to step: those at rest are left out, where it saves
-        plan  = what the methods want of each seed      (gates, rates, loss weights, lengths)
-        data  = fresh sequences for each seed           (a pure function of seed and block)
-        for each step: forward, losses by part, backward, AdamW       (never waits for the host)
-                       (on a CPU by several processes: `train/workers.py`)
-        losses of the block -> metrics.jsonl, methods' triggers, progress; parked is who is broken
-        now and then: probe accuracy at 1 x and 3 x (who succeeds may rest), save a checkpoint
+        rows = the rows to step                    (those at rest are left out, where it saves)
+        plan = what the methods want of each seed  (gates, rates, loss weights, lengths)
+        data = fresh sequences for each seed       (a pure function of seed and block)
+        for each step: forward, losses by part, backward, AdamW         (never waits for the host)
+        losses of the block -> metrics.jsonl, the methods' triggers; a broken seed is parked
+        now and then: probe accuracy at 1 x and 3 x, save a checkpoint
 
-The host looks at the device once a block. Runs trained together share the task, the model, the
-batch and the block; learning rate, decay, clipping, methods, seeds and the number of steps are
-each run's own, and so is its folder. What a run gives is the same as alone, to float32 rounding;
-going on with the same runs together is bit for bit as if they had not been stopped. Where their
-checkpoints are of different steps, a run that is ahead waits for the others, so that they meet at
-the steps where they met. The lengths and gates it had at those steps are gone; where they shaped
-the work of all (the longest row, a gate that not all had open), a GPU may sum in another order,
-and until it has caught up the others are the same to float32 rounding only.
+Blocks are atomic. After an error the state is rolled back to the start of the block and saved, and
+the error is raised. The host looks at the device once a block.
+
+Runs that are trained together share the task, the model, the batch size and the steps of a block.
+Learning rate, decay, clipping, methods, seeds and the number of steps may differ; each run has its
+own folder. A run among others gives the same as alone, up to float32 rounding. Runs that are
+resumed together are bit for bit as if they had not been stopped. If their checkpoints are of
+different steps, a run that is ahead waits for the others. Until it has caught up, a GPU may sum in
+another order, and the others are the same up to float32 rounding.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from traceback import clear_frames
 
@@ -35,20 +36,31 @@ from torch import Tensor
 
 from outlast.errors import RunFolderError, TrainingError, short_of_memory
 from outlast.evaluation.ladder import evaluate_stack
-from outlast.streams import stream
+from outlast.runs.checkpoint import load_checkpoint, restore, save_checkpoint
+from outlast.runs.folder import CHECKPOINT
+from outlast.runs.records import Line, append_metrics, cut_metrics
+from outlast.runs.spec import PROBED, RunSpec
 from outlast.tasks import Batch
-from outlast.train.data import join, rows_of
+from outlast.train.data import join
 from outlast.train.plan import Plan
-from outlast.train.rows import SeedState, rows_to_step
-from outlast.train.run_state import Progress, RunState, tester
-from outlast.train.settings import RunSpec
-from outlast.train.step import Stepper
-from outlast.train.stopping import MULTIPLES, SEQUENCES
-from outlast.train.waves import DRY, Fit, at_once, bytes_of_data, even, fit
-from outlast.train.workers import WorkerPool, usable_threads, wanted
+from outlast.train.run_state import Progress, RunState
+from outlast.train.seeds import SeedState
+from outlast.train.step import WaveStepper
 
 log = logging.getLogger(__name__)
-Watch = Callable[[RunState, Progress], None]
+Watch = Callable[[Path, Progress], None]
+#: sequences of a probe, for each multiple
+SEQUENCES = 128
+
+
+@dataclass(frozen=True)
+class Block:
+    """What is to be stepped: the runs that are due, each run's plan, and all of it joined."""
+
+    due: list[int]
+    plans: list[Plan]
+    plan: Plan
+    data: Batch
 
 
 class Trainer:
@@ -56,277 +68,226 @@ class Trainer:
 
     def __init__(self, runs: Sequence[tuple[RunSpec, Path]], device: torch.device) -> None:
         self.device = device
-        self.rows = SeedState.make([run for run, _ in runs], device)
-        self.trainers: list[RunState] = []
+        self.seeds = SeedState.create([run for run, _ in runs], device)
+        self.runs: list[RunState] = []
+        self.folders = [folder for _, folder in runs]
+        #: the rows of each run among all seeds
         self.slices: list[slice] = []
-        for run, folder in runs:
+        for run, _ in runs:
             begin = self.slices[-1].stop if self.slices else 0
             self.slices.append(slice(begin, begin + len(run.seeds)))
-            own = self.rows.part(self.slices[-1])
-            self.trainers.append(RunState(run, folder, device, own))
-        first = self.trainers[0]
-        self.task, self.bf16 = first.task, first.settings.precision == "bf16"
-        self.chosen = tuple(range(len(self.rows)))
-        self.waves: list[slice] = []
-        self.steppers: list[Stepper] = []
-        self.crew: WorkerPool | None = None
+            self.runs.append(RunState(run, self.seeds.part(self.slices[-1])))
+        self.task = self.runs[0].task
+        self.stepper = WaveStepper(self.seeds, [run for run, _ in runs])
         #: whether every row is what whole blocks have made of it
-        self.whole = True
-        self.set_waves([slice(0, len(self.rows))])
-
-    def close(self) -> None:
-        """End the processes that were started, if any: nothing is stepped until `fit` is asked."""
-        if self.crew is not None:
-            self.crew.close()
-
-    def set_waves(self, waves: Sequence[slice]) -> None:
-        """Step these of the chosen rows one after the other, or each in a process."""
-        self.most = at_once(waves, self.beside)
-        self._build(waves)
-
-    def _build(self, waves: Sequence[slice]) -> None:
-        self.waves = list(waves)
-        if self.crew is not None:  # whose hands have steppers of their own
-            self.steppers = []
-            return
-        # graphs that never run at the same time, and leave nothing behind, may share their memory
-        pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
-        if not self.compact:
-            parts = [self.rows.part(wave) if len(waves) > 1 else self.rows for wave in waves]
-        else:
-            parts = [self.rows.part(list(self.chosen[wave])) for wave in waves]
-        short = all(t.settings.by_length for t in self.trainers)
-        self.steppers = [Stepper(part, self.task.parts, self.bf16, pool, short) for part in parts]
-
-    def _even(self, most: int) -> list[slice]:
-        """Waves of the chosen rows with so many at once at most."""
-        return even(len(self.chosen), most, self.beside)
-
-    @property
-    def beside(self) -> int:
-        """How many waves are stepped at the same time."""
-        return 1 if self.crew is None else len(self.crew.hands)
-
-    @property
-    def compact(self) -> bool:
-        """Whether some rows are left out."""
-        return len(self.chosen) < len(self.rows)
-
-    def choose(self, clock: int) -> None:
-        """Leave out rows that rest at a step, where enough do."""
-        rests = [t.rests(row) for t in self.trainers for row in range(len(t.run.seeds))]
-        chosen = rows_to_step(rests, clock)
-        if chosen != self.chosen:
-            self.steppers, self.chosen = [], chosen  # what the old ones held is free for the new
-            self._build(self._even(self.most))
+        self.intact = True
 
     def fit(self, share: float = 1.0) -> str:
-        """Choose the waves so that a step fits in memory, and processes to step them side by side.
+        """Choose waves so that a step fits in memory, and processes to step them side by side.
 
-        Returns how many at once and why.
+        Returns how many seeds at once and why. `share` is the share of the device to use.
         """
-        self.close()
-        self.crew = None
-        runs, threads = [t.run for t in self.trainers], usable_threads()
-        found = self._fit(share, wanted(runs, self.device, threads))
-        why = found.why
-        if found.processes > 1:
-            try:
-                self.crew = WorkerPool(runs, found.processes, threads)
-            except Exception as error:  # a task of the caller's script, say, that no other has
-                found = self._fit(share, 1)
-                why = f"{found.why}; not in processes, as they do not start: {error}"
-        self.chosen = tuple(range(len(self.rows)))
-        self.set_waves(found.waves)
-        return why
+        spans = [run.control(row).span for run in self.runs for row in range(len(run.run.seeds))]
+        return self.stepper.fit(share, own_positions=any(spans))
 
-    def _fit(self, share: float, processes: int) -> Fit:
-        settings = self.trainers[0].settings
-        shape = (min(len(self.rows), DRY), settings.batch)
-
-        def draw() -> Batch:
-            some = stream(self.device, "dry step")
-            data = self.task.sample(self.task.lengths[1], shape[0] * shape[1], some)
-            return data.map(lambda page: page.unflatten(0, shape))
-
-        told = [t.settings.together for t in self.trainers if t.settings.together]
-        return fit(
-            self.rows,
-            draw,
-            bytes_of_data(self.task, len(self.rows), settings),
-            len(self.task.parts),
-            self.bf16,
-            min(told, default=0),
-            share,
-            any(t.control(row).span for t in self.trainers for row in range(len(t.run.seeds))),
-            processes,
-        )
+    def close(self) -> None:
+        """End the processes that were started, if any; `fit` starts others."""
+        self.stepper.close()
 
     def resume(self) -> None:
-        """Go to each run's last checkpoint, or stay at its very beginning."""
-        for trainer in self.trainers:
-            trainer.resume()
+        """Go to each run's last checkpoint; a run without one stays at its beginning.
 
-    def train(self, watch: Watch | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Train every run to its end, or until `stop` asks to leave; True when all have ended.
-
-        A run ends early when no seed is left to train: all have succeeded or are parked. Where all
-        are parked, its `failure` says so. Whatever goes wrong in a block, those before are saved.
+        What the metrics say of later steps is taken back.
         """
-        for trainer in self.trainers:
-            trainer.cut_back()
-        begun = [t.step for t in self.trainers]
+        for run, folder in zip(self.runs, self.folders, strict=True):
+            path = folder / CHECKPOINT
+            if path.exists():
+                tensors, state = load_checkpoint(folder)
+                state.check_run(run.run, path)
+                for name, target in run.tensors().items():
+                    restore(target, tensors, name, path)
+                run.set_state(state)
+        for run, folder in zip(self.runs, self.folders, strict=True):
+            cut_metrics(folder, run.step)
+
+    # ---- the loop ------------------------------------------------------------------------
+
+    def train(
+        self,
+        watch: Watch | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        blocks: int | None = None,
+    ) -> bool:
+        """Train every run to its end; True when all have ended.
+
+        A run ends early when no seed is left to train: all have succeeded or are parked. Whatever
+        goes wrong in a block, the blocks before it are saved.
+
+        Args:
+            watch: Is told the progress of each run after each block.
+            stop: Is asked before each block. If it says so, the runs are saved and left.
+            blocks: The most blocks to train; by default there is no limit.
+        """
+        self._start_clock()
+        with self._saved_on_error():
+            for _ in count() if blocks is None else range(blocks):
+                if not (unfinished := self._unfinished()):
+                    break
+                if stop():
+                    self.save(unfinished)
+                    break
+                block = self.next_block()
+                with self._rolled_back_on_error() as before:
+                    metrics = self.stepper.run(block.data, block.plan, before)
+                    lines = self._take_metrics(block, metrics, before)
+                    self._probe(lines)
+                    self._write(lines)
+                self._report(block, watch)
+                self.save(run for run in block.due if self._checkpoint_due(run))
+        return not self._unfinished()
+
+    def _unfinished(self) -> list[int]:
+        return [index for index, run in enumerate(self.runs) if run.unfinished]
+
+    def next_block(self) -> Block:
+        """The next block of the runs that are unfinished; runs that are ahead wait."""
+        unfinished = self._unfinished()
+        if not unfinished:
+            raise TrainingError("all runs are at their end: there is no block left to train")
+        clock = min(self.runs[index].step for index in unfinished)
+        due = [index for index in unfinished if self.runs[index].step == clock]
+        rests = [run.rests_from(row) for run in self.runs for row in range(len(run.run.seeds))]
+        self.stepper.choose_rows(rests, clock)
+        pairs = [run.next_block(wait=index not in due) for index, run in enumerate(self.runs)]
+        plans = [plan for plan, _ in pairs]
+        return Block(due, plans, Plan.join(plans), join([data for _, data in pairs]))
+
+    def _take_metrics(
+        self, block: Block, metrics: Tensor, before: Sequence[Tensor]
+    ) -> dict[int, list[Line]]:
+        """Hand each run what the block gave; returns its lines for the metrics file."""
+        lines = {}
+        for index in block.due:
+            rows, plan = self.slices[index], block.plans[index]
+            tables = [table[rows] for table in before]
+            lines[index] = self.runs[index].take_metrics(metrics[: plan.steps, rows], plan, tables)
+        return lines
+
+    @torch.no_grad()
+    def _probe(self, lines: dict[int, list[Line]]) -> None:
+        """A quick test of joint accuracy at and beyond the training length, of runs that are due.
+
+        The rows that were stepped are tested: those left out rest, and nothing is said of them.
+        """
+        due, chosen = [i for i in lines if self.runs[i].probe_due], self.stepper.chosen
+        for step in sorted({self.runs[index].step for index in due}):
+            results = evaluate_stack(
+                self._predictor(),
+                len(chosen),
+                self.task,
+                PROBED,
+                SEQUENCES,
+                self.device,
+                self.seeds.model.model.ceiling,
+                variants=False,
+                stream_name=f"probe {step}",
+            )
+            by_row = dict(zip(chosen, results, strict=True))
+            for index in due:
+                run, rows = self.runs[index], self.slices[index]
+                if run.step == step:
+                    tested = [by_row.get(row, []) for row in range(rows.start, rows.stop)]
+                    lines[index] += run.take_probe(tested)
+
+    def _predictor(self) -> Callable[[Tensor], Tensor]:
+        """Tokens to the logits of the rows that are stepped, with the weights of a test."""
+        controls = [run.control(row) for run in self.runs for row in range(len(run.run.seeds))]
+        weights = [run.test_weights() for run in self.runs]
+        joined = weights[0]
+        if len(weights) > 1:
+            joined = {n: torch.cat([each[n] for each in weights]) for n in weights[0]}
+        chosen = self.stepper.chosen
+        if self.stepper.compact:
+            joined = {n: weight[list(chosen)] for n, weight in joined.items()}
+        return self.seeds.model.predictor([controls[row] for row in chosen], joined)
+
+    def _start_clock(self) -> None:
+        self.started, self.first_block = time.monotonic(), True
+        self.first_step = min((self.runs[i].step for i in self._unfinished()), default=0)
+
+    def _report(self, block: Block, watch: Watch | None) -> None:
+        """Tell `watch` where each run stands, and how long it will take at this rate."""
+        for index in block.due:
+            run = self.runs[index]
+            seconds = (time.monotonic() - self.started) / (run.step - self.first_step)
+            left = run.settings.steps - run.step if run.unfinished else 0
+            if watch is not None:
+                watch(self.folders[index], run.progress(seconds * left))
+        if self.first_block:  # it compiles: the time left is told by those after it
+            self._start_clock()
+            self.first_block = False
+
+    # ---- files ---------------------------------------------------------------------------
+
+    def _write(self, lines: dict[int, list[Line]]) -> None:
+        for index, each in lines.items():
+            append_metrics(self.folders[index], each)
+
+    def _checkpoint_due(self, index: int) -> bool:
+        run = self.runs[index]
+        return run.step % run.settings.checkpoint_every == 0 or not run.unfinished
+
+    def save(self, runs: Iterable[int]) -> None:
+        """Write the checkpoints of some runs."""
+        for index in runs:
+            run = self.runs[index]
+            save_checkpoint(self.folders[index], run.tensors(), run.state())
+
+    @contextmanager
+    def _saved_on_error(self) -> Iterator[None]:
+        """After an error, save the runs that have come further, and say what helps."""
+        begun = [run.step for run in self.runs]
         try:
-            return self._train(watch, stop)
+            yield
         except Exception as error:
             short = short_of_memory(error)
             if short:
                 clear_frames(error.__traceback__)  # they hold on to what the step had made
             if not isinstance(error, RunFolderError):  # it would not be written this time either
-                self._save_since(begun)
+                self._save_progress(begun)
             if not short:
                 raise
-            others = ", or processes=1" if self.beside > 1 else ""
+            others = ", or processes=1" if self.stepper.processes > 1 else ""
+            batch_size = self.runs[0].settings.batch_size
             raise TrainingError(
                 f"the memory of {self.device} does not suffice, even for one seed at a time: take "
-                f"a smaller batch (it is {self.trainers[0].settings.batch}), block, model or "
-                f"length, or fewer seeds in one run{others} ({error})"
+                f"a smaller batch_size (it is {batch_size}), steps_per_block, model or length, or "
+                f"fewer seeds in one run{others} ({error})"
             ) from error
 
-    def _train(self, watch: Watch | None, stop: Callable[[], bool]) -> bool:
-        started = time.monotonic()
-        begun = first = min((t.step for t in self.trainers if t.going), default=0)
-        while going := [t for t in self.trainers if t.going]:
-            if stop():
-                for trainer in going:
-                    trainer.save()
-                return False
-            at = [t.step for t in going]
-            self.block()
-            for trainer, before in zip(going, at, strict=True):
-                if trainer.step == before:
-                    continue
-                spent, done = time.monotonic() - started, trainer.step - first
-                left = trainer.settings.steps - trainer.step if trainer.going else 0
-                if watch is not None:
-                    watch(trainer, trainer.progress(spent / done * left))
-                if trainer.step % trainer.settings.checkpoint == 0 or not left:
-                    trainer.save()
-            if first == begun:  # the first block compiles: what is left is told by those after it
-                started = time.monotonic()
-                first = min((t.step for t in going if t.going), default=begun)
-        return True
-
-    def _save_since(self, begun: Sequence[int]) -> None:
-        """After an error, save the runs that have come further, if they are sound."""
-        for trainer, step in zip(self.trainers, begun, strict=True):
-            if self.whole and trainer.step > step:
+    def _save_progress(self, begun: Sequence[int]) -> None:
+        """Save the runs that are past the steps they began at, if they are intact."""
+        for index, step in enumerate(begun):
+            if self.intact and self.runs[index].step > step:
+                folder = self.folders[index]
                 try:
-                    trainer.save()
-                    log.info("%s is saved at step %d", trainer.folder, trainer.step)
-                except Exception as another:  # the first is the one to tell
-                    log.warning("%s could not be saved: %s", trainer.folder, another)
+                    self.save([index])
+                    log.info("%s is saved at step %d", folder, self.runs[index].step)
+                except Exception as another:  # the first error is the one to raise
+                    log.warning("%s could not be saved: %s", folder, another)
 
-    def block(self) -> None:
-        """One block of steps of the runs that are still going; those ahead wait for the others.
-
-        After an error all is as it was before, or `whole` is false.
-        """
-        if not self.beside:
-            raise TrainingError("the processes that stepped seeds are ended: fit() starts others")
-        if not any(t.going for t in self.trainers):
-            raise TrainingError("all runs are at their end: there is no block left to train")
-        clock = min(t.step for t in self.trainers if t.going)
-        due = [t.going and t.step == clock for t in self.trainers]
-        self.choose(clock)
-        asked = [t.next_block(wait=not now) for t, now in zip(self.trainers, due, strict=True)]
-        plan, data = Plan.join([p for p, _ in asked]), join([d for _, d in asked])
-        before, states = self.rows.copy(), [json.dumps(t.state()) for t in self.trainers]
-        self.whole = False
+    @contextmanager
+    def _rolled_back_on_error(self) -> Iterator[list[Tensor]]:
+        """All rows as they are now; after an error they are so again, or `intact` is False."""
+        before, states = self.seeds.read(), [run.state() for run in self.runs]
+        self.intact = False
         try:
-            metrics = self._steps(data, plan, before)
-            lines = {}
-            for index, trainer in enumerate(self.trainers):
-                if due[index]:
-                    rows, (own, _) = self.slices[index], asked[index]
-                    given = metrics[: len(own.alive), rows]
-                    lines[index] = trainer.take(given, own, [table[rows] for table in before])
-            self._probe(lines)
-            for index, found in lines.items():
-                self.trainers[index].write(found)
+            yield before
         except Exception:
             with suppress(Exception):  # after some errors of a GPU nothing can be had from it
-                self.rows.put_back(before)
-                for trainer, state in zip(self.trainers, states, strict=True):
-                    trainer.set_state(json.loads(state))
-                self.whole = True
+                self.seeds.write(before)
+                for run, state in zip(self.runs, states, strict=True):
+                    run.set_state(state)
+                self.intact = True
             raise
-        self.whole = True
-
-    def _steps(self, data: Batch, plan: Plan, before: Sequence[Tensor]) -> Tensor:
-        """The steps of a block, wave by wave; in smaller waves if memory turns out to be short."""
-        while True:
-            try:
-                given = self._run_all(data, plan)
-                if not self.compact:
-                    return torch.cat(given, 1)
-                metrics = given[0].new_zeros(len(given[0]), len(self.rows), *given[0].shape[2:])
-                metrics[:, list(self.chosen)] = torch.cat(given, 1)
-                return metrics
-            except (MemoryError, RuntimeError) as error:
-                if at_once(self.waves, 1) == 1 or not short_of_memory(error):
-                    raise
-            # only now: the error holds on to what the step had made, the old waves to their graphs
-            self.steppers = []
-            self.rows.put_back(before)
-            self.set_waves(self._even(at_once(self.waves, self.beside) // 2))
-            log.info("memory is short: seeds in %d waves from here on", len(self.waves))
-
-    def _run_all(self, data: Batch, plan: Plan) -> list[Tensor]:
-        """The metrics of each wave."""
-        if self.crew is not None:
-            return self.crew.run(self.rows, [self.chosen[at] for at in self.waves], data, plan)
-        each = zip(self.steppers, self.waves, strict=True)
-        return [self._run(stepper, at, data, plan) for stepper, at in each]
-
-    def _run(self, stepper: Stepper, wave: slice, data: Batch, plan: Plan) -> Tensor:
-        if len(self.waves) == 1 and not self.compact:
-            return stepper.run(data, plan).cpu()
-        rows = list(self.chosen[wave])
-        if self.compact:
-            stepper.rows.fetch(self.rows, rows)
-        metrics = stepper.run(rows_of(data, rows), plan.rows(rows)).cpu()
-        if self.compact:
-            stepper.rows.give_back(self.rows, rows)
-        return metrics
-
-    @torch.no_grad()
-    def _probe(self, lines: dict[int, list[dict[str, object]]]) -> None:
-        """A quick look at joint accuracy at and beyond the training length, of those due.
-
-        Tested are the rows that were stepped: those left out rest, and nothing is said of them.
-        """
-        due = [i for i in lines if _is_due(self.trainers[i])]
-        for step in sorted({self.trainers[i].step for i in due}):
-            found = evaluate_stack(
-                tester(self.rows.stack, self.trainers, self.chosen),
-                len(self.chosen),
-                self.task,
-                MULTIPLES,
-                SEQUENCES,
-                self.device,
-                self.rows.stack.model.ceiling,
-                variants=False,
-                stream_name=f"probe {step}",
-            )
-            tested = dict(zip(self.chosen, found, strict=True))
-            for index in due:
-                trainer, rows = self.trainers[index], self.slices[index]
-                if trainer.step == step:
-                    own = [tested.get(row, []) for row in range(rows.start, rows.stop)]
-                    lines[index] += trainer.note_probe(own)
-
-
-def _is_due(trainer: RunState) -> bool:
-    every = trainer.settings.probe
-    return bool(every) and trainer.step % every == 0 and trainer.failure is None
+        self.intact = True

@@ -15,9 +15,9 @@ from threading import Thread
 
 import torch
 
+from outlast.machine import keep_freed_memory
 from outlast.registry import tasks
-from outlast.train.rows import SeedState
-from outlast.train.session import keep_freed_memory
+from outlast.train.seeds import SeedState
 from outlast.train.step import Stepper
 from outlast.train.workers import READY, Done, Orders, Work, bare, dressed
 
@@ -31,19 +31,18 @@ class StepServer:
         keep_freed_memory()
         # one seed of each run: there is then an average where any of them keeps one
         runs = [replace(run, seeds=run.seeds[:1]) for run in orders.runs]
-        self.mould = SeedState.make(runs, torch.device("cpu"))
+        self.mould = SeedState.create(runs, torch.device("cpu"))
         self.parts = tasks.build(runs[0].task).parts
         self.bf16 = runs[0].settings.precision == "bf16"
         self.by_length = all(run.settings.by_length for run in runs)
 
     def step(self, work: Work) -> Done:
         """The steps of a block."""
-        everyone = range(len(work.plan.lengths))
-        rows = self.mould.part([0] * len(everyone))
-        rows.take(work.rows, everyone)
+        rows = self.mould.part([0] * len(work.plan.lengths))
+        rows.write(work.rows)
         stepper = Stepper(rows, self.parts, self.bf16, by_length=self.by_length)
         metrics = stepper.run(work.data, work.plan)
-        return Done(rows.lend(everyone), metrics)
+        return Done(rows.read(), metrics)
 
 
 def main(number: int) -> None:

@@ -27,12 +27,11 @@ import torch
 from torch import Tensor
 
 from outlast.errors import TrainingError, short_of_memory
-from outlast.machine import cores
+from outlast.runs.spec import RunSpec
 from outlast.tasks import Batch
-from outlast.train.data import rows_of
+from outlast.train.data import of_seeds
 from outlast.train.plan import Plan
-from outlast.train.rows import SeedState
-from outlast.train.settings import RunSpec
+from outlast.train.seeds import SeedState
 
 #: what a hand runs. It finds modules where this process does, and leaves signals to it: who asks a
 #: whole job to save and leave asks this process too
@@ -44,9 +43,6 @@ sys.path[:] = sys.argv[2:]
 from outlast.train.worker import main
 main(int(sys.argv[1]))
 """
-#: steps of a run from which the start of the hands pays, a few seconds; and steps of a block that
-#: are known to be worth its way there and back (`outlast bench seeds --sections processes`)
-LONG, LONG_BLOCK = 500, 10
 #: seconds between two looks whether those that say nothing are still there
 LOOK = 1.0
 
@@ -96,6 +92,8 @@ def _changed(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
         return change(value)
     if isinstance(value, list):
         return [_changed(item, kind, change) for item in value]
+    if isinstance(value, dict):
+        return {name: _changed(item, kind, change) for name, item in value.items()}
     if is_dataclass(value) and not isinstance(value, Orders | type):
         own = {f.name: _changed(getattr(value, f.name), kind, change) for f in fields(value)}
         return replace(value, **own)
@@ -169,10 +167,10 @@ class WorkerPool:
     """Hands for the rows of some runs, each with its share of the threads."""
 
     def __init__(self, runs: Sequence[RunSpec], count: int, threads: int) -> None:
-        self.hands: list[Worker] = []
+        self.workers: list[Worker] = []
         try:
             for _ in range(count):
-                self.hands.append(Worker())
+                self.workers.append(Worker())
             self.order(runs, threads)
         except BaseException:
             self.close()
@@ -180,10 +178,10 @@ class WorkerPool:
 
     def order(self, runs: Sequence[RunSpec], threads: int) -> None:
         """Tell everyone whose rows they will get, and wait until they are ready."""
-        own = max(1, threads // len(self.hands))
-        for hand in self.hands:
+        own = max(1, threads // len(self.workers))
+        for hand in self.workers:
             hand.send(Orders(tuple(runs), own, torch.get_float32_matmul_precision()))
-        answers(self.hands)
+        answers(self.workers)
 
     def run(
         self, home: SeedState, waves: Sequence[Sequence[int]], data: Batch, plan: Plan
@@ -191,8 +189,8 @@ class WorkerPool:
         """The steps of a block: a wave is some rows of `home`; returns the metrics of each."""
         found: list[Tensor] = []
         try:
-            for first in range(0, len(waves), len(self.hands)):
-                found += self._at_once(home, waves[first : first + len(self.hands)], data, plan)
+            for first in range(0, len(waves), len(self.workers)):
+                found += self._at_once(home, waves[first : first + len(self.workers)], data, plan)
         except BaseException as error:
             # short of memory, all have answered and may be asked for less; after anything else some
             # may be in the middle of what nobody waits for any more
@@ -204,37 +202,16 @@ class WorkerPool:
     def _at_once(
         self, home: SeedState, waves: Sequence[Sequence[int]], data: Batch, plan: Plan
     ) -> list[Tensor]:
-        busy = self.hands[: len(waves)]
+        busy = self.workers[: len(waves)]
         for hand, rows in zip(busy, waves, strict=True):
-            hand.send(Work(home.lend(rows), rows_of(data, rows), plan.rows(rows)))
+            hand.send(Work(home.read(rows), of_seeds(data, rows), plan.of_seeds(rows)))
         found = answers(busy)
         for done, rows in zip(found, waves, strict=True):
-            home.take(done.rows, rows)
+            home.write(done.rows, rows)
         return [done.metrics for done in found]
 
     def close(self) -> None:
         """Send everyone home."""
-        for hand in self.hands:
+        for hand in self.workers:
             hand.close()
-        self.hands = []
-
-
-def usable_threads() -> int:
-    """Threads of torch that may run at the same time."""
-    return min(torch.get_num_threads(), cores())
-
-
-def wanted(runs: Sequence[RunSpec], device: torch.device, threads: int) -> int:
-    """How many processes are to step the seeds of some runs, by what they are told or the rule.
-
-    It hangs on what is told and on the threads alone: a run that is resumed with as many is then
-    bit for bit the run that was not stopped.
-    """
-    if device.type != "cpu":
-        return 1
-    rows, steps = sum(len(run.seeds) for run in runs), max(run.settings.steps for run in runs)
-    told = [run.settings.processes for run in runs if run.settings.processes]
-    if told:
-        return min([*told, rows])
-    pays = steps >= LONG and runs[0].settings.block >= LONG_BLOCK
-    return min(rows, threads) if pays else 1
+        self.workers = []

@@ -21,11 +21,11 @@ from typing import Any
 
 from outlast.errors import SpecError, bad_value
 from outlast.registry import suggest
-from outlast.runs import RUN
+from outlast.runs.folder import RUN
+from outlast.runs.spec import RENAMED, RunSpec, Settings
 from outlast.specs import Spec, parse_value
-from outlast.train.rows import SHARED
-from outlast.train.session import canonical
-from outlast.train.settings import RunSpec, Settings
+from outlast.train.seeds import SHARED
+from outlast.workflow.create import canonical
 
 #: the axis that is no setting; and how a run without any method is written there
 METHOD, NONE = "method", "none"
@@ -72,7 +72,7 @@ def spread(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, 
 def check_apart(settings: Settings, axes: Sequence[str]) -> None:
     """A setting that was given a value, and values in a grid too, is an error: which was meant?"""
     for axis in axes:
-        name = axis.partition("=")[0].strip()
+        name = _axis(axis)[0]
         value = getattr(settings, name, None)
         if value != getattr(Settings(), name, None):
             raise bad_value(name, value, f"none of its own beside a grid of {name}")
@@ -110,15 +110,16 @@ def _axis(text: str) -> tuple[str, list[str]]:
     values = [value.strip() for value in _split(rest, ",")]
     if not rest or not all(values) or len(set(values)) < len(values):
         raise bad_value("grid", text, "a setting and different values, such as lr=0.001,0.002")
-    alike = (*SHARED, "together", "processes")  # what runs trained together have in common
+    name = RENAMED.get(name.strip(), name.strip())
+    alike = (*SHARED, "seeds_at_once", "processes")  # what runs trained together have in common
     known = [f.name for f in fields(Settings) if f.name not in alike] + [METHOD]
-    if name.strip() not in known:
+    if name not in known:
         accepted = "a setting that may differ among runs trained together, or method"
         raise bad_value("grid", text, f"{accepted}{suggest(name, known)}")
-    if name.strip() == METHOD:
+    if name == METHOD:
         for value in values:
             _methods(value)
-    return name.strip(), values
+    return name, values
 
 
 def _split(text: str, at: str) -> list[str]:

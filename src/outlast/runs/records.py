@@ -1,0 +1,343 @@
+"""The files of run and study folders as types: one reader and one writer for each.
+
+Reading checks every field. A file that is damaged, or of another format, is a `RunFolderError`
+that names the file, the line where there are lines, and the field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from outlast.errors import RunFolderError, SpecError
+from outlast.runs.folder import METRICS, RUN, STUDY, write_json, write_text
+from outlast.runs.spec import RunSpec, Settings
+
+#: the format that is written; format 1 had other names of settings
+FORMAT = 2
+READABLE = (1, FORMAT)
+
+
+# ---- run.json ----------------------------------------------------------------------------------
+
+
+class Shown(Struct, frozen=True):
+    """The specs of a run in their short form, without defaults, as a person reads them."""
+
+    task: str
+    model: str
+    methods: tuple[str, ...] = ()
+
+
+class RunRecord(Struct, frozen=True, kw_only=True):
+    """What `run.json` holds: the run's spec, and what a reader wants to know beside it."""
+
+    format: int = FORMAT
+    #: the version of outlast that wrote it
+    outlast: str = ""
+    task: str
+    model: str
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    settings: Settings
+    label: str
+    shown: Shown | None = None
+    #: the skills that the task tests, and those that only help training
+    parts: tuple[str, ...] = ()
+    auxiliary: tuple[str, ...] = ()
+    #: the longest length trained on
+    length: float
+    #: weights of one seed
+    parameters: int = 0
+    #: the share of sequences that guessing gets right, by part and jointly
+    chance: dict[str, float] = {}
+    versions: dict[str, str] = {}
+    created: str = ""
+    device: str = ""
+    #: folder names of the runs it was created with, in order; they are resumed together
+    pack: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> RunSpec:
+        """What decides the run."""
+        return RunSpec(self.task, self.model, self.methods, self.seeds, self.settings, self.label)
+
+    @property
+    def short(self) -> Shown:
+        """The specs as a person reads them."""
+        return self.shown or Shown(self.task, self.model, self.methods)
+
+
+def read_run(folder: Path) -> RunRecord:
+    """What was run, as `run.json` says."""
+    path = folder / RUN
+    values = _read_object(path, "a run folder")
+    if isinstance(values.get("settings"), dict):
+        try:  # names that settings had before, and unknown names, are seen here
+            values["settings"] = asdict(Settings.read(values["settings"]))
+        except SpecError as error:
+            raise RunFolderError(f"cannot read {path}: {error}") from None
+    return _checked(values, RunRecord, path)
+
+
+def write_run(folder: Path, record: RunRecord) -> None:
+    """Write `run.json`."""
+    _write(folder / RUN, record)
+
+
+# ---- metrics.jsonl -----------------------------------------------------------------------------
+
+
+class MetricLine(Struct, frozen=True, omit_defaults=True):
+    """What one seed did in one block: mean losses and accuracies by part, or a probe."""
+
+    step: int
+    seed: int
+    loss: Mapping[str, float | None] | None = None
+    accuracy: Mapping[str, float | None] | None = None
+    #: joint accuracy by multiple of the training length
+    probe: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class EventLine:
+    """Something that happened to a seed, such as the switch of DAT; `details` are the event's."""
+
+    step: int
+    seed: int
+    event: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+Line = MetricLine | EventLine
+
+
+def read_metrics(folder: Path) -> list[Line]:
+    """Every line of the metrics; a last line that a kill cut short is left out."""
+    path = folder / METRICS
+    texts = _metric_texts(path)
+    lines: list[Line] = []
+    for number, text in enumerate(texts, 1):
+        place = f"{path}, line {number}"
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            if number == len(texts):
+                break
+            raise RunFolderError(f"{place}: damaged JSON ({error.msg})") from None
+        lines.append(_metric_line(values, place))
+    return lines
+
+
+def append_metrics(folder: Path, lines: Iterable[Line]) -> None:
+    """Add lines to the metrics."""
+    path = folder / METRICS
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(_metric_text(lines))
+    except OSError as error:
+        raise RunFolderError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_metrics(folder: Path, lines: Iterable[Line]) -> None:
+    """Write all lines of the metrics anew."""
+    write_text(folder / METRICS, _metric_text(lines))
+
+
+def cut_metrics(folder: Path, step: int) -> None:
+    """Take back what was written after `step`: it will be written again."""
+    write_metrics(folder, [line for line in read_metrics(folder) if line.step <= step])
+
+
+def _metric_texts(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _metric_line(values: Any, place: str) -> Line:
+    if not isinstance(values, dict) or "event" not in values:
+        return _checked(values, MetricLine, place)
+    details = {k: v for k, v in values.items() if k not in ("step", "seed", "event")}
+    known = {"step": values.get("step"), "seed": values.get("seed"), "event": values["event"]}
+    return _checked(known | {"details": details}, EventLine, place)
+
+
+def _metric_text(lines: Iterable[Line]) -> str:
+    """Lines as the file has them: numbers that are not finite are written as Python does."""
+    texts = []
+    for line in lines:
+        if isinstance(line, EventLine):
+            known = {"step": line.step, "seed": line.seed, "event": line.event}
+            texts.append(json.dumps(known | line.details))
+        else:
+            texts.append(json.dumps(msgspec.to_builtins(line)))
+    return "".join(text + "\n" for text in texts)
+
+
+# ---- results.json ------------------------------------------------------------------------------
+
+
+class ResultRow(TypedDict):
+    """One seed at one length; `exact` and `answers` are None where it could not be tested."""
+
+    #: absent where a single model is measured
+    seed: NotRequired[int]
+    #: the step a seed was left at, if it was parked or had succeeded
+    parked: NotRequired[int]
+    succeeded: NotRequired[int]
+    #: another version of the task, such as `sparse`; None is the one trained on
+    variant: str | None
+    length: float
+    #: of the training length
+    multiple: float
+    tokens: NotRequired[int | None]
+    #: share of sequences with every answer right, by part and jointly
+    exact: dict[str, float] | None
+    #: share of answers right, by part
+    answers: NotRequired[dict[str, float] | None]
+    #: why it could not be tested
+    reason: NotRequired[str | None]
+
+
+class Results(Struct, frozen=True, kw_only=True):
+    """What `results.json` holds: a test of every seed at every length."""
+
+    format: int = FORMAT
+    #: the step of the weights that were tested; a file written by hand may not say
+    step: int | None = None
+    sequences: int | None = None
+    precision: str = "fp32"
+    rows: tuple[ResultRow, ...]
+
+
+def read_results(path: Path) -> Results:
+    """The results in a file."""
+    return _checked(_read_object(path, "tested yet"), Results, path)
+
+
+def write_results(path: Path, results: Results) -> None:
+    """Write results: as `results.json` of a folder or as any other file."""
+    _write(path, results)
+
+
+# ---- study.json --------------------------------------------------------------------------------
+
+
+class Claim(Struct, frozen=True):
+    """Something that should be so, and the band a measured number must fall in to say it is.
+
+    `given` is the text of another claim: where that one does not hold, this one says nothing.
+    """
+
+    text: str
+    arm: str
+    multiple: float
+    source: str = ""
+    statistic: Literal["mean", "min", "max", "difference", "success"] = "mean"
+    versus: str | None = None
+    part: str = "joint"
+    #: of the task's other versions in the test, such as `sparse`; None is the one trained on
+    variant: str | None = None
+    low: float | None = None
+    high: float | None = None
+    given: str | None = None
+
+
+class ArmRecord(Struct, frozen=True):
+    """One way of training in a study; its name is the name of its run folder."""
+
+    name: str
+    label: str = ""
+    #: arms of one group share a panel
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        if self.name in {"", ".", ".."} or "/" in self.name or "\\" in self.name:
+            raise ValueError(f"arm name {self.name!r} is not the name of a subfolder")
+
+
+class StudyRecord(Struct, frozen=True, kw_only=True):
+    """What `study.json` holds; a report needs nothing else but the run folders of the arms."""
+
+    format: int = FORMAT
+    study: str = ""
+    scale: str | None = None
+    title: str = ""
+    question: str = ""
+    #: the command line that runs the study, or goes on with it
+    command: str | None = None
+    arms: tuple[ArmRecord, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+
+def read_study(folder: Path) -> StudyRecord:
+    """A study, as `study.json` says."""
+    path = folder / STUDY
+    return _checked(_read_object(path, "a study"), StudyRecord, path)
+
+
+def write_study(folder: Path, record: StudyRecord) -> None:
+    """Write `study.json`."""
+    _write(folder / STUDY, record)
+
+
+# ---- all of them -------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+def _write(path: Path, record: Struct) -> None:
+    """A record as a JSON file of today's format, whatever format it was read from."""
+    write_json(path, msgspec.to_builtins(record) | {"format": FORMAT})
+
+
+def check_format(values: Mapping[str, Any], path: Path) -> None:
+    """Raise if a file is of a format that this version does not read."""
+    number = values.get("format")
+    if number not in READABLE:
+        formats = " and ".join(map(str, READABLE))
+        raise RunFolderError(
+            f"cannot read {path}: its format is {number!r}; this version of outlast reads {formats}"
+        )
+
+
+def _read_object(path: Path, purpose: str) -> dict[str, Any]:
+    """The JSON object in a file of ours; without the file its folder is not `purpose`."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunFolderError(f"{path.parent} has no {path.name}: it is not {purpose}") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RunFolderError(f"cannot read {path}: {error}") from None
+    if not isinstance(values, dict):
+        raise RunFolderError(f"cannot read {path}: expected a JSON object")
+    check_format(values, path)
+    return values
+
+
+def _checked(values: Any, kind: type[T], place: object) -> T:
+    """Plain values as a record; a value of the wrong type is an error that names its field."""
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise RunFolderError(f"cannot read {place}: {_with_field_first(str(error))}") from None
+
+
+def _with_field_first(message: str) -> str:
+    """``Expected `int`, got `str` - at `$.rows[0].seed` `` with the field in front."""
+    match = re.fullmatch(r"(.*?) - at `\$\.?(.*)`", message, re.DOTALL)
+    if match is None:
+        return message
+    problem, name = match[1].replace("`", ""), match[2]
+    return f"{name}: {problem}" if name else problem

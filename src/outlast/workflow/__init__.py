@@ -1,0 +1,1 @@
+"""What every verb, every study and `outlast.fit` do: create runs, train, evaluate and load them."""

@@ -1,0 +1,127 @@
+"""Creating runs: from a spec to a run folder with its record in it."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from outlast import __version__
+from outlast.errors import bad_value
+from outlast.evaluation.accuracy import chance_levels
+from outlast.evaluation.ladder import out_of_reach, rungs
+from outlast.machine import device_name
+from outlast.methods.base import Control
+from outlast.models import Model, build_model
+from outlast.models.build import canonical_layout
+from outlast.registry import methods, tasks
+from outlast.runs.folder import locked, remove_outcomes, require_free_folder
+from outlast.runs.records import RunRecord, Shown, write_run
+from outlast.runs.spec import NEVER, RunSpec
+from outlast.tasks import Task
+from outlast.train.plan import setup
+from outlast.train.waves import check_data
+
+log = logging.getLogger(__name__)
+
+
+def canonical(run: RunSpec) -> RunSpec:
+    """The same run with every spec written out in full; bad specs are errors here."""
+    names = [methods.canonical(method).name for method in run.methods]
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        accepted = f"each method once: {repeated[0]} is twice"
+        raise bad_value("method", " + ".join(run.methods), accepted)
+    return replace(
+        run,
+        task=str(tasks.canonical(run.task, full=True)),
+        model=str(canonical_layout(run.model, full=True)),
+        methods=tuple(str(methods.canonical(m, full=True)) for m in run.methods),
+        settings=replace(run.settings, stop=str(run.settings.stop_rule or NEVER)),
+    )
+
+
+def describe(run: RunSpec, device: str = "", pack: Sequence[str] = ()) -> RunRecord:
+    """The record of a run whose specs are canonical; what does not fit together is an error."""
+    task: Task = tasks.build(run.task)
+    model = build_model(run.model, task.vocabulary, task.classes, seed=0)
+    _check_methods(run, task, model)
+    _check_stop(run, task, model)
+    versions = {name: version(name) for name in ("torch", "numpy", "safetensors")}
+    return RunRecord(
+        outlast=__version__,
+        task=run.task,
+        model=run.model,
+        methods=run.methods,
+        seeds=run.seeds,
+        settings=run.settings,
+        label=run.label,
+        shown=Shown(
+            str(tasks.canonical(run.task)),
+            str(canonical_layout(run.model)),
+            tuple(str(methods.canonical(method)) for method in run.methods),
+        ),
+        parts=task.parts,
+        auxiliary=task.auxiliary,
+        length=task.lengths[1],
+        parameters=model.size,
+        chance=chance_levels(task),
+        versions={"python": platform.python_version()} | versions,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        device=device,
+        pack=tuple(pack),
+    )
+
+
+def _check_methods(run: RunSpec, task: Task, model: Model) -> None:
+    """A method that does not go with the task or the model is an error or a warning now."""
+    known = setup(run.settings, task, model)
+    for spec in run.methods:
+        method, control = methods.build(spec), Control.plain(known)
+        method.control(0, method.begin(known), control)
+        if control.span and not model.placed:
+            log.warning("%s: nothing in this model asks where a token stands", method.spec.name)
+
+
+def _check_stop(run: RunSpec, task: Task, model: Model) -> None:
+    """A length that cannot be probed is none to succeed at."""
+    rule = run.settings.stop_rule
+    if rule is not None:
+        ((_, length),) = rungs(task, (rule.at,))
+        reason = out_of_reach(task, length, model.ceiling)
+        if reason is not None:
+            raise bad_value("stop: at", rule.at, f"a multiple that can be tested: {reason}")
+
+
+def create_runs(
+    runs: Sequence[tuple[RunSpec, Path]],
+    device: torch.device,
+    overwrite: bool = False,
+    grid: Path | None = None,
+    pack: Sequence[str] = (),
+) -> None:
+    """Make the folders of new runs, or of none: what is wrong with one is an error before that.
+
+    `grid` is the folder that holds them all, if there is one. `pack` are the names of all runs that
+    are trained together, in order; their records say so, for `resume`.
+    """
+    name = device_name(device)
+    records = [(folder, describe(canonical(run), name, pack)) for run, folder in runs]
+    for folder, _ in records:
+        require_free_folder(folder, overwrite, resume=grid)
+    for run, _ in runs:
+        check_data(tasks.build(run.task), len(run.seeds), run.settings, device)
+    with ExitStack() as locks:
+        for folder, _ in records:
+            locks.enter_context(locked(folder))
+            require_free_folder(folder, overwrite, resume=grid)  # another process may be faster
+        for folder, record in records:
+            remove_outcomes(folder)
+            write_run(folder, record)  # last: without it a folder is not taken for a run

@@ -1,0 +1,100 @@
+"""Loading trained runs: the weights of some seeds, without an optimiser and without the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from outlast.errors import OutlastError, RunFolderError
+from outlast.methods.base import Control
+from outlast.models import Model
+from outlast.registry import methods, tasks
+from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState, load_checkpoint, restore
+from outlast.runs.folder import CHECKPOINT
+from outlast.runs.records import read_run
+from outlast.runs.spec import RunSpec
+from outlast.train.plan import MethodStates, setup
+from outlast.train.seeds import StackedModel, decay_among
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """Some seeds of a run as its last checkpoint left them, with the weights to test with."""
+
+    run: RunSpec
+    state: TrainingState
+    model: StackedModel
+    #: what the methods want of each seed now, or wanted when it came to rest
+    controls: list[Control]
+
+    def predictor(self) -> Callable[[Tensor], Tensor]:
+        """Tokens (batch, tokens) to logits (S, batch, tokens, outputs)."""
+        return self.model.predictor(self.controls, self.model.named(self.model.table))
+
+
+def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = None) -> TrainedRun:
+    """Some seeds of a run, by default all, for testing; nothing in the folder is changed.
+
+    Only the weights of those seeds are read, or the average of the weights where one is kept.
+    """
+    run, path = read_run(folder).spec, folder / CHECKPOINT
+    if not path.exists():
+        raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was trained there yet")
+    rows = None if seeds is None else [run.seeds.index(seed) for seed in seeds]
+    built = [methods.build(method) for method in run.methods]
+    decay = decay_among(built)
+
+    def is_wanted(name: str) -> bool:
+        return name.startswith(WEIGHTS) or (name == AVERAGE and decay is not None)
+
+    tensors, state = load_checkpoint(folder, is_wanted, rows)
+    state.check_run(run, path)
+    if rows is not None and seeds is not None:
+        run, state = replace(run, seeds=tuple(seeds)), state.of_seeds(rows, seeds)
+    task = tasks.build(run.task)
+    model = StackedModel(run.model, task, run.seeds, device, initialise=False)
+    for name, target in model.named(model.table).items():
+        restore(target, tensors, f"{WEIGHTS}{name}", path)
+    if decay is not None:
+        average = torch.zeros_like(model.table)
+        restore(average, tensors, AVERAGE, path)
+        model.table.copy_(model.corrected_average(average, state.averaged, decay))
+    states = MethodStates(built, setup(run.settings, task, model.model), run)
+    states.states = state.methods
+    controls = [states.control(_resting_step(state, row), row) for row in range(len(run.seeds))]
+    return TrainedRun(run, state, model, controls)
+
+
+def _resting_step(state: TrainingState, row: int) -> int:
+    """The step whose weights a seed has: where it came to rest, or where the run is."""
+    for step in (state.parked[row], state.succeeded[row]):
+        if step is not None:
+            return step
+    return state.step
+
+
+def load(folder: str | Path, seed: int | None = None) -> Model:
+    """The trained model of one seed of a run, ready to use (the first seed if none is named).
+
+    Args:
+        folder: The run folder.
+        seed: One of the run's seeds. Only its weights are read.
+    """
+    folder = Path(folder)
+    seeds = read_run(folder).seeds
+    if seed is not None and seed not in seeds:
+        raise OutlastError(f"seed={seed}: {folder} has the seeds {', '.join(map(str, seeds))}")
+    trained = open_run(folder, torch.device("cpu"), [seeds[0] if seed is None else seed])
+    model, (control,) = trained.model.model, trained.controls
+    weights = trained.model.named(trained.model.table)
+    model.load_state_dict({name: weight[0] for name, weight in weights.items()})
+    for sublayer in model.sublayers():
+        sublayer.set_gate(control.gate[sublayer.pathway])
+        sublayer.set_upstream_grad(1.0)
+        sublayer.lends_bias = False  # from here on it may be hooked on to
+    model.span = control.span
+    return model.eval()

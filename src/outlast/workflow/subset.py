@@ -1,0 +1,47 @@
+"""Some seeds of a run as a run of their own, from where they stand.
+
+The rows of the checkpoint and the lines of the metrics are taken over as they are. When resumed,
+each seed is what it would have been in the whole run, up to float32 rounding: matmuls over fewer
+seeds may be summed in another order. With all seeds it is bit for bit the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from outlast.errors import bad_value
+from outlast.runs.checkpoint import load_checkpoint, load_state, save_checkpoint
+from outlast.runs.folder import CHECKPOINT, locked, require_free_folder
+from outlast.runs.records import read_metrics, read_run, write_metrics, write_run
+
+
+def take_seeds(folder: Path, seeds: Sequence[int], out: Path) -> None:
+    """Make `out` the run folder of some seeds of the run in `folder`, which is left as it is."""
+    record = read_run(folder)
+    run = record.spec
+    chosen = replace(run, seeds=tuple(seeds)).seeds  # one given twice is an error here
+    written = ",".join(map(str, chosen))
+    if not set(chosen) <= set(run.seeds):
+        available = ", ".join(map(str, run.seeds))
+        raise bad_value("seeds", written, f"some of those that {folder} has: {available}")
+    rows = [run.seeds.index(seed) for seed in chosen]
+    saved = (folder / CHECKPOINT).exists()
+    if saved and None not in load_state(folder).of_seeds(rows, chosen).parked:
+        raise bad_value("seeds", written, "at least one that is not parked")
+    with locked(out):
+        require_free_folder(out, way_out="")  # nothing here overwrites
+        if saved:
+            tensors, state = load_checkpoint(folder, rows=rows)
+            lines = [
+                line
+                for line in read_metrics(folder)
+                if line.seed in chosen and line.step <= state.step
+            ]
+            write_metrics(out, lines)
+            save_checkpoint(out, tensors, state.of_seeds(rows, chosen))
+        # the record comes last: without it a folder is not taken for a run; it is in no other pack
+        write_run(out, msgspec.structs.replace(record, seeds=chosen, pack=(out.name,)))

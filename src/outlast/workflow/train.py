@@ -1,0 +1,166 @@
+"""Training runs in their folders, and testing what they have become."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from outlast.errors import RunFolderError, TrainingError
+from outlast.machine import keep_freed_memory, precision, signals
+from outlast.runs.folder import CHECKPOINT, RESULTS, locked, remove_results
+from outlast.runs.records import ResultRow, read_metrics, read_run
+from outlast.runs.spec import Settings
+from outlast.runs.status import divergence, tested
+from outlast.train.run_state import Progress
+from outlast.train.trainer import Trainer
+from outlast.workflow.evaluate import Evaluation, evaluate_run
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether all runs came to their end, and for each what went wrong, if it diverged."""
+
+    ended: bool
+    failures: list[TrainingError | None]
+
+
+class Listener:
+    """Is told what happens to runs that are trained and tested; does nothing by itself."""
+
+    def starting(self, folders: Sequence[Path], device: torch.device) -> None:
+        """Runs are about to be trained together."""
+
+    def say(self, words: str) -> None:
+        """Something about all of the runs, such as how many seeds are trained at once."""
+        log.info(words)
+
+    def training(self, folder: Path, progress: Progress) -> None:
+        """A block of a run is done."""
+
+    def testing(self, folder: Path) -> None:
+        """A run is trained; its test begins."""
+
+    def tested(self, folder: Path, rows: list[ResultRow]) -> None:
+        """The test of a run is done and written."""
+
+    def ended(self, folders: Sequence[Path], outcome: Outcome) -> None:
+        """Runs are trained and tested, or saved because a signal asked for it."""
+
+
+def train_and_evaluate(
+    folders: Sequence[Path],
+    device: torch.device,
+    listener: Listener | None = None,
+    evaluations: Mapping[Path, Evaluation] | None = None,
+    share: float = 1.0,
+    seeds_at_once: int | None = None,
+    processes: int | None = None,
+) -> Outcome:
+    """Train runs as one, each from where it stands, and test those that were not tested yet.
+
+    A signal asks to save and leave: the outcome is then not `ended`, and nothing is tested. A run
+    whose every seed has diverged does not stop the others; it is tested as it was left.
+
+    `evaluations` says which runs are tested, and how; by default all that have no test of what they
+    are now. `share` is the share of the device to use. `seeds_at_once` and `processes` replace
+    those on record.
+    """
+    listener = listener or Listener()
+    listener.starting(folders, device)
+    with ExitStack() as context:
+        trainer = context.enter_context(
+            open_trainer(folders, device, listener.say, share, seeds_at_once, processes)
+        )
+        stop = context.enter_context(signals())
+        ended = trainer.train(listener.training, stop=lambda: bool(stop))
+        outcome = Outcome(ended, [_failure(trainer, i) for i in range(len(folders))])
+    if evaluations is None:
+        evaluations = {folder: Evaluation() for folder in folders if not tested(folder)}
+    for folder, evaluation in evaluations.items() if ended else ():
+        listener.testing(folder)
+        listener.tested(folder, evaluate_run(folder, evaluation, device, say=listener.say))
+    listener.ended(folders, outcome)
+    return outcome
+
+
+def train_runs(
+    folders: Sequence[Path],
+    device: torch.device,
+    listener: Listener | None = None,
+    share: float = 1.0,
+    seeds_at_once: int | None = None,
+    processes: int | None = None,
+) -> Outcome:
+    """Train runs as one, each from where it stands, and test none."""
+    return train_and_evaluate(folders, device, listener, {}, share, seeds_at_once, processes)
+
+
+@contextmanager
+def open_trainer(
+    folders: Sequence[Path],
+    device: torch.device,
+    say: Callable[[str], None] = log.info,
+    share: float = 1.0,
+    seeds_at_once: int | None = None,
+    processes: int | None = None,
+) -> Iterator[Trainer]:
+    """A trainer of runs as their checkpoints left them; the folders are locked meanwhile."""
+    specs = [read_run(folder).spec for folder in folders]
+    specs = [replace(run, settings=_with(run.settings, seeds_at_once, processes)) for run in specs]
+    keep_freed_memory()
+    with ExitStack() as context:
+        for folder, run in zip(folders, specs, strict=True):
+            context.enter_context(locked(folder))
+            if not (folder / CHECKPOINT).exists():
+                _check_beginning(folder, run.settings.checkpoint_every, say)
+        context.enter_context(precision(specs[0].settings.precision, device))
+        trainer = Trainer(list(zip(specs, folders, strict=True)), device)
+        context.callback(trainer.close)
+        trainer.resume()
+        unfinished = [f for f, run in zip(folders, trainer.runs, strict=True) if run.unfinished]
+        if unfinished:
+            say(trainer.fit(share))
+        for folder in unfinished:
+            remove_results(folder)
+        yield trainer
+
+
+def _with(settings: Settings, seeds_at_once: int | None, processes: int | None) -> Settings:
+    """Settings with other numbers of seeds at once and of processes, where they are given."""
+    return replace(
+        settings,
+        seeds_at_once=settings.seeds_at_once if seeds_at_once is None else seeds_at_once,
+        processes=settings.processes if processes is None else processes,
+    )
+
+
+def _failure(trainer: Trainer, index: int) -> TrainingError | None:
+    run = trainer.runs[index]
+    return divergence(run.run, trainer.folders[index], run.parked, run.step)
+
+
+def _check_beginning(folder: Path, first: int, say: Callable[[str], None]) -> None:
+    """A run without a checkpoint starts from the beginning, if it cannot have had one.
+
+    `first` is the step of its first checkpoint: metrics past it were written after that was saved.
+    """
+    if (folder / RESULTS).exists():
+        raise RunFolderError(
+            f"{folder} has results but no {CHECKPOINT}: there is nothing to go on from; "
+            f"put it back, or train anew with --overwrite"
+        )
+    reached = max((line.step for line in read_metrics(folder)), default=0)
+    if reached > first:
+        raise RunFolderError(
+            f"{folder} has no {CHECKPOINT}, though the run had come to step {reached}: put it "
+            f"back, or train anew with --overwrite, as in 'outlast train ... --overwrite'"
+        )
+    if reached:
+        say(f"{folder} has no checkpoint yet: from the beginning")
