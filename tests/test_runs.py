@@ -20,9 +20,10 @@ from safetensors.torch import save_file
 import outlast as package
 import outlast.runs as runs
 from outlast.errors import OutlastError, RunFolderError, SpecError
-from outlast.runs import BEFORE, CHECKPOINT, METRICS, RESULTS, RUN
-from outlast.train.checkpoint import load_checkpoint
-from outlast.train.session import begin, finished, go_on, load, open_run
+from outlast.runs.checkpoint import load_checkpoint
+from outlast.runs.folder import CHECKPOINT, METRICS, PREVIOUS_RESULTS, RESULTS, RUN
+from outlast.runs.status import finished
+from outlast.workflow.load import load, open_run
 from tiny_runs import (
     CPU,
     MODEL,
@@ -30,12 +31,14 @@ from tiny_runs import (
     Killed,
     assert_same_run,
     checkpoint,
+    create,
     outlast,
+    resume,
     tiny,
     trained,
 )
 
-QUICK = tiny(steps=20, block=10, probe=0, checkpoint=10, seeds=(0,))
+QUICK = tiny(steps=20, steps_per_block=10, probe_every=0, checkpoint_every=10, seeds=(0,))
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +107,7 @@ def test_half_written_files_of_a_killed_process_are_swept_up(folder: Path) -> No
     for name in (RUN, METRICS, CHECKPOINT, RESULTS):
         (folder / f".{name}.abc123").write_text("half")
     (folder / ".other").write_text("not ours")
-    assert go_on(folder, CPU)
+    assert resume(folder)
     assert left_over(folder) == [".other"]
 
 
@@ -123,7 +126,7 @@ def test_a_full_disk_keeps_the_earlier_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    begin(QUICK, folder, CPU)
+    create(QUICK, folder)
     sync, left = os.fsync, [2]  # the metrics cut back, the first checkpoint, then no more
 
     def fsync(fd: int) -> None:
@@ -134,18 +137,18 @@ def test_a_full_disk_keeps_the_earlier_checkpoint(
     with pytest.raises(
         RunFolderError, match=r"cannot write .*checkpoint.*No space left.*untouched"
     ):
-        go_on(folder, CPU)
+        resume(folder)
     monkeypatch.undo()
     assert json.loads(checkpoint(folder)[1])["step"] == 10
     assert left_over(folder) == []
-    assert go_on(folder, CPU)  # there is room again
+    assert resume(folder)  # there is room again
 
 
 def test_a_full_disk_while_writing_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: Path
 ) -> None:
     folder = tmp_path / "run"
-    begin(QUICK, folder, CPU)
+    create(QUICK, folder)
     real = Path.open
 
     def full(self: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
@@ -155,16 +158,16 @@ def test_a_full_disk_while_writing_metrics(
 
     monkeypatch.setattr(Path, "open", full)
     with pytest.raises(RunFolderError, match=r"cannot write .*metrics.jsonl: No space left"):
-        go_on(folder, CPU)
+        resume(folder)
     monkeypatch.undo()
-    assert go_on(folder, CPU)
+    assert resume(folder)
     assert_same_run(done, folder)
 
 
 def test_a_disk_that_is_really_full(tmp_path: Path, done: Path) -> None:
     """The system refuses to write files beyond a size, in a process of its own."""
     folder = tmp_path / "run"
-    begin(QUICK, folder, CPU)
+    create(QUICK, folder)
     room = (done / CHECKPOINT).stat().st_size // 2
     refused = subprocess.run(
         [sys.executable, "-m", "outlast", "resume", str(folder)],
@@ -176,7 +179,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path, done: Path) -> None:
     assert refused.stderr.count("\n") == 1
     assert not (folder / CHECKPOINT).exists()
     assert left_over(folder) == []
-    assert go_on(folder, CPU)
+    assert resume(folder)
     assert_same_run(done, folder)
 
 
@@ -184,7 +187,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(RunFolderError, match=r"cannot use .* as a run folder"):
-            begin(QUICK, out, CPU)
+            create(QUICK, out)
     assert (tmp_path / "file").read_text() == "in the way"
 
 
@@ -194,12 +197,12 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 def test_a_folder_in_use_is_refused(folder: Path) -> None:
     with runs.locked(folder):
         for attempt in (
-            lambda: go_on(folder, CPU),
-            lambda: begin(QUICK, folder, CPU, overwrite=True),
+            lambda: resume(folder),
+            lambda: create(QUICK, folder, overwrite=True),
         ):
             with pytest.raises(RunFolderError, match=f"in use by process {os.getpid()}"):
                 attempt()
-    assert go_on(folder, CPU)
+    assert resume(folder)
 
 
 def test_two_processes_on_one_folder(folder: Path) -> None:
@@ -221,13 +224,13 @@ def test_a_lock_ends_with_its_process(folder: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", code, str(folder)], timeout=60)
     assert killed.returncode == -9
     assert (folder / ".lock").read_text() != f"process {os.getpid()}"
-    assert go_on(folder, CPU)
+    assert resume(folder)
 
 
 def test_an_existing_run_is_never_overwritten_untold(folder: Path) -> None:
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
     with pytest.raises(RunFolderError, match=r"holds a run already.*resume.*--overwrite"):
-        begin(QUICK, folder, CPU)
+        create(QUICK, folder)
     assert {n: (folder / n).read_bytes() for n in before} == before
 
 
@@ -235,7 +238,7 @@ def test_an_existing_run_is_never_overwritten_untold(folder: Path) -> None:
 def test_nor_is_what_is_left_of_one(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("weeks of work")
     with pytest.raises(RunFolderError, match="holds a run already"):
-        begin(QUICK, tmp_path, CPU)
+        create(QUICK, tmp_path)
     assert (tmp_path / name).read_text() == "weeks of work"
 
 
@@ -255,15 +258,15 @@ def test_killed_while_it_starts_anew_it_can_go_on(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", kill)
         with pytest.raises(Killed):
-            begin(QUICK, folder, CPU, overwrite=True)
-    assert go_on(folder, CPU)
+            create(QUICK, folder, overwrite=True)
+    assert resume(folder)
 
 
 def test_told_to_it_starts_anew(folder: Path) -> None:
-    for name in (RESULTS, BEFORE):
+    for name in (RESULTS, PREVIOUS_RESULTS):
         (folder / name).write_text("{}")
     begin(tiny(steps=10, seeds=(3,)), folder, CPU, overwrite=True)
-    assert not (folder / BEFORE).exists()
+    assert not (folder / PREVIOUS_RESULTS).exists()
     assert runs.read_run(folder)["seeds"] == [3]
     assert not any((folder / n).exists() for n in (METRICS, CHECKPOINT, RESULTS))
 
@@ -271,7 +274,7 @@ def test_told_to_it_starts_anew(folder: Path) -> None:
 def test_a_bad_spec_leaves_an_existing_run_alone(folder: Path) -> None:
     before = (folder / RUN).read_bytes()
     with pytest.raises(SpecError, match="no task 'composit'"):
-        begin(tiny(task="composit"), folder, CPU, overwrite=True)
+        create(tiny(task="composit"), folder, overwrite=True)
     assert (folder / RUN).read_bytes() == before
     assert (folder / CHECKPOINT).exists()
 
@@ -285,7 +288,7 @@ def refused(folder: Path, message: str) -> None:
     for attempt in (
         lambda: open_run(folder, CPU),
         lambda: load(folder),
-        lambda: go_on(folder, CPU),
+        lambda: resume(folder),
     ):
         with pytest.raises(OutlastError, match=message):
             attempt()
@@ -347,7 +350,7 @@ def test_results_without_a_checkpoint_are_not_trained_over(folder: Path) -> None
     (folder / RESULTS).write_text("{}")
     (folder / CHECKPOINT).unlink()
     with pytest.raises(RunFolderError, match=r"has results but no checkpoint\.safetensors"):
-        go_on(folder, CPU)
+        resume(folder)
     assert (folder / RESULTS).read_text() == "{}"
 
 
@@ -361,7 +364,7 @@ def test_a_checkpoint_from_before_seeds_could_be_parked(folder: Path) -> None:
     trainer = open_run(folder, CPU)
     assert trainer.parked == [None]
     assert trainer.progress(0.0).probe == {"1": 0.5, "3": 0.25}
-    assert go_on(folder, CPU)
+    assert resume(folder)
 
 
 def test_a_checkpoint_without_one_tensor(folder: Path) -> None:
@@ -381,21 +384,29 @@ def test_a_checkpoint_of_another_run(
     folder: Path, tmp_path: Path, other: dict[str, Any], message: str
 ) -> None:
     """Even where every shape fits, as with another number of heads."""
-    changed = tiny(**({"seeds": (0,)} | other), steps=10, block=10, probe=0, checkpoint=10)
+    changed = tiny(
+        **({"seeds": (0,)} | other),
+        steps=10,
+        steps_per_block=10,
+        probe_every=0,
+        checkpoint_every=10,
+    )
     foreign = trained(changed, tmp_path / "other")
     (folder / CHECKPOINT).write_bytes((foreign / CHECKPOINT).read_bytes())
     refused(folder, message)
 
 
 def test_a_checkpoint_of_other_methods(folder: Path, tmp_path: Path) -> None:
-    changed = tiny("ema(0.9)", seeds=(0,), steps=10, block=10, probe=0, checkpoint=10)
+    changed = tiny(
+        "ema(0.9)", seeds=(0,), steps=10, steps_per_block=10, probe_every=0, checkpoint_every=10
+    )
     foreign = trained(changed, tmp_path / "other")
     (folder / CHECKPOINT).write_bytes((foreign / CHECKPOINT).read_bytes())
     refused(folder, r"its methods is \['ema\(decay=0.9\)'\], this run's is \[\]")
 
 
 def test_no_checkpoint_yet(tmp_path: Path) -> None:
-    begin(QUICK, tmp_path / "run", CPU)
+    create(QUICK, tmp_path / "run")
     for attempt in (lambda: open_run(tmp_path / "run", CPU), lambda: load(tmp_path / "run")):
         with pytest.raises(RunFolderError, match="nothing was trained there yet"):
             attempt()
@@ -408,7 +419,7 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
     for attempt in (
         lambda: open_run(missing, CPU),
         lambda: load(missing),
-        lambda: go_on(missing, CPU),
+        lambda: resume(missing),
     ):
         with pytest.raises(RunFolderError, match=r"has no run.json: it is not a run folder"):
             attempt()
@@ -458,7 +469,7 @@ def test_a_torn_last_line_is_left_out(folder: Path) -> None:
     for torn in (b"{", b'{"step": 30, "se', b'{"step": 30, "loss": \xe2\x82'):
         (folder / METRICS).write_bytes(whole + torn)
         assert runs.read_metrics(folder) == lines
-    assert go_on(folder, CPU)
+    assert resume(folder)
     assert (folder / METRICS).read_bytes() == whole
 
 

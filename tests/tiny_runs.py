@@ -14,16 +14,21 @@ import torch
 from safetensors import safe_open
 
 import outlast.studies.runner as runner
-import outlast.train.run_state as trainer_module
-from outlast.runs import CHECKPOINT, METRICS
-from outlast.train.session import begin, canonical, go_on, go_on_together
-from outlast.train.settings import RunSpec, Settings
+import outlast.train.trainer as trainer_module
+from outlast.runs.folder import CHECKPOINT, METRICS
+from outlast.runs.records import EventLine, Line, MetricLine
+from outlast.runs.spec import RunSpec, Settings
+from outlast.train.run_state import RunState
 from outlast.train.trainer import Trainer
+from outlast.workflow.create import canonical, create_runs
+from outlast.workflow.train import train_runs
 
 CPU = torch.device("cpu")
 TASK = "composite(modulus=2, keys=32, queries=2, length=4)"
 MODEL = "lstm > attention(heads=2) > mlp @ 16, head=2"
-SETTINGS = Settings(steps=30, batch=8, warmup=5, block=5, probe=10, checkpoint=10)
+SETTINGS = Settings(
+    steps=30, batch_size=8, warmup=5, steps_per_block=5, probe_every=10, checkpoint_every=10
+)
 
 
 def tiny(
@@ -37,10 +42,23 @@ def tiny(
     return RunSpec(task, model, methods, seeds, replace(SETTINGS, **changed))
 
 
+def create(run: RunSpec, folder: Path, overwrite: bool = False) -> Path:
+    """Make the folder of a run."""
+    create_runs([(run, folder)], CPU, overwrite)
+    return folder
+
+
+def resume(folder: Path) -> bool:
+    """Train a run from where it stands; whether it came to its end."""
+    outcome = train_runs([folder], CPU)
+    if outcome.failures[0] is not None:
+        raise outcome.failures[0]
+    return outcome.ended
+
+
 def trained(run: RunSpec, folder: Path) -> Path:
-    """Begin a run and train it to its end."""
-    begin(run, folder, CPU)
-    assert go_on(folder, CPU)
+    """Create a run and train it to its end."""
+    assert resume(create(run, folder))
     return folder
 
 
@@ -49,7 +67,7 @@ class Killed(BaseException):
 
 
 def halt(*folders: Path, saves: int = 1) -> None:
-    """Go on until some checkpoints are saved, and be killed."""
+    """Resume runs until some checkpoints are saved, and be killed."""
     left = [saves]
     with pytest.MonkeyPatch.context() as patch:
         save = trainer_module.save_checkpoint
@@ -62,32 +80,39 @@ def halt(*folders: Path, saves: int = 1) -> None:
 
         patch.setattr(trainer_module, "save_checkpoint", last)
         with pytest.raises(Killed):
-            go_on_together(folders, CPU)
+            train_runs(folders, CPU)
 
 
 class InMemory:
-    """Runs trained together that keep their metrics to themselves; `trainer` is the first."""
+    """Runs trained together without files: their metrics are in `lines`; `run` is the first."""
 
-    def __init__(self, *runs: RunSpec) -> None:
-        self.fleet = Trainer([(canonical(run), Path("nowhere")) for run in runs], CPU)
-        self.trainers = self.fleet.trainers
-        self.trainer = self.trainers[0]
-        self.lines: list[list[dict[str, Any]]] = [[] for _ in runs]
-        for trainer, lines in zip(self.trainers, self.lines, strict=True):
-            trainer.write = lines.extend  # type: ignore[method-assign]
+    def __init__(self, *specs: RunSpec) -> None:
+        self.trainer = Trainer([(canonical(spec), Path("nowhere")) for spec in specs], CPU)
+        self.runs: list[RunState] = self.trainer.runs
+        self.run = self.runs[0]
+        self.lines: list[list[Line]] = [[] for _ in specs]
+        self.trainer._write = self._keep  # type: ignore[method-assign]
+        self.trainer.save = lambda runs: None  # type: ignore[method-assign]
+
+    def _keep(self, lines: dict[int, list[Line]]) -> None:
+        for index, new in lines.items():
+            self.lines[index] += new
+
+    def block(self) -> None:
+        self.trainer.train(blocks=1)
 
     def steps(self, count: int) -> InMemory:
-        while any(t.going and t.step < count for t in self.trainers):
-            self.fleet.block()
+        while any(run.unfinished and run.step < count for run in self.runs):
+            self.block()
         return self
 
-    def losses(self, seed: int, run: int = 0) -> list[list[float]]:
-        own = [x for x in self.lines[run] if x["seed"] == seed and "accuracy" in x]
-        return [list(line["loss"].values()) for line in own]
+    def losses(self, seed: int, run: int = 0) -> list[list[float | None]]:
+        lines = [x for x in self.lines[run] if x.seed == seed and isinstance(x, MetricLine)]
+        return [list(line.loss.values()) for line in lines if line.loss is not None]
 
     def events(self, seed: int, run: int = 0) -> list[tuple[int, str]]:
-        own = [x for x in self.lines[run] if x["seed"] == seed and "event" in x]
-        return [(line["step"], line["event"]) for line in own]
+        lines = [x for x in self.lines[run] if x.seed == seed and isinstance(x, EventLine)]
+        return [(line.step, line.event) for line in lines]
 
 
 def assert_seed_is(
@@ -97,11 +122,13 @@ def assert_seed_is(
     assert among.events(seed, run) == alone.events(seed)
     losses = (torch.tensor(x) for x in (among.losses(seed, run), alone.losses(seed)))
     torch.testing.assert_close(*losses, rtol=0, atol=5e-5)
-    row = among.trainers[run].run.seeds.index(seed)
-    own = alone.trainer.run.seeds.index(seed)
-    together = among.trainers[run].test_weights()
-    for name, weights in alone.trainer.test_weights().items():
-        torch.testing.assert_close(together[name][row], weights[own], rtol=0, atol=atol, msg=name)
+    row = among.runs[run].run.seeds.index(seed)
+    row_alone = alone.run.run.seeds.index(seed)
+    together = among.runs[run].test_weights()
+    for name, weights in alone.run.test_weights().items():
+        torch.testing.assert_close(
+            together[name][row], weights[row_alone], rtol=0, atol=atol, msg=name
+        )
 
 
 def checkpoint(folder: Path) -> tuple[dict[str, bytes], str]:
@@ -114,17 +141,17 @@ def checkpoint(folder: Path) -> tuple[dict[str, bytes], str]:
 def assert_same_run(one: Path, other: Path) -> None:
     """Bit for bit the same weights, optimiser, averages and states; byte for byte the metrics."""
     tensors, state = checkpoint(one)
-    tensors_too, state_too = checkpoint(other)
-    assert tensors.keys() == tensors_too.keys()
-    assert [n for n in tensors if tensors[n] != tensors_too[n]] == []
-    assert state == state_too
+    other_tensors, other_state = checkpoint(other)
+    assert tensors.keys() == other_tensors.keys()
+    assert [n for n in tensors if tensors[n] != other_tensors[n]] == []
+    assert state == other_state
     assert (one / METRICS).read_bytes() == (other / METRICS).read_bytes()
 
 
 def start_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the processes of a study from one that has torch loaded already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["outlast.studies.runner", "outlast.evaluation.run"])
+    context.set_forkserver_preload(["outlast.studies.runner"])
     monkeypatch.setattr(runner.multiprocessing, "get_context", lambda _: context)
 
 

@@ -97,7 +97,7 @@ def test_without_a_run_it_says_how_to_give_one(tmp_path):
     bench = small()
     SECTIONS["trained"](bench)
     assert "--run" in bench.rows[0].note
-    bench.run = trained(tiny(steps=10, probe=0, checkpoint=10), tmp_path / "nope")
+    bench.run = trained(tiny(steps=10, probe_every=0, checkpoint_every=10), tmp_path / "nope")
     SECTIONS["trained"](bench)
     assert "no attention(tra)" in bench.rows[1].note
 

@@ -23,7 +23,7 @@ from outlast.cli.common import read_seeds, seed_words
 from outlast.errors import SpecError, bad_value
 from outlast.mixers import Mixer
 from outlast.registry import KINDS, Entry
-from outlast.runs import BEFORE, CHECKPOINT, METRICS, RESULTS, RUN
+from outlast.runs.folder import CHECKPOINT, METRICS, PREVIOUS_RESULTS, RESULTS, RUN
 from tiny_runs import outlast, tiny, trained
 
 #: the order in which one example can use what another left
@@ -147,7 +147,7 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small run and a file in it."""
     base = tmp_path_factory.mktemp("home")
-    trained(tiny(steps=10, probe=0, checkpoint=10), base / "run")
+    trained(tiny(steps=10, probe_every=0, checkpoint_every=10), base / "run")
     (base / "file").write_text("in the way")
     return base
 
@@ -243,8 +243,8 @@ def test_too_many_seeds(text: str) -> None:
 # ---- train, eval, overwrite --------------------------------------------------------------------
 
 SMALL = (
-    "train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--steps", "4", "--batch", "4",
-    "--block", "2", "--probe", "2", "--checkpoint", "2", "--out", "run",
+    "train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--steps", "4", "--batch-size", "4",
+    "--steps-per-block", "2", "--probe-every", "2", "--checkpoint-every", "2", "--out", "run",
 )  # fmt: skip
 
 
@@ -271,7 +271,7 @@ def test_the_table_of_accuracy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = tiny(model="attention(learned(ceiling=16), heads=2) @ 8", steps=10, probe=0)
+    run = tiny(model="attention(learned(ceiling=16), heads=2) @ 8", steps=10, probe_every=0)
     trained(run, tmp_path / "run")
     assert main(["eval", "run", "--lengths", "1", "3", "--sequences", "16"]) == 0
     out = capsys.readouterr().out
@@ -296,7 +296,7 @@ def test_a_smaller_test_says_what_it_replaces_before_its_table(
     shutil.copytree(home / "run", tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     assert main(["eval", "run", "--lengths", "1", "2", "3", "--sequences", "16"]) == 0
-    assert BEFORE not in capsys.readouterr().out
+    assert PREVIOUS_RESULTS not in capsys.readouterr().out
     assert main(["eval", "run", "--lengths", "1", "3", "--sequences", "8"]) == 0
     told, _, table = capsys.readouterr().out.partition("\n")
     assert "(lengths 1 2 3, 16 sequences each) is kept as run/results-before.json" in told

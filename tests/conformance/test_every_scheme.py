@@ -274,9 +274,9 @@ def test_every_scheme_can_be_trained(scheme, method):
         *method,
         model=f"attention({scheme}, heads=2, dropout=0.1) > mlp @ 8",
         steps=4,
-        block=2,
-        probe=0,
-        checkpoint=2,
+        steps_per_block=2,
+        probe_every=0,
+        checkpoint_every=2,
     )
     made = InMemory(run)
     before = {n: t.clone() for n, t in made.trainer.test_weights().items()}

@@ -37,7 +37,7 @@ RATE, TOLERANCE = 1e-4, 5e-5
 
 def made(task: str, model: str, *specs: str, seeds: tuple[int, ...] = SEEDS) -> InMemory:
     settings = {"steps": STEPS, "block": BLOCK, "checkpoint": BLOCK, "batch": 4, "lr": RATE}
-    run = tiny(*specs, task=task, model=model, seeds=seeds, warmup=0, probe=0, **settings)
+    run = tiny(*specs, task=task, model=model, seeds=seeds, warmup=0, probe_every=0, **settings)
     return InMemory(run)
 
 

@@ -20,10 +20,10 @@ import outlast.evaluation.ladder as ladder_module
 from outlast.errors import OutlastError, RunFolderError, SpecError
 from outlast.evaluation.accuracy import chance_levels, exact_by_part
 from outlast.evaluation.ladder import LADDER, SEQUENCES, evaluate, evaluate_stack, rungs
-from outlast.evaluation.run import evaluate_run
 from outlast.registry import tasks
-from outlast.runs import BEFORE, RESULTS, write_json
+from outlast.runs.folder import PREVIOUS_RESULTS, RESULTS, write_json
 from outlast.tasks import Batch, Task
+from outlast.workflow.evaluate import evaluate_run
 from tiny_runs import TASK, tiny, trained
 
 #: short versions of every task; one that is not here is taken as it comes
@@ -389,7 +389,10 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
 
 def test_a_run_is_measured_seed_by_seed(tmp_path: Path) -> None:
     run = tiny(
-        model="attention(learned(ceiling=16), heads=2) > lstm @ 8", seeds=(5, 2), steps=10, probe=0
+        model="attention(learned(ceiling=16), heads=2) > lstm @ 8",
+        seeds=(5, 2),
+        steps=10,
+        probe_every=0,
     )
     folder = trained(run, tmp_path / "run")
     rows = evaluate_run(folder, (1, 3, 10), 16)
@@ -407,7 +410,7 @@ def test_a_run_is_measured_seed_by_seed(tmp_path: Path) -> None:
 
 def test_a_test_of_no_length_is_an_error_and_leaves_the_results(tmp_path: Path) -> None:
     model = "attention(learned(ceiling=16), heads=2) @ 8"
-    folder = trained(tiny(model=model, steps=5, probe=0), tmp_path / "run")
+    folder = trained(tiny(model=model, steps=5, probe_every=0), tmp_path / "run")
     evaluate_run(folder, (1, 3), 8)  # one that can be tested is enough
     before = (folder / RESULTS).read_bytes()
     says = r"^lengths=3 100: expected at least one .*\(length 12: the model .*; length 400: the"
@@ -419,7 +422,7 @@ def test_a_test_of_no_length_is_an_error_and_leaves_the_results(tmp_path: Path) 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that is trained and not tested."""
-    return trained(tiny(steps=5, probe=0), tmp_path_factory.mktemp("once") / "run")
+    return trained(tiny(steps=5, probe_every=0), tmp_path_factory.mktemp("once") / "run")
 
 
 @pytest.fixture
@@ -437,11 +440,11 @@ def test_results_that_had_more_are_kept(
     before = (run / RESULTS).read_bytes()
     assert said == []
     evaluate_run(run, ladder, sequences, say=said.append)
-    assert (run / BEFORE).read_bytes() == before
+    assert (run / PREVIOUS_RESULTS).read_bytes() == before
     assert json.loads((run / RESULTS).read_text())["sequences"] == sequences
     (words,) = said
     assert words.startswith("results.json is replaced; the one before (lengths 1 2, 8 sequences")
-    assert words.endswith(f"is kept as {run / BEFORE}")
+    assert words.endswith(f"is kept as {run / PREVIOUS_RESULTS}")
 
 
 def test_results_that_had_no_more_are_replaced_without_a_word(run: Path) -> None:
@@ -455,7 +458,7 @@ def test_results_that_had_no_more_are_replaced_without_a_word(run: Path) -> None
     (run / RESULTS).write_text("damaged")
     evaluate_run(run, (1,), 4, say=said.append)
     assert said == []
-    assert not (run / BEFORE).exists()
+    assert not (run / PREVIOUS_RESULTS).exists()
 
 
 def test_the_largest_test_is_the_one_kept(run: Path) -> None:
@@ -464,15 +467,17 @@ def test_the_largest_test_is_the_one_kept(run: Path) -> None:
     before = (run / RESULTS).read_bytes()
     for ladder in ((1,), (2,), (3,)):  # each has a length that the next has not
         evaluate_run(run, ladder, 4, say=said.append)
-        assert (run / BEFORE).read_bytes() == before
+        assert (run / PREVIOUS_RESULTS).read_bytes() == before
     assert "has a larger test (lengths 1 2, 8 sequences each)" in said[-1]
     evaluate_run(run, (1, 2, 3), 16)
     evaluate_run(run, (1,), 4)
-    assert json.loads((run / BEFORE).read_text())["sequences"] == 16
+    assert json.loads((run / PREVIOUS_RESULTS).read_text())["sequences"] == 16
     # one of other weights is not worth keeping
-    write_json(run / BEFORE, json.loads((run / BEFORE).read_text()) | {"step": 3})
+    write_json(
+        run / PREVIOUS_RESULTS, json.loads((run / PREVIOUS_RESULTS).read_text()) | {"step": 3}
+    )
     evaluate_run(run, (2,), 4)
-    assert json.loads((run / BEFORE).read_text())["sequences"] == 4
+    assert json.loads((run / PREVIOUS_RESULTS).read_text())["sequences"] == 4
 
 
 def test_a_run_that_is_not_there(tmp_path: Path) -> None:

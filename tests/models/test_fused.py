@@ -11,7 +11,7 @@ import outlast.kernels.norm.op as norm_op
 import outlast.kernels.pointwise.op as pointwise_op
 import outlast.models.model as model
 from outlast.registry import tasks
-from outlast.train.stack import StackedModel
+from outlast.train.seeds import StackedModel
 
 pytest.importorskip("triton")
 # the interpreter's own

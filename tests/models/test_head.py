@@ -16,7 +16,7 @@ import outlast.kernels.rows as rows
 from outlast.kernels.loss import part_losses
 from outlast.registry import tasks
 from outlast.tasks import IGNORE
-from outlast.train.stack import StackedModel
+from outlast.train.seeds import StackedModel
 
 pytest.importorskip("triton")
 # the interpreter's own

@@ -17,11 +17,11 @@ from outlast.methods import Setup
 from outlast.mixers.attention import Attention
 from outlast.models import build_model
 from outlast.registry import methods, studies, tasks
+from outlast.runs.spec import RunSpec
 from outlast.specs import Spec, parse
 from outlast.studies import Claim, Study
 from outlast.studies.matching import matched, size_of
-from outlast.train.session import canonical
-from outlast.train.settings import RunSpec
+from outlast.workflow.create import canonical
 
 
 def scales(name: str) -> list[str]:

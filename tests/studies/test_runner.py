@@ -15,26 +15,27 @@ import pytest
 import outlast.studies.runner as runner
 import outlast.train.run_state as trainer_module
 from outlast.errors import RunFolderError
-from outlast.evaluation.run import evaluate_run
 from outlast.runs import (
-    BEFORE,
     CHECKPOINT,
     METRICS,
+    PREVIOUS_RESULTS,
     RESULTS,
     RUN,
     read_metrics,
     read_run,
     write_json,
 )
+from outlast.runs.spec import RunSpec
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import Job, News, Pack, needed, packs, run_study
-from outlast.train.session import begin, go_on
-from outlast.train.settings import RunSpec
+from outlast.workflow.evaluate import evaluate_run
 from tiny_runs import (
     CPU,
     assert_same_run,
     checkpoint,
+    create,
     halt,
+    resume,
     start_processes_at_once,
     tiny,
     trained,
@@ -125,7 +126,7 @@ def test_every_arm_is_trained_and_tested_and_then_left_alone(
 @pytest.mark.usefixtures("at_once")
 def test_an_interrupted_arm_goes_on(tmp_path: Path) -> None:
     arm, out = ARMS[1], tmp_path / "study"
-    begin(arm.run, out / arm.name, CPU)
+    create(arm.run, out / arm.name)
     halt(out / arm.name)
     assert json.loads(checkpoint(out / arm.name)[1])["step"] == 10
     watch = Watcher()
@@ -136,7 +137,7 @@ def test_an_interrupted_arm_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_a_failing_arm_is_reported_and_the_others_finish(tmp_path: Path) -> None:
-    begin(ARMS[1].run, tmp_path / "dat", CPU)
+    create(ARMS[1].run, tmp_path / "dat")
     (tmp_path / "dat" / METRICS).write_text("no metrics\nat all\n")
     watch = Watcher()
     assert run(ARMS, tmp_path, watch) == ["dat"]
@@ -221,7 +222,7 @@ def test_asked_to_stop_every_arm_saves_and_leaves(tmp_path: Path) -> None:
 def test_a_folder_with_another_run_is_not_touched(
     tmp_path: Path, other: RunSpec, named: str
 ) -> None:
-    begin(other, tmp_path / "plain", CPU)
+    create(other, tmp_path / "plain")
     before = files(tmp_path)
     with pytest.raises(RunFolderError, match=f"holds a run with other seeds or settings {named}"):
         run([ARMS[0]], tmp_path, Watcher())
@@ -253,7 +254,7 @@ MANY = [
 
 def test_arms_of_one_model_task_and_batch_go_together() -> None:
     spelt = replace(MANY[0].run, model=MANY[0].run.model.replace(" > mlp", " > mlp()"))
-    arms = [*MANY, Arm("spelt", spelt), Arm("small", quick(batch=4))]
+    arms = [*MANY, Arm("spelt", spelt), Arm("small", quick(batch_size=4))]
     names = [[a.name for a in pack] for pack in packs(arms, True)]
     assert names == [["plain", "dat", "bad", "fast", "spelt"], ["gru"], ["small"]]
     assert packs(arms, False) == [(a,) for a in arms]
@@ -395,8 +396,8 @@ def test_an_arm_that_nobody_listens_to_saves_and_leaves(tmp_path: Path) -> None:
 
 def test_an_arm_tested_before_its_end_is_tested_again(tmp_path: Path) -> None:
     arm, folder = ARMS[0], tmp_path / "plain"
-    begin(arm.run, folder, CPU)
-    go_on(folder, CPU)
+    create(arm.run, folder)
+    resume(folder)
     assert runner.unfinished_arms([arm], tmp_path, False) == [arm], "trained and never tested"
     evaluate_run(folder, (1,), 8)
     assert runner.unfinished_arms([arm], tmp_path, False) == []
@@ -407,7 +408,7 @@ def test_an_arm_tested_before_its_end_is_tested_again(tmp_path: Path) -> None:
 
 def test_going_on_takes_back_the_results_of_an_earlier_step(tmp_path: Path) -> None:
     folder = tmp_path / "plain"
-    begin(ARMS[0].run, folder, CPU)
+    create(ARMS[0].run, folder)
 
     def leave(progress: trainer_module.Progress) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -416,7 +417,7 @@ def test_going_on_takes_back_the_results_of_an_earlier_step(tmp_path: Path) -> N
     evaluate_run(folder, (1,), 8)
     assert json.loads((folder / RESULTS).read_text())["step"] == 10
     evaluate_run(folder, (1,), 4)
-    assert (folder / BEFORE).exists()
-    assert go_on(folder, CPU)
+    assert (folder / PREVIOUS_RESULTS).exists()
+    assert resume(folder)
     assert not (folder / RESULTS).exists()
-    assert not (folder / BEFORE).exists()
+    assert not (folder / PREVIOUS_RESULTS).exists()

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from outlast.registry import tasks
+from outlast.runs.spec import RunSpec, Settings
 from outlast.train.data import fresh
-from outlast.train.settings import RunSpec, Settings
 from outlast.train.step import Block
 from outlast.train.trainer import Trainer
 
@@ -60,7 +60,14 @@ def test_short_steps_come_at_the_same_time_and_in_another_order_every_block():
 
 def trained(tmp_path, seeds, **changes):
     settings = Settings(
-        steps=30, batch=8, block=6, probe=0, checkpoint=30, lr=1e-3, warmup=5, **changes
+        steps=30,
+        batch_size=8,
+        steps_per_block=6,
+        probe_every=0,
+        checkpoint_every=30,
+        lr=1e-3,
+        warmup=5,
+        **changes,
     )
     run = RunSpec(TASK, "lstm > attention(heads=2) > mlp @ 16", (), seeds, settings)
     fleet = Trainer([(run, tmp_path)], torch.device("cpu"))
@@ -71,7 +78,7 @@ def trained(tmp_path, seeds, **changes):
         step(block, metrics, width),
     )
     fleet.train()
-    return fleet.rows.stack.table, asked
+    return fleet.seeds.model.table, asked
 
 
 def test_a_step_has_no_more_tokens_than_it_needs_and_learns_the_same(tmp_path, monkeypatch):

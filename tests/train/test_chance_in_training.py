@@ -10,13 +10,23 @@ import pytest
 import torch
 
 from outlast.errors import OutlastError, SpecError
-from outlast.evaluation.run import evaluate_run
 from outlast.mixers.chance import fixed_positions
 from outlast.registry import tasks
 from outlast.train.plan import Plan
-from outlast.train.session import begin, go_on, load, open_run
-from outlast.train.stack import StackedModel
-from tiny_runs import CPU, TASK, InMemory, assert_same_run, assert_seed_is, tiny, trained
+from outlast.train.seeds import StackedModel
+from outlast.workflow.evaluate import evaluate_run
+from outlast.workflow.load import load, open_run
+from tiny_runs import (
+    CPU,
+    TASK,
+    InMemory,
+    assert_same_run,
+    assert_seed_is,
+    create,
+    resume,
+    tiny,
+    trained,
+)
 
 SEEDS = (3, 0, 7)
 DRAWN = "random_positions(range=64)"
@@ -46,7 +56,9 @@ every = pytest.mark.parametrize(("specs", "model"), CASES.values(), ids=CASES.ke
 
 
 def in_memory(*specs: str, seeds: tuple[int, ...], model: str) -> InMemory:
-    run = tiny(*specs, seeds=seeds, model=model, block=3, probe=0, checkpoint=3)
+    run = tiny(
+        *specs, seeds=seeds, model=model, steps_per_block=3, probe_every=0, checkpoint_every=3
+    )
     return InMemory(run)
 
 
@@ -62,9 +74,9 @@ def test_a_seed_among_others_is_the_seed_alone(specs: tuple[str, ...], model: st
 def test_killed_and_resumed_is_the_run_that_was_not(
     specs: tuple[str, ...], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny(*specs, model=model, steps=24, block=3, probe=6, checkpoint=6)
+    run = tiny(*specs, model=model, steps=24, steps_per_block=3, probe_every=6, checkpoint_every=6)
     whole = trained(run, tmp_path / "whole")
-    begin(run, tmp_path / "killed", CPU)
+    create(run, tmp_path / "killed")
     with monkeypatch.context() as patch:
         from outlast.train.trainer import Trainer
 
@@ -78,8 +90,8 @@ def test_killed_and_resumed_is_the_run_that_was_not(
 
         patch.setattr(Trainer, "block", block)
         with pytest.raises(KeyboardInterrupt):
-            go_on(tmp_path / "killed", CPU)
-    assert go_on(tmp_path / "killed", CPU)
+            resume(tmp_path / "killed")
+    assert resume(tmp_path / "killed")
     assert_same_run(whole, tmp_path / "killed")
 
 
@@ -108,7 +120,7 @@ def test_positions_are_new_for_each_seed_and_step_and_do_not_hang_on_lengths() -
 
 def test_runs_with_and_without_train_as_one() -> None:
     runs = [
-        tiny(*specs, seeds=seeds, model=ROPE, block=3, probe=0, checkpoint=3)
+        tiny(*specs, seeds=seeds, model=ROPE, steps_per_block=3, probe_every=0, checkpoint_every=3)
         for specs, seeds in (((DRAWN,), (0, 1)), ((), (0, 1)), (("random_positions",), (2,)))
     ]
     together = InMemory(*runs).steps(12)
@@ -153,16 +165,16 @@ def test_a_range_too_short_for_training_or_too_long_for_the_model(tmp_path: Path
         begin(tiny("random_positions(range=3)", model=ROPE), tmp_path / "short", CPU)
     model = "attention(learned(ceiling=32), heads=2) @ 16"
     with pytest.raises(SpecError, match=r"range=64: expected at most 32, .*raise its ceiling"):
-        begin(tiny(DRAWN, model=model), tmp_path / "long", CPU)
+        create(tiny(DRAWN, model=model), tmp_path / "long")
 
 
 def test_a_model_that_asks_for_no_position_is_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        begin(tiny(DRAWN, model=ROPE), tmp_path / "rope", CPU)
+        create(tiny(DRAWN, model=ROPE), tmp_path / "rope")
         assert not caplog.records
-        begin(tiny(DRAWN), tmp_path / "nope", CPU)
+        create(tiny(DRAWN), tmp_path / "nope")
     assert "random_positions: nothing in this model asks where a token stands" in caplog.text
 
 

@@ -6,22 +6,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import outlast.train.rows as rows
 import pytest
 import torch
 from test_parking import break_rows
 from test_stopping import DAT, successes
 
-import outlast.train.rows as rows
 import outlast.train.run_state as trainer_module
 import outlast.train.trainer as fleet
-from outlast.runs import read_metrics
-from outlast.train.checkpoint import load_checkpoint
-from outlast.train.rows import rows_to_step
-from outlast.train.session import begin, go_on, go_on_together
-from outlast.train.settings import RunSpec
+from outlast.runs.checkpoint import load_checkpoint
+from outlast.runs.records import read_metrics
+from outlast.runs.spec import RunSpec
+from outlast.train.seeds import rows_to_step
 from outlast.train.step import Stepper
 from outlast.train.trainer import Trainer
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, halt, tiny
+from outlast.workflow.train import train_runs
+from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, create, halt, resume, tiny
 
 SEEDS = (5, 1, 3, 2, 4, 0)
 
@@ -98,14 +98,14 @@ def test_no_row_is_touched_that_rests(monkeypatch: pytest.MonkeyPatch, sizes: li
     run = InMemory(spec("ema(0.5)", seeds=(0, 1, 2, 3), stop="never", steps=60))
     break_rows(monkeypatch, {1: 7, 2: 12})
     run.steps(15)
-    before = run.fleet.rows.copy()
+    before = run.trainer.rows.copy()
     monkeypatch.undo()
     run.steps(60)
     assert run.trainer.parked == [None, 5, 10, None]
-    for table, own in zip(run.fleet.rows.tables(), before, strict=True):
+    for table, own in zip(run.trainer.rows.tables(), before, strict=True):
         assert torch.equal(table[[1, 2]], own[[1, 2]])
         assert not torch.equal(table[[0, 3]], own[[0, 3]])
-    assert run.fleet.chosen == (0, 3)
+    assert run.trainer.chosen == (0, 3)
     assert sizes == [4, 4, 4]  # and from then on two, after the fixture was undone
 
 
@@ -113,15 +113,15 @@ def test_no_row_is_touched_that_rests(monkeypatch: pytest.MonkeyPatch, sizes: li
 def test_killed_and_resumed_is_the_run_that_was_not(
     tmp_path: Path, sizes: list[int], together: int
 ) -> None:
-    run = spec(DAT, "ema(0.5)", checkpoint=5, together=together)
+    run = spec(DAT, "ema(0.5)", checkpoint_every=5, seeds_at_once=together)
     for name in ("whole", "parts"):
-        begin(run, tmp_path / name, CPU)
-    assert go_on(tmp_path / "whole", CPU)
+        create(run, tmp_path / name)
+    assert resume(tmp_path / "whole")
     assert len(set(sizes)) == (2 if not together else 1)
     steps = len(sizes)
     for _ in range(14):
         halt(tmp_path / "parts")
-    assert go_on(tmp_path / "parts", CPU)
+    assert resume(tmp_path / "parts")
     assert sizes[:steps] == sizes[steps:]
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
@@ -130,15 +130,15 @@ def test_runs_together_meet_again_where_they_met(tmp_path: Path, sizes: list[int
     """One saves often and the other seldom: the first waits for the second, and rows that rest
     now did not rest at the steps that are done again."""
     runs = [
-        spec(seeds=SEEDS[:4], checkpoint=5),
-        spec(DAT, "ema(0.5)", seeds=(5, 1), checkpoint=35, steps=105),
-        spec(seeds=(0,), stop="never", checkpoint=50, steps=120),
+        spec(seeds=SEEDS[:4], checkpoint_every=5),
+        spec(DAT, "ema(0.5)", seeds=(5, 1), checkpoint_every=35, steps=105),
+        spec(seeds=(0,), stop="never", checkpoint_every=50, steps=120),
     ]
     whole, parts = ([tmp_path / side / str(i) for i in range(3)] for side in ("whole", "parts"))
     for folders in (whole, parts):
         for run, folder in zip(runs, folders, strict=True):
-            begin(run, folder, CPU)
-    assert go_on_together(whole, CPU)[0]
+            create(run, folder)
+    assert train_runs(whole, CPU)[0]
     assert len(set(sizes)) > 1
     for saves in (7, 4, 3, 5):
         halt(*parts, saves=saves)
@@ -146,17 +146,17 @@ def test_runs_together_meet_again_where_they_met(tmp_path: Path, sizes: list[int
         load_checkpoint(f)[1]["step"] for f in parts if (f / "checkpoint.safetensors").exists()
     ]
     assert len(set(steps)) > 1
-    assert go_on_together(parts, CPU)[0]
+    assert train_runs(parts, CPU)[0]
     for one, other in zip(whole, parts, strict=True):
         assert_same_run(one, other)
 
 
 def test_waves_are_cut_anew(sizes: list[int]) -> None:
-    run = InMemory(spec(together=4))
-    run.fleet.fit()
-    assert len(run.fleet.waves) == 2
+    run = InMemory(spec(seeds_at_once=4))
+    run.trainer.fit()
+    assert len(run.trainer.waves) == 2
     run.steps(70)
-    assert len(run.fleet.waves) == 1
+    assert len(run.trainer.waves) == 1
     assert set(sizes) == {3}
 
 
@@ -195,10 +195,10 @@ def test_a_probe_is_of_the_rows_that_are_stepped(monkeypatch: pytest.MonkeyPatch
 
     def note(model: Any, seeds: int, *args: Any, **options: Any) -> list[list[Any]]:
         rows = real(model, seeds, *args, **options)
-        run_all = trainer_module.tester(among.fleet.rows.stack, among.trainers, range(len(SEEDS)))
+        run_all = trainer_module.tester(among.trainer.rows.stack, among.trainers, range(len(SEEDS)))
         everyone = real(run_all, len(SEEDS), *args, **options)
         tested.append(seeds)
-        assert rows == [everyone[row] for row in among.fleet.chosen]
+        assert rows == [everyone[row] for row in among.trainer.chosen]
         return rows
 
     monkeypatch.setattr(fleet, "evaluate_stack", note)
@@ -215,9 +215,9 @@ def test_a_run_that_is_over_makes_the_others_faster(tmp_path: Path, sizes: list[
     runs = [spec(seeds=(0, 1, 2), stop="never", steps=20), spec(seeds=(0, 1), stop="never")]
     folders = [tmp_path / str(i) for i in range(2)]
     for run, folder in zip(runs, folders, strict=True):
-        begin(run, folder, CPU)
+        create(run, folder)
     told: list[float] = []
-    assert go_on_together(folders, CPU, lambda _, p: told.append(p.seconds_left))[0]
+    assert train_runs(folders, CPU, lambda _, p: told.append(p.seconds_left))[0]
     assert sizes == [5] * 4 + [2] * 10
     assert all(left >= 0 for left in told)
     assert [max(x["step"] for x in read_metrics(f)) for f in folders] == [20, 70]
@@ -225,7 +225,7 @@ def test_a_run_that_is_over_makes_the_others_faster(tmp_path: Path, sizes: list[
 
 def test_a_fleet_that_nobody_left_is_whole() -> None:
     run = InMemory(spec(stop="never")).steps(20)
-    assert not run.fleet.compact
-    (stepper,) = run.fleet.steppers
-    assert stepper.rows is run.fleet.rows
+    assert not run.trainer.compact
+    (stepper,) = run.trainer.steppers
+    assert stepper.rows is run.trainer.rows
     assert isinstance(run.fleet, Trainer)

@@ -13,13 +13,13 @@ import torch
 import outlast.train.run_state as trainer_module
 import outlast.train.trainer as fleet_module
 from outlast.errors import RunFolderError, TrainingError
-from outlast.runs import CHECKPOINT
-from outlast.train.checkpoint import load_state
+from outlast.runs.checkpoint import load_state
+from outlast.runs.folder import CHECKPOINT
 from outlast.train.plan import Conductor
-from outlast.train.rows import SeedState
-from outlast.train.session import begin, go_on, go_on_together
+from outlast.train.seeds import SeedState
 from outlast.train.step import Stepper
-from tiny_runs import CPU, InMemory, assert_same_run, tiny
+from outlast.workflow.train import train_runs
+from tiny_runs import CPU, InMemory, assert_same_run, create, resume, tiny
 
 METHODS = (
     "dat(switch=below(0.000001), latest=6, otherwise=retry)",
@@ -28,7 +28,15 @@ METHODS = (
 )
 #: no checkpoint before the last step; the probe at 12 is in the middle
 RUNS = [
-    tiny(*methods, seeds=seeds, steps=24, block=3, probe=6, checkpoint=24, stop=stop)
+    tiny(
+        *methods,
+        seeds=seeds,
+        steps=24,
+        steps_per_block=3,
+        probe_every=6,
+        checkpoint_every=24,
+        stop=stop,
+    )
     for methods, seeds, stop in ((METHODS, (0, 1), "never"), ((), (2,), "success(probes=9)"))
 ]
 
@@ -36,14 +44,14 @@ RUNS = [
 def begun(home: Path) -> list[Path]:
     folders = [home / name for name in ("one", "other")]
     for run, folder in zip(RUNS, folders, strict=True):
-        begin(run, folder, CPU)
+        create(run, folder)
     return folders
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folders = begun(tmp_path_factory.mktemp("whole"))
-    assert go_on_together(folders, CPU)[0]
+    assert train_runs(folders, CPU)[0]
     return folders
 
 
@@ -83,9 +91,9 @@ def test_what_was_whole_is_saved_and_gone_on_with(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(where, name, fails(getattr(where, name), at, Broken("it broke")))
         with pytest.raises(Broken, match="it broke"):
-            go_on_together(folders, CPU, lambda *_: None)
+            train_runs(folders, CPU, lambda *_: None)
     assert [load_state(folder)["step"] for folder in folders] == [saved, saved]
-    assert go_on_together(folders, CPU)[0]
+    assert train_runs(folders, CPU)[0]
     for one, other in zip(folders, whole, strict=True):
         assert_same_run(one, other)
 
@@ -95,10 +103,10 @@ def test_a_block_is_done_or_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(fleet_module, "evaluate_stack", fails(len, 1, Broken()))
         with pytest.raises(Broken):
-            run.fleet.block()
+            run.trainer.block()
     for one, other in zip(run.trainers, unharmed.trainers, strict=True):
         assert one.state() == other.state()
-    for table, own in zip(run.fleet.rows.tables(), unharmed.fleet.rows.tables(), strict=True):
+    for table, own in zip(run.trainer.rows.tables(), unharmed.trainer.rows.tables(), strict=True):
         assert torch.equal(table, own)
     assert run.steps(12).lines == unharmed.steps(12).lines
 
@@ -117,7 +125,7 @@ def test_memory_that_no_wave_can_mend_is_told_and_what_was_done_is_saved(
 
     monkeypatch.setattr(Stepper, "run", runs_out)
     with pytest.raises(TrainingError, match=r"cpu .*smaller batch \(it is 8\).* 7\.00 GiB"):
-        go_on_together(folders, CPU)
+        train_runs(folders, CPU)
     assert [load_state(folder)["step"] for folder in folders] == [6, 6]
 
 
@@ -126,11 +134,11 @@ def test_what_cannot_be_put_back_is_not_saved(
 ) -> None:
     """As after an error of CUDA's, from which nothing on the card recovers; the first is told."""
     folder = tmp_path / "run"
-    begin(RUNS[0], folder, CPU)
+    create(RUNS[0], folder)
     monkeypatch.setattr(Stepper, "_step", fails(Stepper._step, 11, Broken("the first")))
     monkeypatch.setattr(SeedState, "put_back", fails(SeedState.put_back, 1, Broken("another")))
     with pytest.raises(Broken, match="the first"):
-        go_on(folder, CPU)
+        resume(folder)
     assert not (folder / CHECKPOINT).exists()
 
 
@@ -142,7 +150,7 @@ def test_the_first_error_is_told_where_saving_fails_too(
     monkeypatch.setattr(trainer_module, "save_checkpoint", full)
     monkeypatch.setattr(Stepper, "_step", fails(Stepper._step, 11, Broken("the first")))
     with pytest.raises(Broken, match="the first"):
-        go_on_together(folders, CPU)
+        train_runs(folders, CPU)
     assert f"{folders[0]} could not be saved: the disk is full" in caplog.text
     assert load_state(folders[1])["step"] == 9
 
@@ -151,8 +159,8 @@ def test_before_the_first_block_there_is_nothing_to_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    begin(RUNS[0], folder, CPU)
+    create(RUNS[0], folder)
     monkeypatch.setattr(Stepper, "_step", fails(Stepper._step, 2, Broken()))
     with pytest.raises(Broken):
-        go_on(folder, CPU)
+        resume(folder)
     assert not (folder / CHECKPOINT).exists()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import outlast.train.session as session
 import pytest
 
 import outlast
-import outlast.train.session as session
 from outlast.errors import OutlastError, RunFolderError
 from outlast.evaluation.ladder import LADDER
-from outlast.runs import read_run
+from outlast.runs.records import read_run
 from tiny_runs import MODEL, TASK
 
 FEW = {"steps": 4, "block": 2, "checkpoint": 2, "probe": 0, "batch": 4, "device": "cpu"}

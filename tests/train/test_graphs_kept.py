@@ -23,7 +23,7 @@ class Graph:
 @pytest.fixture
 def stepper(monkeypatch: pytest.MonkeyPatch) -> Stepper:
     monkeypatch.setattr(step, "KEPT", 3)
-    (made,) = InMemory(tiny()).fleet.steppers
+    (made,) = InMemory(tiny()).trainer.steppers
     monkeypatch.setattr(made, "_capture", lambda block, metrics, width: Graph())
     return made
 
@@ -76,16 +76,25 @@ def test_on_a_gpu_steps_by_length_are_the_same_twice() -> None:
     from pathlib import Path
 
     from outlast.train.session import canonical, precision
+
     from outlast.train.trainer import Trainer
 
     def weights(device: torch.device) -> torch.Tensor:
-        run = canonical(tiny(block=5, probe=0, checkpoint=5, by_length=True, precision="fp32"))
+        run = canonical(
+            tiny(
+                steps_per_block=5,
+                probe_every=0,
+                checkpoint_every=5,
+                by_length=True,
+                precision="fp32",
+            )
+        )
         with precision("fp32", device):
             fleet = Trainer([(run, Path("nowhere"))], device)
             fleet.trainers[0].write = lambda lines: None  # type: ignore[method-assign]
             for _ in range(4):
                 fleet.block()
-        return fleet.rows.stack.table.cpu()
+        return fleet.seeds.model.table.cpu()
 
     first, second = weights(torch.device("cuda")), weights(torch.device("cuda"))
     assert torch.equal(first, second)
@@ -98,6 +107,7 @@ def test_on_a_gpu_a_graph_that_was_dropped_is_made_again(monkeypatch: pytest.Mon
     from pathlib import Path
 
     from outlast.train.session import canonical
+
     from outlast.train.trainer import Trainer
 
     def weights(kept: int) -> torch.Tensor:
@@ -109,6 +119,6 @@ def test_on_a_gpu_a_graph_that_was_dropped_is_made_again(monkeypatch: pytest.Mon
         for _ in range(12):
             fleet.block()
             assert len(fleet.steppers[0].recorded) <= kept
-        return fleet.rows.stack.table.clone()
+        return fleet.seeds.model.table.clone()
 
     assert torch.equal(weights(2), weights(8))

@@ -16,11 +16,13 @@ from outlast.cli import MISTAKE, STOPPED, main
 from outlast.errors import OutlastError, RunFolderError
 from outlast.methods import Method
 from outlast.registry import Entry, methods
-from outlast.runs import RESULTS, STUDY, grid_runs, read_run, run_folders, write_json
-from outlast.train.grid import spread
-from outlast.train.session import begin, canonical
+from outlast.runs.folder import RESULTS, STUDY, write_json
+from outlast.runs.grids import grid_runs, run_folders
+from outlast.runs.records import read_run
 from outlast.train.trainer import Trainer
-from tiny_runs import CPU, MODEL, TASK, assert_same_run, tiny
+from outlast.workflow.create import canonical
+from outlast.workflow.grid import spread
+from tiny_runs import CPU, MODEL, TASK, assert_same_run, create, tiny
 
 # ---- which runs --------------------------------------------------------------------------------
 
@@ -96,9 +98,12 @@ def test_what_is_in_a_value_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch)
         (["lr=0.1,"], "grid=lr=0.1,: expected a setting and different values"),
         (["lr=0.1,0.1"], "expected a setting and different values"),
         (["rl=0.1,0.2"], "grid=rl=0.1,0.2: expected a setting that may differ.*mean 'lr'"),
-        (["batch=8,16"], "grid=batch=8,16: expected a setting that may differ"),
+        (["batch_size=8,16"], "grid=batch_size=8,16: expected a setting that may differ"),
         (["lr=0.1", "lr=0.2"], "grid=lr=0.1 lr=0.2: expected each setting once"),
-        (["clip=1", "lr=0.1", "lr=0.2"], "expected each setting once, .* values: lr is twice"),
+        (
+            ["max_grad_norm=1", "lr=0.1", "lr=0.2"],
+            "expected each setting once, .* values: lr is twice",
+        ),
         (["lr=0.001,1e-3"], "grid=lr=0.001,1e-3: expected different values: lr=1e-3 is twice"),
         (["lr=fast,0.1"], "settings: lr=fast: expected a number"),
         (["lr=0,0.1"], "lr=0.*: expected a number > 0"),
@@ -108,7 +113,10 @@ def test_what_is_in_a_value_stays_in_its_folder(monkeypatch: pytest.MonkeyPatch)
         (["processes=1,2"], "grid=processes=1,2: expected a setting that may differ among runs"),
         (["method=dta,none"], "there is no method 'dta'; did you mean 'dat'"),
         (["lr=1,2", "method=none,dta"], "^grid: lr=1, method=dta: there is no method 'dta'"),
-        (["clip=1,2", "lr=0.1,abc"], "^grid: clip=1, lr=abc: .*lr=abc: expected a number"),
+        (
+            ["max_grad_norm=1,2", "lr=0.1,abc"],
+            "^grid: max_grad_norm=1, lr=abc: .*lr=abc: expected a number",
+        ),
         (["method=dat,none,dat"], "grid=method=dat,none,dat: expected .* different values"),
         (["method=dat,dat(mode=skip)"], r"different values: method=dat\(mode=skip\) is twice"),
         (["method=dat(mode=x),none"], "method dat: mode=x: expected skip"),
@@ -136,8 +144,8 @@ def test_a_grid_of_methods_names_them_all() -> None:
 # ---- from the command line ---------------------------------------------------------------------
 
 SMALL = (
-    "train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--steps", "10", "--block", "5",
-    "--batch", "4", "--warmup", "0", "--probe", "0", "--checkpoint", "5", "--device", "cpu",
+    "train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--steps", "10", "--steps-per-block", "5",
+    "--batch-size", "4", "--warmup", "0", "--probe-every", "0", "--checkpoint-every", "5", "--device", "cpu",
 )  # fmt: skip
 
 
@@ -167,14 +175,17 @@ def test_a_grid_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_grid_may_be_given_in_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "grid"
     command = [*SMALL, "--out", str(out), "--grid", "lr=0.001"]
-    assert main([*command, "--grid", "lr=0.002", "clip=1"]) == MISTAKE
-    assert "grid=lr=0.001 lr=0.002 clip=1: expected each setting once" in capsys.readouterr().err
+    assert main([*command, "--grid", "lr=0.002", "max_grad_norm=1"]) == MISTAKE
+    assert (
+        "grid=lr=0.001 lr=0.002 max_grad_norm=1: expected each setting once"
+        in capsys.readouterr().err
+    )
     assert main([*command, "--grid"]) == MISTAKE
     assert "grid=: expected settings and their values" in capsys.readouterr().err
     assert not out.exists()
-    assert main([*command, "--grid", "weight_decay=0,0.1", "clip=1"]) == 0
+    assert main([*command, "--grid", "weight_decay=0,0.1", "max_grad_norm=1"]) == 0
     assert {path.name for path in run_folders(out)} == {
-        "lr=0.001,weight_decay=0,clip=1", "lr=0.001,weight_decay=0.1,clip=1",
+        "lr=0.001,weight_decay=0,max_grad_norm=1", "lr=0.001,weight_decay=0.1,max_grad_norm=1",
     }  # fmt: skip
 
 
@@ -298,7 +309,7 @@ def test_its_runs_come_in_the_order_they_were_begun(grid: Path, tmp_path: Path) 
     assert run_folders(grid / NAMES[0]) == [grid / NAMES[0]]
     copied = Path(shutil.copytree(grid, tmp_path / "copied"))
     shutil.rmtree(copied / NAMES[1])  # one that is gone is not missed
-    begin(tiny(), copied / "another", CPU)  # and one that was added is found
+    create(tiny(), copied / "another")  # and one that was added is found
     assert [f.name for f in grid_runs(copied)] == ["another", NAMES[0], *NAMES[2:]]
 
 
@@ -358,7 +369,7 @@ def test_a_folder_without_a_run(
 
 
 def test_a_study_is_no_grid(tmp_path: Path) -> None:
-    begin(tiny(), tmp_path / "arm", CPU)
+    create(tiny(), tmp_path / "arm")
     write_json(tmp_path / STUDY, {"format": 1, "command": "outlast reproduce dat"})
     with pytest.raises(RunFolderError, match=r"is a whole study: go on .* 'outlast reproduce dat'"):
         run_folders(tmp_path)
@@ -366,7 +377,7 @@ def test_a_study_is_no_grid(tmp_path: Path) -> None:
 
 
 def test_a_grid_does_not_hide_in_a_run(tmp_path: Path) -> None:
-    begin(tiny(), tmp_path / "run", CPU)
+    create(tiny(), tmp_path / "run")
     with pytest.raises(OutlastError, match=r"out=.*run: expected a folder that is no run itself"):
         spread(tiny(), ["lr=0.001,0.002"], tmp_path / "run")
 
@@ -375,7 +386,7 @@ def test_a_grid_does_not_hide_in_a_run(tmp_path: Path) -> None:
 def test_nor_is_a_run_begun_over_a_grid_or_a_study(
     tmp_path: Path, overwrite: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begin(tiny(), tmp_path / "grid" / "lr=0.001", CPU)
+    create(tiny(), tmp_path / "grid" / "lr=0.001")
     write_json(tmp_path / "study" / STUDY, {"format": 1})
     for name, what in (("grid", "other runs, such as lr=0.001"), ("study", "a study")):
         before = sorted(tmp_path.rglob("*"))
@@ -386,7 +397,7 @@ def test_nor_is_a_run_begun_over_a_grid_or_a_study(
 
 def test_a_run_with_others_in_its_folder_is_still_replaced(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "some"):
-        begin(tiny(), folder, CPU)
+        create(tiny(), folder)
     begin(tiny(seeds=(5,)), tmp_path, CPU, overwrite=True)
     assert read_run(tmp_path)["seeds"] == [5]
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from outlast.kernels.loss import part_losses
+from outlast.machine import precision
 from outlast.registry import tasks
 from outlast.tasks import IGNORE
-from outlast.train.session import precision
-from outlast.train.stack import StackedModel
+from outlast.train.seeds import StackedModel
 
 LINES = [
     "2 x (lstm | attention > mlp) @ 32",

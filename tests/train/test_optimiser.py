@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from outlast.methods.base import PATHWAYS
 from outlast.registry import tasks
 from outlast.train.optimiser import AdamW
-from outlast.train.stack import StackedModel
+from outlast.train.seeds import StackedModel
 
 LINE = "gru > attention(heads=2, weights=scalable) > mlp @ 8, embedding=1"
 SEEDS, STEPS, DECAY = (0, 3), 6, 0.1

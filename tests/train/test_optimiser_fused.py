@@ -6,7 +6,7 @@ import torch
 from outlast.methods.base import PATHWAYS
 from outlast.registry import tasks
 from outlast.train.optimiser import AdamW
-from outlast.train.stack import StackedModel
+from outlast.train.seeds import StackedModel
 
 pytest.importorskip("triton")
 # the interpreter's own

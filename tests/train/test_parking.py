@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 import torch
-
 from outlast.cli.progress import sentence
+
 from outlast.errors import TrainingError
-from outlast.evaluation.run import evaluate_run
 from outlast.reporting.page import report
-from outlast.runs import CHECKPOINT, METRICS, read_metrics
+from outlast.runs.checkpoint import load_checkpoint
+from outlast.runs.folder import CHECKPOINT, METRICS
+from outlast.runs.records import read_metrics
+from outlast.runs.status import diverged, finished
 from outlast.train import session
-from outlast.train.checkpoint import load_checkpoint
 from outlast.train.optimiser import AdamW
 from outlast.train.run_state import Progress, RunState
-from outlast.train.session import begin, diverged, finished, go_on, load
 from outlast.train.trainer import Trainer
-from tiny_runs import CPU, InMemory, assert_same_run, halt, tiny
+from outlast.workflow.evaluate import evaluate_run
+from outlast.workflow.load import load
+from tiny_runs import CPU, InMemory, assert_same_run, create, halt, resume, tiny
 
 METHODS: list[tuple[str, ...]] = [
     (),
@@ -56,7 +58,7 @@ def all_finite(folder: Path) -> bool:
 
 
 def begun(folder: Path, *methods: str, **changed: Any) -> Path:
-    begin(tiny(*methods, **changed), folder, CPU)
+    create(tiny(*methods, **changed), folder)
     return folder
 
 
@@ -107,7 +109,7 @@ def test_it_stays_as_it_was_at_the_start_of_the_block(
 def test_the_others_do_not_notice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, methods: tuple[str, ...]
 ) -> None:
-    run = tiny(*methods, seeds=(0, 1, 2), block=3, probe=0, checkpoint=3)
+    run = tiny(*methods, seeds=(0, 1, 2), steps_per_block=3, probe_every=0, checkpoint_every=3)
     whole = InMemory(run).steps(24)
     break_rows(monkeypatch, {1: 5})
     broken = InMemory(run).steps(24)
@@ -115,7 +117,7 @@ def test_the_others_do_not_notice(
     for seed in (0, 2):
         assert broken.losses(seed) == whole.losses(seed)
         assert broken.events(seed) == whole.events(seed)
-    for one, other in zip(broken.fleet.rows.copy(), whole.fleet.rows.copy(), strict=True):
+    for one, other in zip(broken.trainer.rows.copy(), whole.trainer.rows.copy(), strict=True):
         assert torch.equal(one[[0, 2]], other[[0, 2]])
         assert one.isfinite().all()
 
@@ -124,12 +126,12 @@ def test_a_loss_that_stays_infinite_does_not_move_what_is_parked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The weights are finite, but what they make of the data is not: every gradient is NaN."""
-    run = InMemory(tiny("ema(0.9)", seeds=(0, 1), probe=0, clip=1.0))
+    run = InMemory(tiny("ema(0.9)", seeds=(0, 1), probe_every=0, max_grad_norm=1.0))
     run.trainer.stack.table.data[1] *= 1e30
-    before = [table[1].clone() for table in run.fleet.rows.tables()]
+    before = [table[1].clone() for table in run.trainer.rows.tables()]
     run.steps(15)
     assert run.trainer.parked == [None, 0]
-    for table, own in zip(run.fleet.rows.tables(), before, strict=True):
+    for table, own in zip(run.trainer.rows.tables(), before, strict=True):
         assert torch.equal(table[1], own)
         assert table[0].isfinite().all()
 
@@ -140,18 +142,18 @@ def test_killed_and_resumed_is_the_run_that_was_not(
 ) -> None:
     break_rows(monkeypatch, {1: 4})
     whole, folder = begun(tmp_path / "whole", *methods), begun(tmp_path / "run", *methods)
-    assert go_on(whole, CPU)
+    assert resume(whole)
     assert load_checkpoint(whole)[1]["parked"][1] is not None
     for _ in range(2):
         halt(folder)
-    assert go_on(folder, CPU)
+    assert resume(folder)
     assert_same_run(whole, folder)
 
 
 def test_results_and_the_page_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = begun(tmp_path / "run", "dat(mode=ramp, switch=10, ramp=40)")
     break_rows(monkeypatch, {1: 18})
-    assert go_on(folder, CPU)
+    assert resume(folder)
     rows = evaluate_run(folder, (1, 3), 32)
     assert {(r["seed"], r.get("parked")) for r in rows} == {(0, None), (1, 15)}
     assert json.loads((folder / "results.json").read_text())["rows"] == rows
@@ -211,7 +213,7 @@ def test_the_run_stops_and_the_last_good_weights_are_kept(
     # going on says the same, and changes nothing
     before, metrics = (folder / CHECKPOINT).read_bytes(), (folder / METRICS).read_bytes()
     with pytest.raises(TrainingError) as again:
-        go_on(folder, CPU)
+        resume(folder)
     assert str(again.value) == str(caught.value) == str(diverged(folder))
     assert (folder / CHECKPOINT).read_bytes() == before
     assert (folder / METRICS).read_bytes() == metrics
@@ -221,7 +223,7 @@ def test_the_run_stops_and_the_last_good_weights_are_kept(
 def test_one_sound_seed_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = begun(tmp_path / "run")
     break_rows(monkeypatch, {1: 18})
-    assert go_on(folder, CPU)
+    assert resume(folder)
     assert diverged(folder) is None
 
 
@@ -231,11 +233,11 @@ def test_killed_before_it_diverged_and_resumed_is_the_run_that_was_not(
     whole, folder = begun(tmp_path / "whole"), begun(tmp_path / "run")
     break_rows(monkeypatch, {0: 18, 1: 8})
     with pytest.raises(TrainingError):
-        go_on(whole, CPU)
+        resume(whole)
     halt(folder)
     assert load_checkpoint(folder)[1]["step"] == 10
     with pytest.raises(TrainingError):
-        go_on(folder, CPU)
+        resume(folder)
     assert_same_run(whole, folder)
 
 
@@ -244,12 +246,12 @@ def a_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was tested, and one that diverged and was not."""
     base = tmp_path_factory.mktemp("pair")
     sound, bad = (begun(base / name, seeds=(0, 1)) for name in ("sound", "bad"))
-    assert go_on(sound, CPU)
+    assert resume(sound)
     evaluate_run(sound, (1, 3), 32)
     with pytest.MonkeyPatch.context() as patch:
         break_rows(patch, {0: 18, 1: 8})
         with pytest.raises(TrainingError):
-            go_on(bad, CPU)
+            resume(bad)
     return base
 
 
@@ -271,7 +273,7 @@ def test_the_page_shows_a_run_that_diverged(tmp_path: Path, a_pair: Path, evalua
 def test_a_rate_far_too_high(tmp_path: Path) -> None:
     folder = begun(tmp_path / "run", lr=1e38, warmup=0, model="mlp > lstm @ 16")
     with pytest.raises(TrainingError, match=r"not finite.*Try a smaller lr \(it is 1e\+38\)"):
-        go_on(folder, CPU)
+        resume(folder)
     assert all_finite(folder)
     assert load_checkpoint(folder)[1]["parked"] == [0, 0]
 
@@ -294,6 +296,6 @@ def test_before_its_average_has_begun_a_seed_is_tested_with_its_own_weights(
     folder = begun(tmp_path / "run", "ema(0.9)")
     stack = RunState(tiny("ema(0.9)"), folder, CPU).stack
     first = {name: table[1].clone() for name, table in stack.named(stack.table).items()}
-    go_on(folder, CPU)
+    resume(folder)
     for name, weight in load(folder, tiny().seeds[1]).state_dict().items():
         assert torch.equal(weight, first[name]), name

@@ -17,13 +17,24 @@ import pytest
 import outlast.train.run_state as trainer_module
 from outlast.errors import RunFolderError
 from outlast.registry import methods
-from outlast.runs import CHECKPOINT, METRICS, read_metrics
+from outlast.runs.folder import CHECKPOINT, METRICS
+from outlast.runs.records import read_metrics
+from outlast.runs.spec import RunSpec
 from outlast.specs import parse
-from outlast.train.session import begin, go_on, go_on_together
-from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
 from outlast.train.trainer import Trainer
-from tiny_runs import CPU, Killed, assert_same_run, checkpoint, outlast, tiny, trained
+from outlast.workflow.train import train_runs
+from tiny_runs import (
+    CPU,
+    Killed,
+    assert_same_run,
+    checkpoint,
+    create,
+    outlast,
+    resume,
+    tiny,
+    trained,
+)
 
 RETRY = "dat(switch=below(0.000001), latest=6, otherwise=retry)"
 #: for each case the methods, and the event without which it would test nothing
@@ -50,7 +61,7 @@ CASES |= {f"{n} as it comes": ((n,), None) for n in methods.names() if n not in 
 
 
 def short(*specs: str) -> RunSpec:
-    return tiny(*specs, steps=24, block=3, probe=6, checkpoint=6)
+    return tiny(*specs, steps=24, steps_per_block=3, probe_every=6, checkpoint_every=6)
 
 
 @pytest.fixture(scope="module")
@@ -152,13 +163,13 @@ def test_killed_and_resumed_is_the_run_that_was_not(
     seen = {line.get("event") for line in read_metrics(reference)}
     assert event is None or event in seen, f"nothing happens in this case: {seen}"
 
-    begin(short(*specs), folder, CPU)
+    create(short(*specs), folder)
     for kill in KILLS:
         with pytest.MonkeyPatch.context() as patch:
             kill(patch, folder)
             with pytest.raises(Killed):
-                go_on(folder, CPU)
-    assert go_on(folder, CPU)
+                resume(folder)
+    assert resume(folder)
     assert_same_run(reference, folder)
 
 
@@ -168,7 +179,7 @@ def test_a_checkpoint_that_is_gone_is_not_taken_for_a_run_not_yet_begun(tmp_path
     before = (folder / METRICS).read_bytes()
     says = r"run has no checkpoint\.safetensors, though the run had come to step 24: .*--overwrite"
     with pytest.raises(RunFolderError, match=says):
-        go_on(folder, CPU)
+        resume(folder)
     assert (folder / METRICS).read_bytes() == before
 
 
@@ -181,7 +192,7 @@ def test_killed_before_its_first_checkpoint_it_starts_again_and_says_so(
 ) -> None:
     """With two blocks the metrics reach the step of the first checkpoint, which is not saved."""
     folder, left = tmp_path / "run", [blocks]
-    begin(short(), folder, CPU)
+    create(short(), folder)
     with monkeypatch.context() as patch:
         block = Trainer.block
 
@@ -194,11 +205,11 @@ def test_killed_before_its_first_checkpoint_it_starts_again_and_says_so(
 
         patch.setattr(Trainer, "block", kill)
         with pytest.raises(Killed):
-            go_on(folder, CPU)
+            resume(folder)
     assert not (folder / CHECKPOINT).exists()
     assert max([0, *(line["step"] for line in read_metrics(folder))]) == 3 * blocks
     words: list[str] = []
-    assert go_on_together([folder], CPU, say=words.append)[0]
+    assert train_runs([folder], CPU, say=words.append)[0]
     told = f"{folder} has no checkpoint yet: from the beginning"
     assert [w for w in words if "checkpoint" in w] == ([told] if blocks else [])
     assert_same_run(whole(), folder)
@@ -213,7 +224,7 @@ def test_the_comparison_can_tell_two_runs_apart(whole: Callable[..., Path], tmp_
 def test_a_finished_run_is_left_as_it_is(whole: Callable[..., Path]) -> None:
     folder = whole("ema(0.9)")
     before, metrics = checkpoint(folder), (folder / METRICS).read_bytes()
-    assert go_on(folder, CPU)
+    assert resume(folder)
     assert (checkpoint(folder), (folder / METRICS).read_bytes()) == (before, metrics)
 
 
@@ -232,7 +243,7 @@ def _train(folder: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
-    go_on(folder, CPU)
+    resume(folder)
 
 
 @pytest.mark.parametrize("case", ["dat, retry", "curriculum by loss", "all at once"])
@@ -241,7 +252,7 @@ def test_sigkill_at_any_moment(
 ) -> None:
     specs, _ = CASES[case]
     reference, folder = whole(*specs), tmp_path / "run"
-    begin(short(*specs), folder, CPU)
+    create(short(*specs), folder)
     moments, kills = random.Random(case), 0
     for _ in range(4):
         process = processes.Process(target=_train, args=(folder,))
@@ -252,7 +263,7 @@ def test_sigkill_at_any_moment(
         process.join()
         kills += process.exitcode == -signal.SIGKILL
     assert kills, "every process had ended before it was killed"
-    assert go_on(folder, CPU)
+    assert resume(folder)
     assert_same_run(reference, folder)
     assert [p.name for p in folder.glob(".*")] == [".lock"]  # half-written files are swept up
 
@@ -266,7 +277,7 @@ def test_asked_to_stop_it_saves_and_leaves(
 
     specs, _ = CASES["all at once"]
     reference, folder = whole(*specs), tmp_path / "run"
-    begin(short(*specs), folder, CPU)
+    create(short(*specs), folder)
     # a slow block leaves time for the signal to come in the middle of one
     slow = (
         "import sys, time\n"
@@ -290,18 +301,18 @@ def test_asked_to_stop_it_saves_and_leaves(
     saved = json.loads(checkpoint(folder)[1])["step"]
     assert 0 < saved < 24
     assert max(line["step"] for line in read_metrics(folder)) == saved
-    assert go_on(folder, CPU)
+    assert resume(folder)
     assert_same_run(reference, folder)
 
 
 def test_the_command_line_goes_on_after_a_kill(whole: Callable[..., Path], tmp_path: Path) -> None:
     specs, _ = CASES["dat, skip"]
     folder = tmp_path / "run"
-    begin(short(*specs), folder, CPU)
+    create(short(*specs), folder)
     with pytest.MonkeyPatch.context() as patch:
         killed_after_saving(patch, folder)
         with pytest.raises(Killed):
-            go_on(folder, CPU)
+            resume(folder)
     done = outlast("resume", folder)
     assert done.returncode == 0, done.stderr
     assert (folder / "results.json").exists()

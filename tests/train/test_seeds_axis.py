@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from outlast.registry import methods, tasks
+from outlast.runs.spec import RunSpec
 from outlast.specs import parse
 from outlast.streams import stream, stream_seed
-from outlast.train.settings import RunSpec
-from outlast.train.stack import StackedModel
+from outlast.train.seeds import StackedModel
 from tiny_runs import CPU, MODEL, SETTINGS, TASK, InMemory, assert_seed_is, tiny
 
 SEEDS = (3, 0, 7)
@@ -45,7 +45,9 @@ MODELS = [
 
 
 def trainer(*specs: str, seeds: tuple[int, ...], **other: Any) -> InMemory:
-    return InMemory(tiny(*specs, seeds=seeds, block=3, probe=0, checkpoint=3, **other))
+    return InMemory(
+        tiny(*specs, seeds=seeds, steps_per_block=3, probe_every=0, checkpoint_every=3, **other)
+    )
 
 
 def assert_alone_is_among(*specs: str, **other: Any) -> InMemory:

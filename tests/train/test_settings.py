@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from outlast.errors import SpecError
-from outlast.train.session import canonical
-from outlast.train.settings import RunSpec, Settings
+from outlast.runs.spec import RunSpec, Settings
+from outlast.workflow.create import canonical
 
 BAD: list[tuple[str, Any, str]] = [
     ("steps", 0, "a whole number >= 1"),
@@ -21,9 +21,9 @@ BAD: list[tuple[str, Any, str]] = [
     ("batch", -1, "a whole number >= 1"),
     ("block", 0, "a whole number >= 1"),
     ("checkpoint", 0, "a whole number >= 1"),
-    ("checkpoint", 75, "a multiple of block=50"),
+    ("checkpoint", 75, "a multiple of steps_per_block=50"),
     ("probe", -50, "a number >= 0"),
-    ("probe", 10, "a multiple of block=50"),
+    ("probe", 10, "a multiple of steps_per_block=50"),
     ("together", -1, "a number >= 0"),
     ("processes", -1, "a number >= 0"),
     ("processes", 1.5, "a whole number"),
@@ -114,8 +114,8 @@ def test_nothing_falls_where_the_fall_begins_at_the_end() -> None:
 
 def test_settings_survive_a_file() -> None:
     settings = Settings(
-        steps=7, batch=3, lr=1 / 3, schedule="cosine", warmup=0, decay_from=0.1, clip=0.3,
-        weight_decay=0.0, precision="bf16", block=5, probe=5, checkpoint=10, together=4,
+        steps=7, batch_size=3, lr=1 / 3, schedule="cosine", warmup=0, decay_from=0.1, max_grad_norm=0.3,
+        weight_decay=0.0, precision="bf16", steps_per_block=5, probe_every=5, checkpoint_every=10, seeds_at_once=4,
         processes=2, stop="success(0.9, at=3)", by_length=True,
     )  # fmt: skip
     default = Settings()

@@ -10,23 +10,25 @@ from typing import Any
 
 import pytest
 import torch
+from outlast.cli.progress import sentence
 from test_parking import break_rows
 
 from outlast.cli import MISTAKE, main
-from outlast.cli.progress import sentence
 from outlast.errors import SpecError
-from outlast.evaluation.run import evaluate_run
 from outlast.reporting.page import report
-from outlast.runs import RESULTS, read_metrics, read_run
-from outlast.train.checkpoint import load_checkpoint
-from outlast.train.grid import spread
+from outlast.runs.checkpoint import load_checkpoint
+from outlast.runs.folder import RESULTS
+from outlast.runs.records import read_metrics, read_run
+from outlast.runs.spec import RunSpec, Settings, Success, read_stop
+from outlast.runs.status import finished
 from outlast.train.run_state import Progress
-from outlast.train.session import begin, canonical, finished, go_on, go_on_together
-from outlast.train.settings import RunSpec, Settings
-from outlast.train.stopping import Success, read_stop
-from outlast.train.subset import take_seeds
 from outlast.train.trainer import Trainer
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, halt, tiny
+from outlast.workflow.create import canonical
+from outlast.workflow.evaluate import evaluate_run
+from outlast.workflow.grid import spread
+from outlast.workflow.subset import take_seeds
+from outlast.workflow.train import train_runs
+from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, create, halt, resume, tiny
 
 DAT = "dat(switch=20)"
 GOAL = "success(probes=2)"
@@ -39,7 +41,7 @@ def spec(*methods: str, **changed: Any) -> RunSpec:
 
 
 def begun(folder: Path, run: RunSpec) -> Path:
-    begin(run, folder, CPU)
+    create(run, folder)
     return folder
 
 
@@ -93,12 +95,14 @@ def test_what_it_does_not_take(text: str, message: str) -> None:
 
 def test_what_cannot_be_probed_cannot_be_waited_for(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"stop=success: expected never where nothing is probed"):
-        Settings(stop="success", probe=0)
+        Settings(stop="success", probe_every=0)
     short = tiny(
-        task="composite(modulus=2, keys=8, queries=2, length=4)", stop="success(at=3)", probe=10
+        task="composite(modulus=2, keys=8, queries=2, length=4)",
+        stop="success(at=3)",
+        probe_every=10,
     )
     with pytest.raises(SpecError, match=r"stop: at=3: expected .*: the task ends at length 8"):
-        begin(short, tmp_path / "run", CPU)
+        create(short, tmp_path / "run")
     assert not (tmp_path / "run" / "run.json").exists()
 
 
@@ -117,9 +121,9 @@ def test_a_seed_rests_when_its_probes_are_good() -> None:
     run = InMemory(spec(seeds=seeds, stop="success(accuracy=1, probes=2)"))
     kept: dict[int, list[torch.Tensor]] = {}
     while run.trainer.going:
-        run.fleet.block()
+        run.trainer.block()
         for row, at in enumerate(run.trainer.succeeded):
-            own = [table[row].clone() for table in run.fleet.rows.tables()]
+            own = [table[row].clone() for table in run.trainer.rows.tables()]
             if at is not None:
                 for one, other in zip(own, kept.setdefault(row, own), strict=True):
                     assert torch.equal(one, other)
@@ -166,7 +170,7 @@ def test_a_run_whose_seeds_have_all_succeeded_is_over(tmp_path: Path) -> None:
     assert sentence(last).endswith("succeeded: seeds 1, 5")
     assert "loss" not in sentence(last)
     before = (folder / "checkpoint.safetensors").read_bytes()
-    assert go_on(folder, CPU)  # there is nothing left to do
+    assert resume(folder)  # there is nothing left to do
     assert (folder / "checkpoint.safetensors").read_bytes() == before
 
 
@@ -176,7 +180,7 @@ def test_parked_and_succeeded_seeds_end_a_run_together(
     """It is no failure: there is a seed to show."""
     folder = begun(tmp_path / "run", spec(seeds=(5, 2, 1), steps=200))
     break_rows(monkeypatch, {1: 57})
-    assert go_on(folder, CPU)
+    assert resume(folder)
     _, state = load_checkpoint(folder)
     assert state["parked"] == [None, 55, None]
     assert [at is not None for at in state["succeeded"]] == [True, False, True]
@@ -189,15 +193,15 @@ def test_killed_and_resumed_is_the_run_that_was_not(
     tmp_path: Path, methods: tuple[str, ...]
 ) -> None:
     """Also between two good probes."""
-    run = spec(*methods, seeds=(5, 1, 4, 2), checkpoint=5)
+    run = spec(*methods, seeds=(5, 1, 4, 2), checkpoint_every=5)
     whole, folder = begun(tmp_path / "whole", run), begun(tmp_path / "run", run)
-    assert go_on(whole, CPU)
+    assert resume(whole)
     streaks = set()
     for _ in range(13):
         halt(folder)
         streaks |= set(load_checkpoint(folder)[1]["streaks"])
     assert {0, 1, 2} <= streaks
-    assert go_on(folder, CPU)
+    assert resume(folder)
     assert_same_run(whole, folder)
 
 
@@ -212,16 +216,16 @@ def test_some_seeds_of_it_go_on(tmp_path: Path) -> None:
         None,
         fleet.trainers[0].succeeded[0],
     ]
-    assert go_on(tmp_path / "some", CPU)
+    assert resume(tmp_path / "some")
     take_seeds(folder, (5,), tmp_path / "one")
     assert finished(tmp_path / "one")
-    assert go_on(tmp_path / "one", CPU)
+    assert resume(tmp_path / "one")
 
 
 def test_runs_trained_together_stop_each_by_its_own_goal(tmp_path: Path) -> None:
     runs = [spec(seeds=(5, 1), steps=200), spec(seeds=(5, 1), stop="never", steps=60)]
     folders = [begun(tmp_path / str(i), run) for i, run in enumerate(runs)]
-    assert go_on_together(folders, CPU) == (True, [None, None])
+    assert train_runs(folders, CPU) == (True, [None, None])
     assert [len(successes(read_metrics(f))) for f in folders] == [2, 0]
     assert load_checkpoint(folders[0])[1]["step"] < 60 == load_checkpoint(folders[1])[1]["step"]
 
@@ -231,7 +235,7 @@ def test_runs_trained_together_stop_each_by_its_own_goal(tmp_path: Path) -> None
 
 def test_results_and_the_page_say_so(tmp_path: Path) -> None:
     folder = begun(tmp_path / "run", spec(seeds=(5, 1), steps=200))
-    assert go_on(folder, CPU)
+    assert resume(folder)
     at = successes(read_metrics(folder))
     unread = report([folder], tmp_path / "before")
     assert "not evaluated yet" in unread.read_text()
@@ -251,8 +255,19 @@ def test_results_and_the_page_say_so(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     command = ["train", "--task", "parity(length=2)", "--model", "lstm @ 8", "--out", str(out)]
-    command += ["--steps", "400", "--block", "5", "--batch", "8", "--probe", "5", "--lr", "0.05"]
-    command += ["--checkpoint", "50", "--warmup", "0", "--device", "cpu"]
+    command += [
+        "--steps",
+        "400",
+        "--steps-per-block",
+        "5",
+        "--batch-size",
+        "8",
+        "--probe-every",
+        "5",
+        "--lr",
+        "0.05",
+    ]
+    command += ["--checkpoint-every", "50", "--warmup", "0", "--device", "cpu"]
     assert main([*command, "--stop", "always"]) == MISTAKE
     assert "stop=always: expected never or success" in capsys.readouterr().err
     assert main([*command, "--stop", "success"]) == 0

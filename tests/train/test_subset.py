@@ -22,11 +22,11 @@ from outlast.runs import (
     run_folders,
     write_json,
 )
-from outlast.train.checkpoint import load_checkpoint, save_checkpoint
-from outlast.train.session import begin, begin_all, go_on
-from outlast.train.settings import RunSpec
-from outlast.train.subset import take_seeds
-from tiny_runs import CPU, assert_same_run, tiny
+from outlast.runs.checkpoint import load_checkpoint, save_checkpoint
+from outlast.runs.spec import RunSpec
+from outlast.workflow.create import create_runs
+from outlast.workflow.subset import take_seeds
+from tiny_runs import CPU, assert_same_run, create, resume, tiny
 
 SEEDS = (3, 0, 7, 5)
 METHODS: list[tuple[str, ...]] = [
@@ -38,15 +38,18 @@ METHODS: list[tuple[str, ...]] = [
 
 
 def spec(*methods: str) -> RunSpec:
-    return tiny(*methods, seeds=SEEDS, steps=24, block=3, probe=6, checkpoint=12)
+    return tiny(
+        *methods, seeds=SEEDS, steps=24, steps_per_block=3, probe_every=6, checkpoint_every=12
+    )
 
 
 def stopped(folder: Path, run: RunSpec, step: int = 12) -> Path:
     """A run that was asked to leave at a step."""
     from outlast.train.session import canonical
+
     from outlast.train.trainer import Trainer
 
-    begin(run, folder, CPU)
+    create(run, folder)
     fleet = Trainer([(canonical(run), folder)], CPU)
     assert not fleet.train(stop=lambda: fleet.trainers[0].step >= step)
     return folder
@@ -63,8 +66,8 @@ def test_they_are_what_they_would_have_been(tmp_path: Path, methods: tuple[str, 
     before, chosen = files(whole), (7, 3)
     take_seeds(whole, chosen, tmp_path / "some")
     assert files(whole) == before
-    assert go_on(whole, CPU)
-    assert go_on(tmp_path / "some", CPU)
+    assert resume(whole)
+    assert resume(tmp_path / "some")
     assert read_run(tmp_path / "some")["seeds"] == [7, 3]
 
     (all_of, state), (own, own_state) = load_checkpoint(whole), load_checkpoint(tmp_path / "some")
@@ -86,8 +89,8 @@ def test_they_are_what_they_would_have_been(tmp_path: Path, methods: tuple[str, 
 def test_all_of_them_are_the_run_bit_for_bit(tmp_path: Path, methods: tuple[str, ...]) -> None:
     whole = stopped(tmp_path / "whole", spec(*methods))
     take_seeds(whole, SEEDS, tmp_path / "all")
-    assert go_on(whole, CPU)
-    assert go_on(tmp_path / "all", CPU)
+    assert resume(whole)
+    assert resume(tmp_path / "all")
     assert_same_run(whole, tmp_path / "all")
 
 
@@ -100,12 +103,16 @@ def test_lines_past_the_checkpoint_are_not_taken(tmp_path: Path) -> None:
 
 
 def test_before_the_first_checkpoint_they_begin_at_the_beginning(tmp_path: Path) -> None:
-    begin(spec(), tmp_path / "whole", CPU)
+    create(spec(), tmp_path / "whole")
     take_seeds(tmp_path / "whole", (0,), tmp_path / "some")
     assert not (tmp_path / "some" / CHECKPOINT).exists()
-    begin(tiny(seeds=(0,), steps=24, block=3, probe=6, checkpoint=12), tmp_path / "alone", CPU)
-    assert go_on(tmp_path / "some", CPU)
-    assert go_on(tmp_path / "alone", CPU)
+    begin(
+        tiny(seeds=(0,), steps=24, steps_per_block=3, probe_every=6, checkpoint_every=12),
+        tmp_path / "alone",
+        CPU,
+    )
+    assert resume(tmp_path / "some")
+    assert resume(tmp_path / "alone")
     assert_same_run(tmp_path / "some", tmp_path / "alone")
 
 
@@ -114,7 +121,7 @@ def test_a_parked_seed_stays_parked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         break_rows(patch, {1: 5})
         whole = stopped(tmp_path / "whole", spec())
     take_seeds(whole, (7, 0), tmp_path / "some")
-    assert go_on(tmp_path / "some", CPU)
+    assert resume(tmp_path / "some")
     assert load_checkpoint(tmp_path / "some")[1]["parked"] == [None, 3]
     with pytest.raises(OutlastError, match=r"seeds=0: expected at least one that is not parked"):
         take_seeds(whole, (0,), tmp_path / "none")
@@ -129,7 +136,7 @@ def test_a_parked_seed_stays_parked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_seeds_that_are_not_there(tmp_path: Path, seeds: tuple[int, ...], message: str) -> None:
-    begin(spec(), tmp_path / "whole", CPU)
+    create(spec(), tmp_path / "whole")
     with pytest.raises(OutlastError, match=message):
         take_seeds(tmp_path / "whole", seeds, tmp_path / "some")
     assert not (tmp_path / "some").exists()
@@ -141,12 +148,12 @@ def test_a_checkpoint_from_before_it_named_its_run(tmp_path: Path) -> None:
     save_checkpoint(whole, tensors, {n: value for n, value in state.items() if n != "run"})
     take_seeds(whole, (7, 3), tmp_path / "some")
     assert load_checkpoint(tmp_path / "some")[1]["run"] == {"seeds": [7, 3]}
-    assert go_on(tmp_path / "some", CPU)
+    assert resume(tmp_path / "some")
 
 
 def test_beside_the_runs_of_a_grid_they_stay_a_run_of_their_own(tmp_path: Path) -> None:
     names = ["b", "a"]
-    begin_all([(spec(), tmp_path / name) for name in names], CPU, pack=names)
+    create_runs([(spec(), tmp_path / name) for name in names], CPU, pack=names)
     for out in ("some", "others"):
         take_seeds(tmp_path / "a", (3,), tmp_path / out)
     found = [[tmp_path / name for name in names], [tmp_path / "others"], [tmp_path / "some"]]
@@ -158,7 +165,7 @@ def test_beside_the_runs_of_a_grid_they_stay_a_run_of_their_own(tmp_path: Path) 
 
 def test_a_folder_in_use_is_not_taken(tmp_path: Path) -> None:
     for name in ("whole", "other"):
-        begin(spec(), tmp_path / name, CPU)
+        create(spec(), tmp_path / name)
     before = files(tmp_path / "other")
     for out in ("other", "whole"):
         with pytest.raises(OutlastError, match="holds a run already"):

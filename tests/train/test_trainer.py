@@ -12,10 +12,12 @@ import torch
 
 from outlast.cli import main
 from outlast.errors import OutlastError, TrainingError
-from outlast.runs import CHECKPOINT, read_metrics, read_run
-from outlast.train.session import begin, go_on_together, load
-from outlast.train.settings import RunSpec
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, halt, tiny
+from outlast.runs.folder import CHECKPOINT
+from outlast.runs.records import read_metrics, read_run
+from outlast.runs.spec import RunSpec
+from outlast.workflow.load import load
+from outlast.workflow.train import train_runs
+from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, create, halt, tiny
 
 
 def spec(*methods: str, **changed: Any) -> RunSpec:
@@ -26,9 +28,9 @@ def spec(*methods: str, **changed: Any) -> RunSpec:
 FLEET = [
     spec(lr=1e-3, seeds=(0, 1)),
     spec("dat(switch=below(0.82))", "ema(0.9)", lr=4e-3, weight_decay=0.5, seeds=(1, 4, 2)),
-    spec("curriculum(from=2, by=steps)", "ema(0.5)", clip=0.05, warmup=12, seeds=(0,)),
+    spec("curriculum(from=2, by=steps)", "ema(0.5)", max_grad_norm=0.05, warmup=12, seeds=(0,)),
     spec("dat(switch=below(0.000001), latest=6, otherwise=retry)", steps=14, seeds=(0,)),
-    spec("dat(mode=ramp, switch=6, ramp=9)", schedule="cosine", probe=0, checkpoint=3),
+    spec("dat(mode=ramp, switch=6, ramp=9)", schedule="cosine", probe_every=0, checkpoint_every=3),
 ]
 NAMES = [f"run{i}" for i in range(len(FLEET))]
 
@@ -36,7 +38,7 @@ NAMES = [f"run{i}" for i in range(len(FLEET))]
 def begun(home: Path, runs: list[RunSpec] = FLEET) -> list[Path]:
     folders = [home / name for name, _ in zip(NAMES, runs, strict=False)]
     for run, folder in zip(runs, folders, strict=True):
-        begin(run, folder, CPU)
+        create(run, folder)
     return folders
 
 
@@ -44,12 +46,12 @@ def begun(home: Path, runs: list[RunSpec] = FLEET) -> list[Path]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The fleet that nobody stopped."""
     folders = begun(tmp_path_factory.mktemp("whole"))
-    assert go_on_together(folders, CPU) == (True, [None] * len(FLEET))
+    assert train_runs(folders, CPU) == (True, [None] * len(FLEET))
     return folders
 
 
 def test_each_run_is_the_run_alone() -> None:
-    runs = [replace(run, settings=replace(run.settings, probe=0)) for run in FLEET]
+    runs = [replace(run, settings=replace(run.settings, probe_every=0)) for run in FLEET]
     among = InMemory(*runs).steps(18)
     assert [t.step for t in among.trainers] == [18, 18, 18, 14, 18]
     for index, run in enumerate(runs):
@@ -66,7 +68,7 @@ def test_each_has_a_folder_of_its_own_as_if_trained_alone(
     whole: list[Path], tmp_path: Path
 ) -> None:
     for run, folder, alone in zip(FLEET, whole, begun(tmp_path), strict=True):
-        go_on_together([alone], CPU)
+        train_runs([alone], CPU)
         (tensors, state), (own, own_state) = checkpoint(folder), checkpoint(alone)
         assert tensors.keys() == own.keys()
         assert ("average" in tensors) == any("ema" in m for m in run.methods)
@@ -86,7 +88,7 @@ def test_killed_and_resumed_together_is_bit_for_bit(whole: list[Path], tmp_path:
         halt(*folders, saves=saves)
     steps = {json.loads(checkpoint(f)[1])["step"] for f in folders if (f / CHECKPOINT).exists()}
     assert len(steps) > 1, "they all stood at the same step: this shows nothing"
-    assert go_on_together(folders, CPU)[0]
+    assert train_runs(folders, CPU)[0]
     for one, other in zip(whole, folders, strict=True):
         assert_same_run(one, other)
 
@@ -94,7 +96,7 @@ def test_killed_and_resumed_together_is_bit_for_bit(whole: list[Path], tmp_path:
 def test_a_run_without_a_seed_left_does_not_stop_the_others(tmp_path: Path) -> None:
     runs = [spec(seeds=(0, 1)), spec(lr=1e38, warmup=0), spec(lr=4e-3)]
     folders = begun(tmp_path, runs)
-    ended, failures = go_on_together(folders, CPU)
+    ended, failures = train_runs(folders, CPU)
     assert ended
     assert [type(f) for f in failures] == [type(None), TrainingError, type(None)]
     assert f"; the last good weights are kept in {folders[1]}. No seed is" in str(failures[1])
@@ -105,7 +107,7 @@ def test_a_run_without_a_seed_left_does_not_stop_the_others(tmp_path: Path) -> N
     state = json.loads(checkpoint(folders[1])[1])
     assert (state["step"], state["parked"]) == (3, [0, 0])
     before = {f: checkpoint(f) for f in folders}
-    ended, again = go_on_together(folders, CPU)  # there is nothing left to do
+    ended, again = train_runs(folders, CPU)  # there is nothing left to do
     assert ended
     assert list(map(str, again)) == list(map(str, failures))
     assert {f: checkpoint(f) for f in folders} == before
@@ -114,8 +116,11 @@ def test_a_run_without_a_seed_left_does_not_stop_the_others(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (spec(batch=4), r"batch=4: expected 8, as in the first of the runs"),
-        (spec(block=10, probe=10, checkpoint=10), "block=10: expected 3"),
+        (spec(batch_size=4), r"batch_size=4: expected 8, as in the first of the runs"),
+        (
+            spec(steps_per_block=10, probe_every=10, checkpoint_every=10),
+            "steps_per_block=10: expected 3",
+        ),
         (spec(precision="bf16"), "precision=bf16: expected auto"),
         (spec(model="gru @ 8"), "model=gru.*: expected lstm"),
         (spec(task="parity(length=4)"), "task=parity.*: expected composite"),
@@ -124,7 +129,7 @@ def test_a_run_without_a_seed_left_does_not_stop_the_others(tmp_path: Path) -> N
 def test_runs_that_do_not_go_together(tmp_path: Path, other: RunSpec, message: str) -> None:
     folders = begun(tmp_path, [spec(), other])
     with pytest.raises(OutlastError, match=message):
-        go_on_together(folders, CPU)
+        train_runs(folders, CPU)
 
 
 def test_runs_of_one_name_and_other_seeds_are_told_apart(
@@ -132,7 +137,7 @@ def test_runs_of_one_name_and_other_seeds_are_told_apart(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, seeds in (("x", (0, 1)), ("y", (4,))):
-        begin(spec(seeds=seeds, steps=6), Path(name) / "run", CPU)
+        create(spec(seeds=seeds, steps=6), Path(name) / "run")
     assert main(["resume", "x/run", "y/run", "--device", "cpu"]) == 0
     text = capsys.readouterr().out
     assert "seeds 0, 1 (x/run); 4 (y/run), 2 runs together" in text
@@ -144,4 +149,4 @@ def test_runs_of_one_name_and_other_seeds_are_told_apart(
 def test_a_run_that_is_over_does_not_stop_one_beside_it(tmp_path: Path) -> None:
     runs = [spec(schedule="constant", steps=steps, seeds=(0,)) for steps in (6, 12)]
     folders = begun(tmp_path, runs)
-    assert go_on_together(folders, CPU) == (True, [None, None])
+    assert train_runs(folders, CPU) == (True, [None, None])

@@ -15,14 +15,16 @@ from torch import Tensor
 import outlast
 import outlast.train.trainer as fleet_module
 from outlast.errors import OutlastError, TrainingError
-from outlast.evaluation.run import evaluate_run
-from outlast.runs import read_metrics, read_run
-from outlast.train.checkpoint import load_checkpoint
+from outlast.machine import pick_device
+from outlast.runs.checkpoint import load_checkpoint
+from outlast.runs.records import read_metrics, read_run
 from outlast.train.run_state import Progress
-from outlast.train.session import begin, canonical, go_on, load, open_run, pick_device
 from outlast.train.step import Stepper
 from outlast.train.trainer import Trainer
-from tiny_runs import CPU, SETTINGS, InMemory, checkpoint, tiny, trained
+from outlast.workflow.create import canonical
+from outlast.workflow.evaluate import evaluate_run
+from outlast.workflow.load import load, open_run
+from tiny_runs import CPU, SETTINGS, InMemory, checkpoint, create, tiny, trained
 
 # ---- what is written down ----------------------------------------------------------------------
 
@@ -76,7 +78,7 @@ def test_what_is_left_is_told_without_the_first_block(
     # the start; the first block's end, for its report and for what comes; two more blocks
     clock = iter([0.0, 100.0, 100.0, 101.0, 102.0])
     monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    begin(tiny(steps=15, block=5, checkpoint=5), tmp_path / "run", CPU)
+    create(tiny(steps=15, steps_per_block=5, checkpoint_every=5), tmp_path / "run")
     seen: list[Progress] = []
     go_on(tmp_path / "run", CPU, seen.append)
     assert [p.seconds_left for p in seen] == [200.0, 1.0, 0.0]
@@ -88,21 +90,23 @@ def test_a_method_is_given_once() -> None:
 
 
 def test_after_the_end_there_is_no_block() -> None:
-    run = InMemory(tiny(steps=5, block=5, checkpoint=5)).steps(5)
+    run = InMemory(tiny(steps=5, steps_per_block=5, checkpoint_every=5)).steps(5)
     with pytest.raises(TrainingError, match="all runs are at their end"):
-        run.fleet.block()
+        run.trainer.block()
 
 
 def test_training_learns(tmp_path: Path) -> None:
     """The parity of two bits, in a moment: gradients go where they should."""
-    run = tiny(task="parity(length=2)", model="lstm > mlp @ 16", steps=150, lr=1e-2, probe=0)
+    run = tiny(task="parity(length=2)", model="lstm > mlp @ 16", steps=150, lr=1e-2, probe_every=0)
     first, *_, last = read_metrics(trained(run, tmp_path / "run"))
     assert first["loss"]["state"] > 0.5
     assert last["loss"]["state"] < 0.1
 
 
 def test_steps_that_fill_no_block(tmp_path: Path) -> None:
-    folder = trained(tiny(steps=17, block=10, checkpoint=10, probe=10), tmp_path / "run")
+    folder = trained(
+        tiny(steps=17, steps_per_block=10, checkpoint_every=10, probe_every=10), tmp_path / "run"
+    )
     assert [x["step"] for x in read_metrics(folder) if "accuracy" in x] == [10, 10, 17, 17]
     assert json.loads(checkpoint(folder)[1])["step"] == 17
 
@@ -140,13 +144,19 @@ def test_autocast_is_what_bf16_means(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(Stepper, "_step", look)
     for name, expected in (("bf16", True), ("fp32", False), ("auto", False)):
         seen.clear()
-        trained(tiny(precision=name, steps=2, block=2, probe=0, checkpoint=2), tmp_path / name)
+        trained(
+            tiny(precision=name, steps=2, steps_per_block=2, probe_every=0, checkpoint_every=2),
+            tmp_path / name,
+        )
         assert seen == [expected] * 2
 
 
 def test_the_precision_of_others_is_given_back(tmp_path: Path) -> None:
     before = torch.get_float32_matmul_precision()
-    trained(tiny(precision="tf32", steps=2, block=2, probe=0, checkpoint=2), tmp_path / "run")
+    trained(
+        tiny(precision="tf32", steps=2, steps_per_block=2, probe_every=0, checkpoint_every=2),
+        tmp_path / "run",
+    )
     assert torch.get_float32_matmul_precision() == before
 
 
@@ -218,8 +228,10 @@ def test_a_ramp_half_way_up_is_loaded_so(tmp_path: Path) -> None:
 def test_the_average_is_loaded_corrected_for_its_start(tmp_path: Path) -> None:
     """By hand: the average of weights w1..wn with decay d, its weights summing to one."""
     folder, decay = tmp_path / "run", 0.5
-    run = canonical(tiny(f"ema({decay})", steps=3, block=1, probe=0, checkpoint=1))
-    begin(run, folder, CPU)
+    run = canonical(
+        tiny(f"ema({decay})", steps=3, steps_per_block=1, probe_every=0, checkpoint_every=1)
+    )
+    create(run, folder)
     fleet, seen = Trainer([(run, folder)], CPU), []
     fleet.train(lambda trainer, _: seen.append(trainer.stack.table.clone()))
     (trainer,) = fleet.trainers
@@ -271,8 +283,8 @@ def test_training_does_not_load_the_compiler(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; import torch\n"
         "from outlast.train.session import begin, go_on\n"
-        "from outlast.train.settings import RunSpec, Settings\n"
-        "settings = Settings(steps=2, batch=2, block=2, probe=2, checkpoint=2)\n"
+        "from outlast.runs.spec import RunSpec, Settings\n"
+        "settings = Settings(steps=2, batch_size=2, steps_per_block=2, probe_every=2, checkpoint_every=2)\n"
         "run = RunSpec(sys.argv[2], sys.argv[3], ('dat(switch=1)', 'ema'), (0, 1), settings)\n"
         "begin(run, Path(sys.argv[1]), torch.device('cpu'))\n"
         "go_on(Path(sys.argv[1]), torch.device('cpu'))\n"

@@ -14,10 +14,10 @@ from outlast.cli import main
 from outlast.errors import TrainingError
 from outlast.machine import memory_left
 from outlast.tasks.parity import Parity
-from outlast.train.session import begin, go_on, go_on_together
 from outlast.train.step import Stepper
 from outlast.train.waves import even, free_memory
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, tiny
+from outlast.workflow.train import train_runs
+from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, create, resume, tiny
 
 METHODS = ("dat(switch=below(0.82))", "ema(0.9)")
 
@@ -42,18 +42,25 @@ def test_waves_are_few_and_even(rows: int, most: int, sizes: list[int]) -> None:
 @functools.cache
 def alone(methods: tuple[str, ...], seed: int, lr: float) -> InMemory:
     """Trained once, whatever it is held against."""
-    run = tiny(*methods, seeds=(seed,), lr=lr, block=3, probe=0, checkpoint=3)
+    run = tiny(*methods, seeds=(seed,), lr=lr, steps_per_block=3, probe_every=0, checkpoint_every=3)
     return InMemory(run).steps(18)
 
 
 @pytest.mark.parametrize("together", [1, 2, 3])
 def test_a_seed_in_a_wave_is_the_seed_alone(together: int) -> None:
     """Waves cut across the runs as well."""
-    first = tiny(*METHODS, seeds=(3, 0, 7), block=3, probe=0, checkpoint=3, together=together)
-    second = tiny(seeds=(0, 1), lr=4e-3, block=3, probe=0, checkpoint=3)
+    first = tiny(
+        *METHODS,
+        seeds=(3, 0, 7),
+        steps_per_block=3,
+        probe_every=0,
+        checkpoint_every=3,
+        seeds_at_once=together,
+    )
+    second = tiny(seeds=(0, 1), lr=4e-3, steps_per_block=3, probe_every=0, checkpoint_every=3)
     among = InMemory(first, second)
-    words = among.fleet.fit()
-    assert len(among.fleet.waves) == -(-5 // together)
+    words = among.trainer.fit()
+    assert len(among.trainer.waves) == -(-5 // together)
     assert words == f"5 seeds in {-(-5 // together)} waves of {together} at most (as told)"
     among.steps(18)
     for index, run in enumerate((first, second)):
@@ -65,11 +72,11 @@ def test_a_dry_step_changes_nothing_and_grows_with_the_seeds() -> None:
     used = {}
     for seeds in (1, 2, 4):
         run = InMemory(tiny(seeds=tuple(range(seeds))))
-        before = run.fleet.rows.copy()
+        before = run.trainer.rows.copy()
         data = run.trainer.data(0, run.trainer.conductor.plan(0, 1))
         step = data.map(lambda page: page[0])
-        used[seeds] = memory.dry_step(run.fleet.rows, step, 3, False)
-        for one, other in zip(run.fleet.rows.copy(), before, strict=True):
+        used[seeds] = memory.dry_step(run.trainer.rows, step, 3, False)
+        for one, other in zip(run.trainer.rows.copy(), before, strict=True):
             assert torch.equal(one, other)
     assert used[1] > 1000
     assert used[2] == pytest.approx(2 * used[1], rel=0.05)
@@ -81,9 +88,9 @@ def test_longer_sequences_and_larger_batches_take_more() -> None:
         run = InMemory(tiny(seeds=(0,), **other))
         data = run.trainer.data(0, run.trainer.conductor.plan(0, 1))
         step = data.map(lambda page: page[0])
-        return memory.dry_step(run.fleet.rows, step, len(run.trainer.task.parts), False)
+        return memory.dry_step(run.trainer.rows, step, len(run.trainer.task.parts), False)
 
-    assert used(batch=16) > 1.5 * used(batch=8)
+    assert used(batch_size=16) > 1.5 * used(batch_size=8)
     longer = "composite(modulus=2, keys=32, queries=2, length=16)"
     assert used(task=longer) > 1.3 * used()
 
@@ -91,28 +98,28 @@ def test_longer_sequences_and_larger_batches_take_more() -> None:
 def test_where_memory_is_short_it_is_waves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tiny(*METHODS, seeds=(0, 1, 2, 3, 4), steps=20, probe=0)
+    run = tiny(*METHODS, seeds=(0, 1, 2, 3, 4), steps=20, probe_every=0)
     said: list[str] = []
-    begin(run, tmp_path / "much", CPU)
-    assert go_on_together([tmp_path / "much"], CPU, say=said.append)[0]
+    create(run, tmp_path / "much")
+    assert train_runs([tmp_path / "much"], CPU, say=said.append)[0]
     assert said[0].startswith("5 seeds at once (about ")
     assert "MiB a seed, " in said[0]
     # eight gigabytes, of which half may be used, and a gigabyte and a bit for each of five seeds
     monkeypatch.setattr(memory, "free_memory", lambda _: 8 * memory.GIB)
     monkeypatch.setattr(memory, "dry_step", lambda *_: 5 * 1.3 * memory.GIB)
-    begin(run, tmp_path / "little", CPU)
-    assert go_on_together([tmp_path / "little"], CPU, say=said.append)[0]
+    create(run, tmp_path / "little")
+    assert train_runs([tmp_path / "little"], CPU, say=said.append)[0]
     assert said[1] == "5 seeds in 2 waves of 3 at most (about 1.3 GiB a seed, 4 GiB to use)"
-    go_on_together([tmp_path / "little"], CPU, say=said.append)
+    train_runs([tmp_path / "little"], CPU, say=said.append)
     assert len(said) == 2  # nothing left to train, nothing to say
 
     out = tmp_path / "cli"
-    begin(run, out, CPU)
+    create(run, out)
     assert main(["resume", str(out), "--device", "cpu"]) == 0
     assert "5 seeds in 2 waves of 3 at most" in capsys.readouterr().out
 
     command = ["train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--seeds", "0-4"]
-    command += ["--steps", "20", "--batch", "4", "--out", str(tmp_path / "train")]
+    command += ["--steps", "20", "--batch-size", "4", "--out", str(tmp_path / "train")]
     assert main([*command, "--device", "cpu"]) == 0
     lines = [x for x in capsys.readouterr().out.splitlines() if " at most (" in x]
     assert lines == ["5 seeds in 2 waves of 3 at most (about 1.3 GiB a seed, 4 GiB to use)"]
@@ -122,8 +129,8 @@ def test_tables_that_cannot_fit_are_an_error_before_any_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """At what is free and not at what would be used, and before a dry step."""
-    run = tiny(*METHODS, seeds=(0, 1, 2, 3, 4), steps=20, probe=0, block=10)
-    fleet = InMemory(run).fleet
+    run = tiny(*METHODS, seeds=(0, 1, 2, 3, 4), steps=20, probe_every=0, steps_per_block=10)
+    fleet = InMemory(run).trainer
     settings, task = run.settings, fleet.task
     tokens = settings.block * 5 * settings.batch * task.tokens(task.lengths[1])
     copy, data = sum(table.nbytes for table in fleet.rows.tables()), (8 + 8 + 1) * tokens
@@ -140,14 +147,14 @@ def test_tables_that_cannot_fit_are_an_error_before_any_training(
     assert str(refused.value) == (
         f"5 seeds in one run take {needed} GiB beside their weights and moments: {copied} for a "
         f"copy of these, {made} for the data of a block. cpu has {there} GiB free. Train fewer "
-        f"seeds in one run, or with a smaller batch or block; together=1 tries all the same."
+        f"seeds in one run, or with a smaller batch or block; seeds_at_once=1 tries all the same."
     )
     monkeypatch.setattr(memory, "free_memory", lambda _: just - 1)
     with pytest.raises(TrainingError, match="Train fewer seeds"):
         fleet.fit()
 
     out = tmp_path / "refused"
-    begin(run, out, CPU)
+    create(run, out)
     assert main(["resume", str(out), "--device", "cpu"]) == 2
     assert "error: 5 seeds in one run take" in capsys.readouterr().err
 
@@ -165,30 +172,32 @@ def test_data_that_cannot_fit_are_an_error_before_any_are_drawn(
     monkeypatch.setattr(Parity, "sample", little)
     monkeypatch.setattr(memory, "free_memory", lambda _: 16.0 * memory.GIB)
     command = ["train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--device", "cpu"]
-    command += ["--seeds", "0-2", "--block", "50", "--batch", "99999999", "--out"]
+    command += ["--seeds", "0-2", "--steps-per-block", "50", "--batch-size", "99999999", "--out"]
     assert main([*command, str(tmp_path / "run")]) == 2
     told = capsys.readouterr().err
-    assert "error: batch=99999999: expected one whose data fit into the 16 GiB that cpu" in told
+    assert (
+        "error: batch_size=99999999: expected one whose data fit into the 16 GiB that cpu" in told
+    )
     assert "a block of 50 steps of 3 seeds takes 1.19e+03 GiB" in told
     assert not list(tmp_path.iterdir())
 
-    run = tiny(task="parity(length=4)", batch=10**8)
+    run = tiny(task="parity(length=4)", batch_size=10**8)
     with monkeypatch.context() as patch:
         patch.setattr(memory, "free_memory", lambda _: 1e15)
-        begin(run, tmp_path / "there", CPU)
+        create(run, tmp_path / "there")
     with pytest.raises(TrainingError, match=r"for the data of a block. cpu has 16 GiB free"):
-        go_on(tmp_path / "there", CPU)
+        resume(tmp_path / "there")
 
 
 def test_who_says_how_many_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_memory", lambda _: 0.0)
-    fleet = InMemory(tiny(seeds=(0, 1, 2), together=2)).fleet
+    fleet = InMemory(tiny(seeds=(0, 1, 2), seeds_at_once=2)).trainer
     assert fleet.fit() == "3 seeds in 2 waves of 2 at most (as told)"
 
 
 def test_a_dry_step_that_does_not_fit_is_made_of_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one if it must be; where that does not fit either, no wave would."""
-    fleet = InMemory(tiny(seeds=tuple(range(12)), probe=0)).fleet
+    fleet = InMemory(tiny(seeds=tuple(range(12)), probe_every=0)).trainer
     tried: list[tuple[int, int]] = []
     fits = 3
 
@@ -220,23 +229,23 @@ def test_tables_that_cannot_be_made_are_a_clear_error(monkeypatch: pytest.Monkey
 
 def test_memory_that_turns_out_short_halves_the_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the middle of a block: what the first waves did is taken back and done again."""
-    run = tiny(*METHODS, seeds=(0, 1, 2, 3, 4), probe=0, together=3)
+    run = tiny(*METHODS, seeds=(0, 1, 2, 3, 4), probe_every=0, seeds_at_once=3)
     whole, short = (InMemory(run) for _ in range(2))
-    whole.fleet.set_waves(memory.even(5, 1))
+    whole.trainer.set_waves(memory.even(5, 1))
     whole.steps(20)
-    short.fleet.fit()
-    assert len(short.fleet.waves) == 2
+    short.trainer.fit()
+    assert len(short.trainer.waves) == 2
     real = Stepper.run
 
     def run_out(self: Stepper, *args: Any) -> torch.Tensor:
-        if len(self.rows) > 2 and self.rows.stack.seeds[0] > 0:
+        if len(self.rows) > 2 and self.seeds.model.seeds[0] > 0:
             raise torch.OutOfMemoryError("a few bytes short")
         return real(self, *args)
 
     monkeypatch.setattr(Stepper, "run", run_out)
     short.steps(20)
-    assert len(short.fleet.waves) == 5
-    for one, other in zip(short.fleet.rows.copy(), whole.fleet.rows.copy(), strict=True):
+    assert len(short.trainer.waves) == 5
+    for one, other in zip(short.trainer.rows.copy(), whole.trainer.rows.copy(), strict=True):
         assert torch.equal(one, other)
 
     def never(*_: Any) -> None:
@@ -249,16 +258,17 @@ def test_memory_that_turns_out_short_halves_the_waves(monkeypatch: pytest.Monkey
 
 def test_waves_stopped_and_gone_on_are_bit_for_bit(tmp_path: Path) -> None:
     from outlast.train.session import canonical
+
     from outlast.train.trainer import Trainer
 
-    run = tiny(*METHODS, seeds=(0, 1, 2), together=2, steps=40)
+    run = tiny(*METHODS, seeds=(0, 1, 2), seeds_at_once=2, steps=40)
     for name in ("whole", "parts"):
-        begin(run, tmp_path / name, CPU)
-    assert go_on(tmp_path / "whole", CPU)
+        create(run, tmp_path / name)
+    assert resume(tmp_path / "whole")
     fleet = Trainer([(canonical(run), tmp_path / "parts")], CPU)
     fleet.fit()
     assert not fleet.train(stop=lambda: fleet.trainers[0].step >= 20)
-    assert go_on(tmp_path / "parts", CPU)
+    assert resume(tmp_path / "parts")
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -301,7 +311,7 @@ def test_memory_that_torch_holds_idle_is_free(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_was_measured_decides_the_waves(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dry step has some of the seeds, at the longest length; the share of others is theirs."""
-    run = InMemory(tiny(seeds=tuple(range(12)), probe=0))
+    run = InMemory(tiny(seeds=tuple(range(12)), probe_every=0))
     seen: list[tuple[int, ...]] = []
 
     def measured(rows: Any, data: Any, *_: Any) -> float:
@@ -311,10 +321,10 @@ def test_what_was_measured_decides_the_waves(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(memory, "dry_step", measured)
     monkeypatch.setattr(memory, "free_memory", lambda _: 13.0 * memory.GIB)
     assert (
-        run.fleet.fit() == "12 seeds in 2 waves of 6 at most (about 1 GiB a seed, 6.5 GiB to use)"
+        run.trainer.fit() == "12 seeds in 2 waves of 6 at most (about 1 GiB a seed, 6.5 GiB to use)"
     )
     assert seen == [(8, 8, 8, run.trainer.task.tokens(4))]
-    words = run.fleet.fit(share=0.5)
+    words = run.trainer.fit(share=0.5)
     assert words == "12 seeds in 4 waves of 3 at most (about 1 GiB a seed, 3.25 GiB to use)"
 
 
@@ -322,11 +332,12 @@ def test_what_was_measured_decides_the_waves(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_dry_step_on_a_gpu_measures_bytes() -> None:
     from outlast.train.session import canonical
+
     from outlast.train.trainer import Trainer
 
     used = {}
     for seeds in (2, 8):
-        run = canonical(tiny(seeds=tuple(range(seeds)), batch=64))
+        run = canonical(tiny(seeds=tuple(range(seeds)), batch_size=64))
         fleet = Trainer([(run, Path("nowhere"))], torch.device("cuda"))
         words = fleet.fit()
         assert words.startswith(f"{seeds} seeds at once (about ")

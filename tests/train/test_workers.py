@@ -30,15 +30,25 @@ from outlast.cli import MISTAKE, main
 from outlast.errors import SpecError, TrainingError
 from outlast.machine import cores
 from outlast.registry import tasks
-from outlast.runs import RUN, read_metrics
+from outlast.runs.checkpoint import load_state
+from outlast.runs.folder import RUN
+from outlast.runs.records import read_metrics
+from outlast.runs.spec import RunSpec
 from outlast.tasks.parity import Parity
-from outlast.train.checkpoint import load_state
-from outlast.train.session import begin, go_on, go_on_together
-from outlast.train.settings import RunSpec
 from outlast.train.waves import at_once, even
 from outlast.train.worker import sendable
 from outlast.train.workers import LONG, LONG_BLOCK, Worker, WorkerPool, usable_threads, wanted
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, tiny
+from outlast.workflow.train import train_runs
+from tiny_runs import (
+    CPU,
+    InMemory,
+    assert_same_run,
+    assert_seed_is,
+    checkpoint,
+    create,
+    resume,
+    tiny,
+)
 
 SEEDS = (3, 0, 7, 1, 2)
 RETRY = "dat(switch=below(0.000001), latest=6, otherwise=retry)"
@@ -77,19 +87,19 @@ def shared(hands: list[Worker], monkeypatch: pytest.MonkeyPatch) -> None:
 def in_processes(*runs: RunSpec) -> InMemory:
     """Runs whose rows two processes will step."""
     found = InMemory(*runs)
-    assert "in 2 processes" in found.fleet.fit()
+    assert "in 2 processes" in found.trainer.fit()
     return found
 
 
 def in_waves(*runs: RunSpec) -> InMemory:
     """The same in this process, cut as for two."""
     found = InMemory(*runs)
-    found.fleet.set_waves(even(len(found.fleet.rows), len(found.fleet.rows), 2))
+    found.trainer.set_waves(even(len(found.trainer.rows), len(found.trainer.rows), 2))
     return found
 
 
 def assert_same_tables(one: InMemory, other: InMemory) -> None:
-    for mine, theirs in zip(one.fleet.rows.copy(), other.fleet.rows.copy(), strict=True):
+    for mine, theirs in zip(one.trainer.rows.copy(), other.trainer.rows.copy(), strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -104,7 +114,7 @@ def assert_same_tables(one: InMemory, other: InMemory) -> None:
         spec("dat(mode=ramp, switch=6, ramp=9)", precision="bf16"),
         spec("curriculum(from=2, by=loss, level=0.85)", by_length=True),
         spec("random_positions(range=64)", model=DROPOUT),
-        spec(model="gru > attention(tra, heads=2) > glu @ 16", together=3, clip=0.05),
+        spec(model="gru > attention(tra, heads=2) > glu @ 16", seeds_at_once=3, max_grad_norm=0.05),
     ],
     ids=lambda run: " + ".join(run.methods) or run.model,
 )
@@ -115,13 +125,13 @@ def test_seeds_in_two_processes_are_those_of_one(run: RunSpec, shared: None) -> 
         assert_seed_is(apart, whole, seed, **loose)
     if not run.settings.together:  # what a process does is what a wave does here, to the last bit
         assert_same_tables(apart, in_waves(run).steps(18))
-    assert not torch.equal(apart.fleet.rows.stack.table, InMemory(run).fleet.rows.stack.table)
+    assert not torch.equal(apart.trainer.seeds.model.table, InMemory(run).trainer.seeds.model.table)
 
 
 def test_runs_of_other_numbers_go_together(shared: None) -> None:
     runs = [
         spec(lr=1e-3, seeds=(0, 1)),
-        spec("ema(0.9)", lr=4e-3, weight_decay=0.5, clip=0.05, seeds=(1, 4, 2)),
+        spec("ema(0.9)", lr=4e-3, weight_decay=0.5, max_grad_norm=0.05, seeds=(1, 4, 2)),
         spec(RETRY, steps=14, seeds=(0,)),
     ]
     apart = in_processes(*runs).steps(18)
@@ -137,12 +147,12 @@ def test_seeds_that_rest_stay_as_they_are_and_are_left_out(shared: None) -> None
     apart, whole = in_processes(run), InMemory(run)
     for each in (apart, whole):
         each.trainer.stack.table.data[[0, 2, 4]] *= 1e30
-    before = [table[[0, 2, 4]].clone() for table in apart.fleet.rows.tables()]
+    before = [table[[0, 2, 4]].clone() for table in apart.trainer.rows.tables()]
     apart.steps(18), whole.steps(18)
     assert apart.trainer.parked == [0, None] * 3
-    assert apart.fleet.chosen == (1, 3, 5)
-    assert apart.fleet.waves == [slice(0, 2), slice(2, 3)]
-    for table, own in zip(apart.fleet.rows.tables(), before, strict=True):
+    assert apart.trainer.chosen == (1, 3, 5)
+    assert apart.trainer.waves == [slice(0, 2), slice(2, 3)]
+    for table, own in zip(apart.trainer.rows.tables(), before, strict=True):
         assert torch.equal(table[[0, 2, 4]], own)
     for seed in (0, 1, 4):
         assert_seed_is(apart, whole, seed)
@@ -150,16 +160,16 @@ def test_seeds_that_rest_stay_as_they_are_and_are_left_out(shared: None) -> None
 
 # ---- stopped and gone on -----------------------------------------------------------------------
 
-FULL = spec(RETRY, "ema(0.9)", steps=24, probe=6, checkpoint=6, seeds=(0, 1, 2))
+FULL = spec(RETRY, "ema(0.9)", steps=24, probe_every=6, checkpoint_every=6, seeds=(0, 1, 2))
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, hands: list[Worker]) -> Path:
     """The run that nobody stopped, in two processes of its own."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    begin(FULL, folder, CPU)
+    create(FULL, folder)
     said: list[str] = []
-    assert go_on_together([folder], CPU, say=said.append) == (True, [None])
+    assert train_runs([folder], CPU, say=said.append) == (True, [None])
     assert said[0].startswith("3 seeds in 2 processes (about ")
     assert "restart" in {line.get("event") for line in read_metrics(folder)}
     return folder
@@ -181,17 +191,17 @@ def killed_after_saving(folder: Path, saves: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer_module, "save_checkpoint", last)
         with pytest.raises(Killed):
-            go_on(folder, CPU)
+            resume(folder)
 
 
 def test_killed_and_resumed_is_the_run_that_was_not(
     whole: Path, shared: None, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    begin(FULL, folder, CPU)
+    create(FULL, folder)
     for saves in (1, 2):
         killed_after_saving(folder, saves)
-    assert go_on(folder, CPU)
+    assert resume(folder)
     assert_same_run(whole, folder)
 
 
@@ -209,12 +219,12 @@ def test_gone_on_in_one_process_it_is_the_same_to_rounding(
     whole: Path, shared: None, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    begin(FULL, folder, CPU)
+    create(FULL, folder)
     killed_after_saving(folder, 2)
     record = json.loads((folder / RUN).read_text())
     record["settings"]["processes"] = 1
     (folder / RUN).write_text(json.dumps(record))
-    assert go_on(folder, CPU)
+    assert resume(folder)
     assert_close_run(folder, whole)
 
 
@@ -230,7 +240,7 @@ def test_how_it_is_stepped_may_be_told_anew(
     assert main([*command, "-1", "--seeds", "0", "--out", str(tmp_path / "some")]) == MISTAKE
     assert "processes=-1: expected a number >= 0" in capsys.readouterr().err
     assert not (tmp_path / "some").exists()
-    assert main([*command, "2", "--together", "2"]) == 0
+    assert main([*command, "2", "--seeds-at-once", "2"]) == 0
     text = capsys.readouterr().out
     assert "3 seeds in 2 processes, 2 at once, in 3 waves of 1 at most (as told)" in text
     assert (folder / RUN).read_bytes() == record
@@ -289,7 +299,7 @@ def test_asked_to_stop_it_saves_and_leaves_and_killed_it_leaves_nobody(tmp_path:
 def test_a_second_ctrl_c_leaves_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In the middle of a block: the others are ended, whatever they do."""
     folder = tmp_path / "run"
-    begin(FULL, folder, CPU)
+    create(FULL, folder)
     started: list[subprocess.Popen[bytes]] = []
     answer = Worker.answer
 
@@ -301,7 +311,7 @@ def test_a_second_ctrl_c_leaves_at_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     monkeypatch.setattr(Worker, "answer", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        go_on(folder, CPU)
+        resume(folder)
     assert all(process.returncode is not None for process in started)
 
 
@@ -311,17 +321,17 @@ def test_a_second_ctrl_c_leaves_at_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def work_of(run: InMemory) -> tuple[Any, ...]:
     """What a crew is given for the next block."""
     plan, data = run.trainer.next_block()
-    return run.fleet.rows, [(0, 1), (2, 3, 4)], data, plan
+    return run.trainer.rows, [(0, 1), (2, 3, 4)], data, plan
 
 
 def test_an_error_comes_home_as_it_is_and_leaves_no_answer_behind(shared: None) -> None:
     run = in_processes(spec())
-    assert run.fleet.crew is not None
+    assert run.trainer.crew is not None
     rows, waves, data, plan = work_of(run)
     wrong = data.map(lambda page: page.clone())
     wrong.inputs[0, 3] = 10**6
     with pytest.raises(IndexError, match="index out of range") as caught:
-        run.fleet.crew.run(rows, waves, wrong, plan)
+        run.trainer.crew.run(rows, waves, wrong, plan)
     assert "embedding" in caught.value.__notes__[0]  # where it happened
     assert_same_tables(run, InMemory(spec()))
     assert_same_tables(in_processes(spec()).steps(6), in_waves(spec()).steps(6))
@@ -364,15 +374,15 @@ def test_memory_that_turns_out_short_halves_the_waves(
 
     monkeypatch.setattr(WorkerPool, "run", short)
     run.steps(6)
-    assert run.fleet.waves == [slice(row, row + 1) for row in range(5)]
-    whole.fleet.set_waves(even(5, 1))
+    assert run.trainer.waves == [slice(row, row + 1) for row in range(5)]
+    whole.trainer.set_waves(even(5, 1))
     assert_same_tables(run, whole.steps(6))
 
 
 @pytest.mark.parametrize("when", ["before", "amid"])
 def test_a_process_that_is_killed_is_an_error_that_says_so(when: str) -> None:
     """And not a wait without end: before its work, or in the middle of it."""
-    run = InMemory(spec(batch=256, block=5, checkpoint=5))
+    run = InMemory(spec(batch_size=256, steps_per_block=5, checkpoint_every=5))
     crew = WorkerPool([run.trainer.run], 1, 1)
     rows, _, data, plan = work_of(run)
     delay = 0.0 if when == "before" else 0.3
@@ -380,19 +390,19 @@ def test_a_process_that_is_killed_is_an_error_that_says_so(when: str) -> None:
     killer.start()
     if when == "before":
         killer.join()
-    before = run.fleet.rows.copy()
+    before = run.trainer.rows.copy()
     with pytest.raises(TrainingError, match=r"ended by SIGKILL, perhaps for want of memory"):
         crew.run(rows, [list(range(5)) * 20], data, plan)  # seconds of work
     crew.close()
-    for table, own in zip(run.fleet.rows.tables(), before, strict=True):
+    for table, own in zip(run.trainer.rows.tables(), before, strict=True):
         assert torch.equal(table, own)
 
 
 def test_where_a_process_dies_the_blocks_before_are_saved(
     shared: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, run = tmp_path / "run", spec(steps=24, checkpoint=24)
-    begin(run, folder, CPU)
+    folder, run = tmp_path / "run", spec(steps=24, checkpoint_every=24)
+    create(run, folder)
     step, calls = fleet_module.WorkerPool.run, iter(range(3))
 
     def dies(self: WorkerPool, *args: Any) -> list[torch.Tensor]:
@@ -403,21 +413,21 @@ def test_where_a_process_dies_the_blocks_before_are_saved(
     with monkeypatch.context() as patch:
         patch.setattr(fleet_module.WorkerPool, "run", dies)
         with pytest.raises(TrainingError, match="SIGKILL"):
-            go_on(folder, CPU)
+            resume(folder)
     assert load_state(folder)["step"] == 6
     whole = tmp_path / "whole"
-    begin(run, whole, CPU)
+    create(run, whole)
     for one in (folder, whole):
-        go_on(one, CPU)
+        resume(one)
     assert_same_run(folder, whole)
 
 
 def test_a_fleet_whose_processes_are_ended_says_so_and_may_start_others(shared: None) -> None:
     run = in_processes(spec()).steps(10)
-    run.fleet.close()
+    run.trainer.close()
     with pytest.raises(TrainingError, match=r"processes .* are ended: fit\(\) starts others"):
         run.steps(20)
-    assert "in 2 processes" in run.fleet.fit()
+    assert "in 2 processes" in run.trainer.fit()
     assert_same_tables(run.steps(20), in_waves(spec()).steps(20))
 
 
@@ -428,11 +438,11 @@ def test_a_task_that_no_other_process_knows_is_trained_in_this_one(shared: None)
     tasks.register("ours")(Ours)
     try:
         run = InMemory(spec(task="ours(length=4)"))
-        words = run.fleet.fit()
+        words = run.trainer.fit()
         assert words.startswith("5 seeds at once (")
         assert "; not in processes, as they do not start: " in words
         assert "ours" in words
-        assert run.fleet.crew is None
+        assert run.trainer.crew is None
         run.steps(6)
     finally:
         tasks._entries.pop("ours")
@@ -466,7 +476,7 @@ def test_how_many_processes(
     changed: dict[str, Any], threads: int, device: torch.device, count: int
 ) -> None:
     told = {"processes": 0, "block": LONG_BLOCK} | changed
-    run = spec(**told, checkpoint=told["block"])
+    run = spec(**told, checkpoint_every=told["block"])
     assert wanted([run], device, threads) == count
 
 
@@ -528,7 +538,7 @@ def test_they_fit_in_memory_at_the_same_time(
     run = InMemory(spec(seeds=tuple(range(8))))
     monkeypatch.setattr(memory, "free_memory", lambda _: gigabytes * memory.GIB)
     monkeypatch.setattr(memory, "dry_step", lambda *_: 8 * memory.GIB)
-    found = run.fleet._fit(1.0, processes)
+    found = run.trainer._fit(1.0, processes)
     assert found.why.startswith(words)
     assert found.processes == int(words.split()[3]) if "processes" in words else 1
 
@@ -554,9 +564,9 @@ def test_as_many_seeds_as_told_are_shared_by_the_processes(
     together: int, sizes: list[int], words: str, shared: None
 ) -> None:
     """In no more turns than one process would take."""
-    run = InMemory(spec(together=together))
-    assert run.fleet.fit() == f"5 seeds {words}"
-    assert [wave.stop - wave.start for wave in run.fleet.waves] == sizes
+    run = InMemory(spec(seeds_at_once=together))
+    assert run.trainer.fit() == f"5 seeds {words}"
+    assert [wave.stop - wave.start for wave in run.trainer.waves] == sizes
 
 
 def test_never_more_at_once_than_told() -> None:
@@ -569,9 +579,9 @@ def test_never_more_at_once_than_told() -> None:
 
 def test_nor_when_some_are_left_out(shared: None) -> None:
     """Three at once in two processes, of sixteen and then of the eight that are not at rest."""
-    run = InMemory(spec(seeds=tuple(range(16)), together=3))
-    run.fleet.fit()
+    run = InMemory(spec(seeds=tuple(range(16)), seeds_at_once=3))
+    run.trainer.fit()
     run.trainer.stack.table.data[:8] *= 1e30
     run.steps(10)
-    assert run.fleet.chosen == tuple(range(8, 16))
-    assert [wave.stop - wave.start for wave in run.fleet.waves] == [1, 2, 1, 1, 2, 1]
+    assert run.trainer.chosen == tuple(range(8, 16))
+    assert [wave.stop - wave.start for wave in run.trainer.waves] == [1, 2, 1, 1, 2, 1]
