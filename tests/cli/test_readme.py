@@ -1,9 +1,13 @@
-"""Everything in the README that can be typed is typed here. Nothing is skipped in silence."""
+"""Everything that can be typed in the README and in docs/usage.md is typed here.
+
+No line is skipped in silence, and every link of every page leads somewhere.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,36 +18,47 @@ import torch
 from outlast.cli import main
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
+README, USAGE = ROOT / "README.md", ROOT / "docs" / "usage.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+MAKE = {"make demo", "make test"}
 #: lines that a test does not run: they set up a machine, or are run by the people who run this
-EXEMPT = {"make demo", "make test"}
+EXEMPT = {"python3 -m venv .venv", ". .venv/bin/activate", "pip install -e .", *MAKE}
 
 
-def blocks(language: str) -> list[str]:
-    text = README.read_text(encoding="utf-8")
-    found = re.findall(r"^```(\S*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert {name for name, _ in found} <= {"bash", "python", "text"}, "a block of another kind"
-    return [block for name, block in found if name == language]
+def blocks(page: Path, language: str) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    fenced = re.findall(r"^```(\S*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert {kind for kind, _ in fenced} <= {"bash", "python", "text"}, "a block of another kind"
+    return [block for kind, block in fenced if kind == language]
 
 
-def commands() -> Iterator[str]:
-    for block in blocks("bash"):
+def commands(page: Path) -> Iterator[str]:
+    for block in blocks(page, "bash"):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if words:
                 yield shlex.join(words)
 
 
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def test_there_is_something_to_type() -> None:
-    assert len(blocks("python")) >= 2
-    assert sum(c.startswith("outlast ") for c in commands()) >= 5
+    assert len(blocks(README, "python")) >= 2
+    for page in (README, USAGE):
+        assert sum(c.startswith("outlast ") for c in commands(page)) >= 5
 
 
+@pytest.mark.parametrize("page", [README, USAGE], ids=lambda page: page.name)
 def test_every_command_runs_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for command in commands():
+    for command in commands(page):
         if command in EXEMPT:
             continue
         name, *words = shlex.split(command)
@@ -51,23 +66,26 @@ def test_every_command_runs_in_order(
         assert main(words) == 0, f"{command}\n{capsys.readouterr().err}"
 
 
-def test_exempt_lines_are_targets_of_the_makefile() -> None:
+def test_exempt_lines_are_in_the_readme_and_fit_the_project() -> None:
+    assert set(commands(README)) >= EXEMPT
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for line in EXEMPT:
-        assert line.split()[1] in targets
+    assert {line.split()[1] for line in MAKE} <= set(targets)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    oldest = project["requires-python"].removeprefix(">=")
+    assert f"Python {oldest} or newer" in README.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("number", range(len(blocks("python"))))
+@pytest.mark.parametrize("number", range(len(blocks(README, "python"))))
 def test_every_python_block_runs(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = compile(blocks("python")[number], f"README.md, block {number}", "exec")
+    code = compile(blocks(README, "python")[number], f"README.md, block {number}", "exec")
     exec(code, {"__name__": "readme"})
 
 
 def test_attention_after_a_cache_is_what_it_is_said_to_be() -> None:
-    (block,) = [b for b in blocks("python") if "threshold_relative_attention" in b]
+    (block,) = [b for b in blocks(README, "python") if "threshold_relative_attention" in b]
     seen: dict[str, Any] = {"__name__": "readme"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -77,8 +95,13 @@ def test_attention_after_a_cache_is_what_it_is_said_to_be() -> None:
     assert torch.equal(new.kept, (scores > 0).sum(-1).int())
 
 
-def test_every_link_leads_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#]+)", README.read_text(encoding="utf-8"))
-    local = [link for link in links if not re.match(r"[a-z]+:", link)]
-    assert local
-    assert [link for link in local if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"no file: {link}"
+        assert not anchor or anchor in anchors(target), f"no heading: {link}"
