@@ -54,11 +54,11 @@ def fit(
         overwrite: Replace a run that is already in the folder.
         settings: The numbers of training, as `outlast train` has them: ``steps=2000, lr=3e-3``.
     """
-    folder, where = Path(out), pick_device(device)
+    folder, picked = Path(out), pick_device(device)
     names = (methods,) if isinstance(methods, str) else tuple(methods)
     run = RunSpec(task, model, names, tuple(seeds), Settings.read(settings), folder.name)
-    create_runs([(run, folder)], where, overwrite)
-    outcome = train_and_evaluate([folder], where)
+    create_runs([(run, folder)], picked, overwrite)
+    outcome = train_and_evaluate([folder], picked)
     if not outcome.ended:
         raise KeyboardInterrupt(f"{folder} is saved; 'outlast resume {folder}' goes on")
     if outcome.failures[0] is not None:

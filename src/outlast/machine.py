@@ -7,7 +7,6 @@ has one for each kind of limit.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
 import os
@@ -95,7 +94,7 @@ def keep_freed_memory() -> None:
     tensors is a fault again: about a third of a small step on the CPU.
     """
     mmap_threshold, trim_threshold = -3, -1
-    with contextlib.suppress(OSError, AttributeError):  # another C library: nothing to ask
+    with suppress(OSError, AttributeError):  # another C library: nothing to ask
         library = ctypes.CDLL(None)
         library.mallopt(mmap_threshold, 1 << 30)
         library.mallopt(trim_threshold, (1 << 31) - 1)
@@ -112,10 +111,11 @@ def free_memory(device: torch.device) -> float:
         free, _ = torch.cuda.mem_get_info(device)
         idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return float(free + idle)
-    told = [room for room in (_available(), memory_left(SYSTEM, CONTAINER)) if room is not None]
-    if told:
-        return min(told)
-    # not told on this system: half of all there is
+    limits = (_available(), memory_left(SYSTEM, CONTAINER))
+    known = [limit for limit in limits if limit is not None]
+    if known:
+        return min(known)
+    # this system does not say: half of all there is
     return float(os.sysconf("SC_PHYS_PAGES") // 2 * os.sysconf("SC_PAGE_SIZE"))
 
 
@@ -133,26 +133,26 @@ def memory_left(system: Path = SYSTEM, container: Path = CONTAINER) -> float | N
     """Bytes that the tightest limit leaves, if there is one; caches it would drop are free."""
     new = ("memory.max", "memory.current", "inactive_file ")
     old = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
-    found = [_left(folder, *new) for folder in _groups("", system, container)]
-    found += [_left(folder, *old) for folder in _groups("memory", system, container)]
-    return min((left for left in found if left is not None), default=None)
+    limits = [_left(folder, *new) for folder in _groups("", system, container)]
+    limits += [_left(folder, *old) for folder in _groups("memory", system, container)]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def cores(system: Path = SYSTEM, container: Path = CONTAINER) -> int:
     """Cores this process may use: those it is bound to, or fewer if its time is limited."""
-    found = [float(os.cpu_count() or 1)]
+    limits = [float(os.cpu_count() or 1)]
     if hasattr(os, "sched_getaffinity"):
-        found.append(len(os.sched_getaffinity(0)))
+        limits.append(len(os.sched_getaffinity(0)))
     for folder in _groups("", system, container):
         with suppress(OSError, ValueError):
             quota, period = map(float, (folder / "cpu.max").read_text().split())
-            found.append(quota / period)
+            limits.append(quota / period)
     for folder in _groups("cpu", system, container):
         with suppress(OSError, ValueError):
             quota, period = (float((folder / f"cpu.cfs_{n}_us").read_text()) for n in TIME)
             if quota > 0:  # -1 is no limit
-                found.append(quota / period)
-    return max(1, math.ceil(min(found)))
+                limits.append(quota / period)
+    return max(1, math.ceil(min(limits)))
 
 
 def _left(folder: Path, limit: str, used: str, dropped: str) -> float | None:
@@ -166,11 +166,11 @@ def _left(folder: Path, limit: str, used: str, dropped: str) -> float | None:
 
 def _groups(kind: str, system: Path, container: Path) -> Iterator[Path]:
     """The group of this process, and those above it; of version 2 if no kind is named."""
-    top = own = container / kind
+    top = group = container / kind
     with suppress(OSError, ValueError):
         for line in (system / "self" / "cgroup").read_text().splitlines():
             _, kinds, path = line.split(":", 2)
             if kind in kinds.split(","):
-                own = top / path.lstrip("/")
-    yield own
-    yield from (above for above in own.parents if above.is_relative_to(top))
+                group = top / path.lstrip("/")
+    yield group
+    yield from (above for above in group.parents if above.is_relative_to(top))

@@ -39,7 +39,7 @@ def main(
     from outlast.runs.grids import run_folders
     from outlast.workflow.evaluate import Evaluation, evaluate_run
 
-    where, runs = pick_device(device), run_folders(folder)
+    picked, runs = pick_device(device), run_folders(folder)
     if out is not None and len(runs) > 1:
         raise bad_value("out", out, f"none, as {folder} has several runs, each with results.json")
     check_out(out)
@@ -48,5 +48,5 @@ def main(
     for run in runs:
         if len(runs) > 1:
             say(f"\n{run.name}")
-        rows = evaluate_run(run, Evaluation(lengths, sequences, precision), where, out, say)
+        rows = evaluate_run(run, Evaluation(lengths, sequences, precision), picked, out, say)
         show_results(run, rows, out)

@@ -45,7 +45,7 @@ def main(
 
     # a bad number is an error before a folder is made
     Settings(seeds_at_once=seeds_at_once or 0, processes=processes or 0)
-    where = pick_device(device)
+    picked = pick_device(device)
     named = (folder, *beside)
     folders, written = [run for f in named for run in run_folders(f)], " ".join(map(str, named))
     if len({f.resolve() for f in folders}) < len(folders):
@@ -63,7 +63,7 @@ def main(
     with ConsoleListener(folders, named) as listener:
         for pack in packs:
             outcome = train_and_evaluate(
-                pack, where, listener, seeds_at_once=seeds_at_once, processes=processes
+                pack, picked, listener, seeds_at_once=seeds_at_once, processes=processes
             )
             if not outcome.ended:
                 break

@@ -45,20 +45,22 @@ def main(
     from outlast.errors import bad_value
     from outlast.machine import pick_device
     from outlast.workflow.create import create_runs
-    from outlast.workflow.grid import check_apart, spread
+    from outlast.workflow.grid import check_given_once, expand_grid
     from outlast.workflow.train import train_and_evaluate
 
-    where = pick_device(device)
+    picked = pick_device(device)
     if not all(grid):
         raise bad_value("grid", "", "settings and their values, such as lr=0.001,0.002")
     run = RunSpec(task, model, method, read_seeds(seeds), settings, label or out.name)
     axes = [axis for several in grid for axis in several]
-    check_apart(settings, axes)
-    runs = spread(run, axes, out)
+    runs = [(run, out)]
+    if axes:
+        check_given_once(settings, axes)
+        runs = expand_grid(run, axes, out)
     folders = [folder for _, folder in runs]
     # their records say which runs they were created with, for resume to train them together
-    pack = [folder.name for folder in folders] if grid else []
-    create_runs(runs, where, overwrite, out, pack)
+    pack = [folder.name for folder in folders] if axes else []
+    create_runs(runs, picked, overwrite, out, pack)
     with ConsoleListener(folders, [out]) as listener:
-        train_and_evaluate(folders, where, listener)
+        train_and_evaluate(folders, picked, listener)
     return listener.exit_code

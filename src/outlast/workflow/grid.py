@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from outlast.errors import SpecError, bad_value
+from outlast.errors import SpecError, bad_value, conflict
 from outlast.registry import suggest
 from outlast.runs.folder import RUN
 from outlast.runs.spec import RENAMED, RunSpec, Settings
@@ -31,51 +31,43 @@ from outlast.workflow.create import canonical
 METHOD, NONE = "method", "none"
 
 
-def spread(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, Path]]:
-    """The runs of a grid and their folders in `out`; without axes the run itself."""
-    if not axes:
-        return [(run, out)]
-    read = [_axis(text) for text in axes]
-    names = [name for name, _ in read]
-    again = [name for name in names if names.count(name) > 1]
-    if again:
-        accepted = f"each setting once, with all its values: {again[0]} is twice"
-        raise bad_value("grid", " ".join(axes), accepted)
+def expand_grid(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, Path]]:
+    """The runs of a grid and their folders in `out`; the values stand in the place of the run's."""
+    values_by_name = _read_axes(axes)
     if (out / RUN).exists():
         raise bad_value("out", out, "a folder that is no run itself, for the runs of a grid")
-    if METHOD in names and run.methods:
-        accepted = "none beside a grid of methods, whose values name them all: ema(0.9) + dat"
-        raise bad_value(METHOD, " + ".join(run.methods), accepted)
+    if METHOD in values_by_name and run.methods:
+        raise conflict(METHOD, f"--method {' + '.join(run.methods)}", "--grid method=...")
     canonical(run)  # what is wrong with every run is not the grid's
     runs: dict[Path, RunSpec] = {}
-    seen: set[RunSpec] = set()
-    for values in product(*(values for _, values in read)):
-        chosen = dict(zip(names, values, strict=True))
-        shown = [f"{name}={value}" for name, value in chosen.items()]
-        folder = out / ",".join(map(_plain, shown))
+    known: set[RunSpec] = set()
+    for values in product(*values_by_name.values()):
+        chosen = dict(zip(values_by_name, values, strict=True))
+        pairs = [f"{name}={value}" for name, value in chosen.items()]
+        folder = out / ",".join(map(_folder_name, pairs))
         try:
-            made = _with(run, chosen)
-            same = canonical(made)  # 0.001 is 1e-3, and a method may have its defaults written out
+            variant = _with(run, chosen)
+            full = canonical(variant)  # 0.001 is 1e-3, and defaults may be written out
         except SpecError as error:
-            raise SpecError(f"grid: {', '.join(shown)}: {error}") from None
-        if same in seen:
-            twice = f"different values: {', '.join(shown)} is twice"
-            raise bad_value("grid", " ".join(axes), twice)
+            raise SpecError(f"grid: {', '.join(pairs)}: {error}") from None
+        if full in known:
+            accepted = f"different values: {', '.join(pairs)} is twice"
+            raise bad_value("grid", " ".join(axes), accepted)
         if folder in runs:
-            twice = f"values that make different names of folders: {folder.name} is twice"
-            raise bad_value("grid", " ".join(axes), twice)
-        seen.add(same)
-        runs[folder] = replace(made, label=" ".join(filter(None, (run.label, *shown))))
-    return [(made, folder) for folder, made in runs.items()]
+            accepted = f"values that make different names of folders: {folder.name} is twice"
+            raise bad_value("grid", " ".join(axes), accepted)
+        known.add(full)
+        runs[folder] = replace(variant, label=" ".join(filter(None, (run.label, *pairs))))
+    return [(variant, folder) for folder, variant in runs.items()]
 
 
-def check_apart(settings: Settings, axes: Sequence[str]) -> None:
-    """A setting that was given a value, and values in a grid too, is an error: which was meant?"""
-    for axis in axes:
-        name = _axis(axis)[0]
+def check_given_once(settings: Settings, axes: Sequence[str]) -> None:
+    """A setting with a value of its own and values in a grid is an error: which was meant?"""
+    for name in _read_axes(axes):
         value = getattr(settings, name, None)
         if value != getattr(Settings(), name, None):
-            raise bad_value(name, value, f"none of its own beside a grid of {name}")
+            flag = f"--{name.replace('_', '-')} {value}"
+            raise conflict(name, flag, f"--grid {name}=...")
 
 
 def _with(run: RunSpec, chosen: dict[str, str]) -> RunSpec:
@@ -87,14 +79,14 @@ def _with(run: RunSpec, chosen: dict[str, str]) -> RunSpec:
 
 def _methods(text: str) -> tuple[str, ...]:
     """``dat + ema(0.9)``, one by one."""
-    found = [method.strip() for method in _split(text, "+")]
-    if not all(found) or (NONE in found and len(found) > 1):
+    methods = [method.strip() for method in _split(text, "+")]
+    if not all(methods) or (NONE in methods and len(methods) > 1):
         accepted = "methods joined by +, such as dat + ema(0.9), or none"
         raise bad_value("grid: method", text, accepted)
-    return () if found == [NONE] else tuple(found)
+    return () if methods == [NONE] else tuple(methods)
 
 
-def _plain(text: str) -> str:
+def _folder_name(text: str) -> str:
     """A value as the name of a folder has it: nothing that a shell or a file system would mind."""
     return re.sub(r"[^\w.=+-]+", "-", re.sub(r"[\s)\]\"']", "", text))
 
@@ -105,14 +97,25 @@ def _value(text: str) -> Any:
     return str(value) if isinstance(value, Spec) else value
 
 
-def _axis(text: str) -> tuple[str, list[str]]:
-    name, _, rest = text.partition("=")
+def _read_axes(axes: Sequence[str]) -> dict[str, list[str]]:
+    """The values of each axis by its name."""
+    pairs = [_read_axis(text) for text in axes]
+    names = [name for name, _ in pairs]
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        accepted = f"each setting once, with all its values: {repeated[0]} is twice"
+        raise bad_value("grid", " ".join(axes), accepted)
+    return dict(pairs)
+
+
+def _read_axis(text: str) -> tuple[str, list[str]]:
+    written, _, rest = text.partition("=")
+    name = RENAMED.get(written.strip(), written.strip())
     values = [value.strip() for value in _split(rest, ",")]
     if not rest or not all(values) or len(set(values)) < len(values):
         raise bad_value("grid", text, "a setting and different values, such as lr=0.001,0.002")
-    name = RENAMED.get(name.strip(), name.strip())
-    alike = (*SHARED, "seeds_at_once", "processes")  # what runs trained together have in common
-    known = [f.name for f in fields(Settings) if f.name not in alike] + [METHOD]
+    common = (*SHARED, "seeds_at_once", "processes")  # of runs that are trained together
+    known = [f.name for f in fields(Settings) if f.name not in common] + [METHOD]
     if name not in known:
         accepted = "a setting that may differ among runs trained together, or method"
         raise bad_value("grid", text, f"{accepted}{suggest(name, known)}")
