@@ -1,5 +1,6 @@
 """Names to things: binding, checking, canonical specs, and plug-ins of other packages."""
 
+import json
 import logging
 import subprocess
 import sys
@@ -29,7 +30,7 @@ EVERY = [
     for name in registry.KINDS[kind].names()
     if all(
         p.default is not registry.REQUIRED
-        for p in registry.KINDS[kind].entry(name).parameters(registry.KINDS[kind].given)
+        for p in registry.KINDS[kind].entry(name).parameters(registry.KINDS[kind].caller_arguments)
     )
 ]
 every_item = pytest.mark.parametrize(("kind", "name"), EVERY, ids=[f"{k}-{n}" for k, n in EVERY])
@@ -45,7 +46,7 @@ def test_a_spec_makes_a_thing_that_tells_its_spec(kind, name):
 def test_the_full_spec_makes_the_same_thing(kind, name):
     items = registry.KINDS[kind]
     full = items.canonical(name, full=True)
-    parameters = items.entry(name).parameters(items.given)
+    parameters = items.entry(name).parameters(items.caller_arguments)
     assert parse(str(full)) == full
     assert items.bind(str(full)) == {p.python_name: p.default for p in parameters}
     assert items.build(str(full), **BUILT[kind]).spec == Spec(name)
@@ -58,8 +59,21 @@ def test_an_item_says_what_it_is(kind, name):
     assert entry.source
 
 
-def test_every_kind_has_items():
-    assert all(items.names() for items in registry.KINDS.values())
+def test_summaries_read_without_importing_are_those_of_the_items():
+    code = """
+        import json, sys
+        from outlast.registry import KINDS
+        print(json.dumps({kind: items.summaries() for kind, items in KINDS.items()}))
+        assert "torch" not in sys.modules
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    )
+    listed = json.loads(done.stdout)
+    for kind, items in registry.KINDS.items():
+        entries = {name: items.entry(name) for name in items.names()}
+        assert entries
+        assert listed[kind] == {name: [e.summary, e.source] for name, e in entries.items()}
 
 
 # ---- canonical specs ---------------------------------------------------------------------------
@@ -297,10 +311,12 @@ def test_another_package_adds_an_item(gadgets, shelf):
                     self.teeth = teeth
         """,
     )
+    assert gadgets.summaries() == {
+        "gadget": ("A thing with an argument of every sort.", "the test"),
+        "sprocket": ("A wheel with teeth.", "more-gadgets"),
+    }
     assert gadgets.names() == ["gadget", "sprocket"]
     assert gadgets.build("sprocket(teeth=8)").teeth == 8
-    entry = gadgets.entry("sprocket")
-    assert (entry.source, entry.summary) == ("more-gadgets", "A wheel with teeth.")
 
 
 @pytest.mark.parametrize(

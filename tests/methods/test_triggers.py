@@ -2,9 +2,9 @@
 
 import pytest
 
+from outlast.arguments import coerce
 from outlast.errors import SpecError
 from outlast.methods.triggers import SMOOTHING, as_step, make_trigger, smooth
-from outlast.registry import coerce
 from outlast.specs import Spec, parse_value
 
 

@@ -20,10 +20,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from outlast.arguments import coerce
 from outlast.errors import SpecError
 from outlast.methods.base import Control, Setup
 from outlast.methods.triggers import as_step
-from outlast.registry import coerce, methods
+from outlast.registry import methods
 from outlast.specs import Spec, parse_value
 
 #: a step that no training reaches

@@ -14,8 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from outlast.arguments import build_from
 from outlast.errors import SpecError, bad_value
-from outlast.registry import build_from, suggest
+from outlast.registry import suggest
 from outlast.specs import Spec
 
 #: how much of a new loss enters the smoothed one at each step

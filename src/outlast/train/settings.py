@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_type_hints
 
+from outlast.arguments import coerce
 from outlast.errors import SpecError, bad_value
-from outlast.registry import coerce, suggest
+from outlast.registry import suggest
 from outlast.train.stopping import NEVER, read_stop
 
 

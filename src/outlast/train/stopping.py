@@ -23,8 +23,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outlast.arguments import build_from
 from outlast.errors import SpecError, bad_value
-from outlast.registry import build_from, suggest
+from outlast.registry import suggest
 from outlast.specs import Spec, parse
 
 NEVER = "never"
