@@ -35,8 +35,8 @@ from threading import RLock
 from typing import Any, NamedTuple, TypeVar
 
 from outlast.arguments import coerce, describe, to_value
-from outlast.errors import OutlastError, SpecError
-from outlast.specs import Spec, parse
+from outlast.errors import OutlastError, SpecError, conflict
+from outlast.specs import Spec, parse, write_value
 
 log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -185,9 +185,10 @@ class Registry:
                 raise SpecError(
                     f"{self.kind} {spec.name} has no argument {name!r}{suggest(name, by_name)}"
                 )
-            if parameter.python_name in bound:
-                raise SpecError(f"{self.kind} {spec.name}: {name!r} is given twice")
             field = f"{self.kind} {spec.name}: {name}"
+            if parameter.python_name in bound:
+                first = write_value(to_value(bound[parameter.python_name]))
+                raise conflict(field, first, f"{name}={write_value(value)}")
             bound[parameter.python_name] = coerce(value, parameter.annotation, field)
             # attention(scheme=...): an argument named after a kind holds an item of that kind
             if parameter.annotation is Spec and name in KINDS:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outlast.methods.base import PATHWAYS, Control, Event, Losses, Method, MethodState, Setup
 from outlast.mixers.base import Pathway
-from outlast.mixers.chance import draw_positions
+from outlast.mixers.randomness import draw_positions
 from outlast.models import Model
 from outlast.streams import stream_seed
 from outlast.tasks import Task

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from outlast.errors import RunFolderError, TrainingError
 from outlast.methods.base import PATHWAYS, Control, Losses
-from outlast.mixers.chance import fixed_positions
+from outlast.mixers.randomness import fixed_positions
 from outlast.registry import methods as method_registry
 from outlast.registry import tasks as task_registry
 from outlast.runs import CHECKPOINT, append_metrics, cut_metrics

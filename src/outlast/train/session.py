@@ -92,7 +92,7 @@ def describe(run: RunSpec) -> dict[str, Any]:
     for spec in run.methods:  # one that does not go with the task is an error now
         method, control = methods.build(spec), Control.plain(known)
         method.control(0, method.begin(known), control)
-        if control.span and not model.placed:
+        if control.span and not model.uses_positions:
             log.warning("%s: nothing in this model asks where a token stands", method.spec.name)
     _check_stop(run, task, model)
     return {

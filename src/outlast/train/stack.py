@@ -18,7 +18,7 @@ from torch.func import functional_call, vmap
 from outlast.methods.base import PATHWAYS
 from outlast.mixers.base import Pathway
 from outlast.models import Model, build_model
-from outlast.models.model import setting
+from outlast.models.model import gate_mode
 from outlast.streams import stream_seed
 from outlast.tasks import Task
 
@@ -101,8 +101,8 @@ class StackedModel:
     ) -> None:
         """Tell the module which gates are all closed or all open, so that it can save the work."""
         for sublayer in self.model.sublayers():
-            sublayer.gate_mode = setting(list(gates[sublayer.pathway]))
-            sublayer.upstream_mode = setting(list(upstream_grads[sublayer.pathway]))
+            sublayer.gate_mode = gate_mode(list(gates[sublayer.pathway]))
+            sublayer.upstream_mode = gate_mode(list(upstream_grads[sublayer.pathway]))
 
     def run(
         self,
