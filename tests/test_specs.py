@@ -70,12 +70,12 @@ def same(one: object, two: object) -> bool:
 
 
 @given(values)
-def test_a_value_is_read_back_as_it_was_written(value):
+def test_value_survives_writing_and_parsing(value):
     assert same(parse_value(write_value(value)), value)
 
 
 @given(specs_of(values))
-def test_a_spec_is_read_back_as_it_was_written(spec):
+def test_spec_survives_writing_and_parsing(spec):
     again = parse(str(spec))
     assert again == spec
     assert same(again, spec)
@@ -83,7 +83,7 @@ def test_a_spec_is_read_back_as_it_was_written(spec):
 
 
 @given(layouts)
-def test_a_layout_is_read_back_as_it_was_written(layout):
+def test_layout_survives_writing_and_parsing(layout):
     again = parse_layout(str(layout))
     assert again == layout
     assert str(again) == str(layout)
@@ -111,7 +111,7 @@ A, B, C = Spec("a"), Spec("b"), Spec("c")
         ("2 x x", Repeat(2, Spec("x"))),
     ],
 )
-def test_what_binds_to_what_in_a_layout(line, meant):
+def test_precedence_of_layout_operators(line, meant):
     assert parse_layout(line) == Layout(meant)
 
 
@@ -129,13 +129,13 @@ def test_what_binds_to_what_in_a_layout(line, meant):
         ("lstm @ 64, embedding=uniform(1)", 64, Spec("uniform", (1.0,)), None),
     ],
 )
-def test_a_layout_may_close_with_its_width(line, width, embedding, head):
+def test_width_and_options_of_a_layout(line, width, embedding, head):
     read = parse_layout(line)
     assert (read.width, read.embedding, read.head) == (width, embedding, head)
     assert parse_layout(str(read)) == read
 
 
-def test_the_same_layout_has_one_line():
+def test_untidy_layout_is_written_in_canonical_form():
     untidy = "2x( (lstm)|attention( rope ,heads = 2)>mlp )@128"
     assert str(parse_layout(untidy)) == "2 x (lstm | attention(rope, heads=2) > mlp) @ 128"
 
@@ -156,7 +156,7 @@ def test_the_same_layout_has_one_line():
         ("f(none(1))", Spec("f", (Spec("none", (1,)),))),
     ],
 )
-def test_what_a_spec_means(line, meant):
+def test_arguments_of_a_spec(line, meant):
     assert same(parse(line), meant)
 
 
@@ -174,7 +174,7 @@ def test_what_a_spec_means(line, meant):
         ("a, b) > c", '"a, b) > c"'),
     ],
 )
-def test_text_is_quoted_where_it_must_be(text, written):
+def test_text_is_quoted_only_if_needed(text, written):
     assert write_value(text) == written
     assert parse_value(written) == text
 
@@ -183,7 +183,7 @@ def test_text_is_quoted_where_it_must_be(text, written):
     ("written", "text"),
     [("'single'", "single"), ("'it\\'s'", "it's"), ('"C:\\runs"', "C:\\runs"), ("'a\"b'", 'a"b')],
 )
-def test_text_may_be_quoted_either_way(written, text):
+def test_single_and_double_quotes_are_read(written, text):
     assert parse_value(written) == text
 
 
@@ -191,7 +191,7 @@ def test_text_may_be_quoted_either_way(written, text):
     ("number", "written"),
     [(1, "1"), (1.0, "1.0"), (0.1, "0.1"), (1e-5, "1e-05"), (8 / 3, "2.6666666666666665")],
 )
-def test_a_share_is_never_written_as_a_step(number, written):
+def test_float_keeps_its_point_when_written(number, written):
     assert write_value(number) == written
 
 
@@ -232,27 +232,18 @@ BROKEN_LAYOUTS = [
 ]
 
 
-def check_pointer(error: SpecError, line: str, says: str, at: str) -> None:
-    first, shown, caret = str(error).split("\n")
-    assert repr(line) in first
-    assert says in first
+BROKEN = [(parse, *row) for row in BROKEN_SPECS] + [(parse_layout, *row) for row in BROKEN_LAYOUTS]
+
+
+@pytest.mark.parametrize(("read", "line", "says", "at"), BROKEN)
+def test_unreadable_line_is_refused_with_a_pointer(read, line, says, at):
+    with pytest.raises(SpecError) as caught:
+        read(line)
+    message, shown, caret = str(caught.value).split("\n")
+    assert repr(line) in message
+    assert says in message
     assert shown == f"    {line}"
-    where = caret.index("^") - 4
-    assert where == (line.index(at) if at else len(line))
-
-
-@pytest.mark.parametrize(("line", "says", "at"), BROKEN_SPECS)
-def test_an_unreadable_spec_is_pointed_at(line, says, at):
-    with pytest.raises(SpecError) as caught:
-        parse(line)
-    check_pointer(caught.value, line, says, at)
-
-
-@pytest.mark.parametrize(("line", "says", "at"), BROKEN_LAYOUTS)
-def test_an_unreadable_layout_is_pointed_at(line, says, at):
-    with pytest.raises(SpecError) as caught:
-        parse_layout(line)
-    check_pointer(caught.value, line, says, at)
+    assert caret.index("^") - 4 == (line.index(at) if at else len(line))
 
 
 @pytest.mark.parametrize(
@@ -271,22 +262,22 @@ def test_an_unreadable_layout_is_pointed_at(line, says, at):
         ("a @ 64, head=2.5", r"head=2.5: expected a number of outputs >= 1"),
     ],
 )
-def test_a_number_out_of_range_is_named(line, says):
+def test_layout_value_out_of_range_is_refused(line, says):
     with pytest.raises(SpecError, match=says):
         parse_layout(line)
 
 
 @given(st.text("ab(),[]=>|@x 12.\"'\\$", max_size=12))
-def test_whatever_is_typed_is_read_or_refused(line):
+def test_any_text_is_parsed_or_refused(line):
     for read, write in ((parse, str), (parse_value, write_value), (parse_layout, str)):
         try:
-            found = read(line)
+            parsed = read(line)
         except SpecError:
             continue
-        assert same(read(write(found)), found)
+        assert same(read(write(parsed)), parsed)
 
 
-def test_parsed_things_pass_through():
+def test_parsing_a_parsed_object_returns_it():
     spec, layout = parse("f(1)"), parse_layout("a > b")
     assert parse(spec) is spec
     assert parse_layout(layout) is layout

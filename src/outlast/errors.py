@@ -1,10 +1,10 @@
-"""Errors that are meant to be read: each names the field, the value and what is accepted."""
+"""Errors for people. Each names the field, the value and what is accepted."""
 
 from __future__ import annotations
 
 
 class OutlastError(Exception):
-    """Any error a user can mend; the command line prints it without a traceback."""
+    """Any error that a user can fix. The command line prints it without a traceback."""
 
 
 class SpecError(OutlastError, ValueError):
@@ -20,11 +20,21 @@ class TrainingError(OutlastError):
 
 
 def short_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory did not suffice: on a CPU it is a plain one of torch's."""
+    """Whether an error means that memory was too small. On a CPU torch raises a plain one."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
 
 
 def bad_value(field: str, value: object, accepted: str) -> SpecError:
-    """The one wording for a value out of range: ``modulus=1: expected a whole number >= 2``."""
+    """For a value that is not accepted: ``modulus=1: expected a whole number >= 2``."""
     return SpecError(f"{field}={value}: expected {accepted}")
+
+
+def conflict(field: str, first: str, second: str) -> SpecError:
+    """For a value given in two places: ``lr is given twice: --lr 0.1 and --grid lr=...``."""
+    return SpecError(f"{field} is given twice: {first} and {second}; give it once")
+
+
+def incompatible(first: str, second: str, reason: str) -> SpecError:
+    """For two values that exclude each other: ``gate=none cannot be combined with ...``."""
+    return SpecError(f"{first} cannot be combined with {second}: {reason}")

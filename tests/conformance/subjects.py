@@ -73,7 +73,7 @@ def plain_specs(registry: Registry) -> list[str]:
     """Every item of a kind in its default, or as `NEEDED` says where it has none."""
     found = []
     for name in registry.names():
-        parameters = registry.entry(name).parameters(registry.given)
+        parameters = registry.entry(name).parameters(registry.caller_arguments)
         needs = [p.name for p in parameters if p.default is REQUIRED]
         if needs and name not in NEEDED:
             raise AssertionError(f"{name} cannot be made without {needs}: add it to NEEDED")
@@ -86,7 +86,7 @@ def specs_of(registry: Registry) -> Iterator[str]:
     for spec in plain_specs(registry):
         yield spec
         if "(" not in spec:
-            for parameter in registry.entry(spec).parameters(registry.given):
+            for parameter in registry.entry(spec).parameters(registry.caller_arguments):
                 yield from (f"{spec}({parameter.name}={o})" for o in _options(parameter))
 
 

@@ -34,16 +34,16 @@ def losses(step: int) -> dict[str, list[float]]:
 
 
 def controls(method: Method, state: dict, begin: int) -> list[Control]:
-    found = []
+    edited = []
     for step in range(begin, begin + BLOCK):
         control = Control.plain(SETUP)
         method.control(step, state, control)
-        found.append(control)
-    return found
+        edited.append(control)
+    return edited
 
 
 @every
-def test_a_killed_and_resumed_run_is_the_run_that_was_not(spec):
+def test_state_from_json_resumes_exactly(spec):
     method = methods.build(spec)
     state = method.begin(SETUP)
     for step in range(0, SETUP.steps, BLOCK):
@@ -73,7 +73,7 @@ def test_control_is_a_pure_function(spec):
 
 
 @every
-def test_every_control_can_be_carried_out(spec):
+def test_controls_and_events_are_valid(spec):
     method = methods.build(spec)
     state = method.begin(SETUP)
     for step in range(0, SETUP.steps, BLOCK):
@@ -93,7 +93,7 @@ def test_every_control_can_be_carried_out(spec):
 
 
 @every
-def test_seeds_do_not_share_a_state(spec):
+def test_seeds_do_not_share_state(spec):
     method = methods.build(spec)
     mine, theirs = method.begin(SETUP), method.begin(SETUP)
     fresh = copy.deepcopy(theirs)
@@ -105,13 +105,13 @@ def test_seeds_do_not_share_a_state(spec):
 
 
 @every
-def test_its_spec_makes_it_again(spec):
+def test_spec_of_a_method_builds_the_same_method(spec):
     method = methods.build(spec)
     assert methods.build(str(method.spec)).spec == method.spec
     full = str(methods.canonical(spec, full=True))
     assert methods.build(full).spec == method.spec
 
 
-def test_only_an_average_keeps_an_average():
+def test_only_ema_has_an_average():
     assert methods.build("ema(0.9)").average == 0.9
     assert methods.build("dat").average is None

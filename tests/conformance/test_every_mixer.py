@@ -11,6 +11,8 @@ from outlast.methods.base import PATHWAYS
 from outlast.mixers import Mixer
 from outlast.models.build import build_model, canonical_layout
 from outlast.registry import mixers
+from small_attention import check_each_seed_alone, stacked_weights
+from small_attention import close as close_to
 
 every = pytest.mark.parametrize("subject", SUBJECTS, ids=[s.spec for s in SUBJECTS])
 every_mixer = pytest.mark.parametrize("subject", MIXERS, ids=[s.spec for s in MIXERS])
@@ -26,7 +28,7 @@ CHUNKS = {
 
 
 def close(one: torch.Tensor, two: torch.Tensor) -> None:
-    torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-11)
+    close_to(one, two, atol=1e-11)
 
 
 def in_chunks(module: nn.Module, x: torch.Tensor, sizes: list[int]) -> torch.Tensor:
@@ -52,13 +54,13 @@ def test_shapes_and_precision(subject: Subject):
 
 @every
 @pytest.mark.parametrize("sizes", CHUNKS.values(), ids=CHUNKS.keys())
-def test_in_chunks_it_is_the_same_as_whole(subject: Subject, sizes):
+def test_chunks_equal_the_whole(subject: Subject, sizes):
     module, x = subject.make(), subject.input()
     close(in_chunks(module, x, sizes), module(x)[0])
 
 
 @every
-def test_a_state_is_not_changed_by_going_on_from_it(subject: Subject):
+def test_state_can_be_used_twice(subject: Subject):
     module, x = subject.make(), subject.input()
     _, state = module(x[:, :3])
     once = module(x[:, 3:], state)[0]
@@ -68,7 +70,7 @@ def test_a_state_is_not_changed_by_going_on_from_it(subject: Subject):
 
 @every
 @pytest.mark.parametrize("token", [0, 3, TOKENS - 1])
-def test_a_token_changes_nothing_before_it_and_something_from_there_on(subject: Subject, token):
+def test_token_changes_later_outputs_and_no_earlier_ones(subject: Subject, token):
     module, x = subject.make(), subject.input()
     before, after = module(x)[0], module(subject.change(x, token))[0]
     close(after[:, :token], before[:, :token])
@@ -83,7 +85,7 @@ def test_permuting_the_batch_permutes_the_output(subject: Subject):
 
 
 @every
-def test_it_is_a_function_of_its_input(subject: Subject):
+def test_output_is_deterministic_without_global_random_state(subject: Subject):
     module, x = subject.make(), subject.input()
     before = torch.get_rng_state()
     assert torch.equal(module(x)[0], module(x)[0])
@@ -93,31 +95,23 @@ def test_it_is_a_function_of_its_input(subject: Subject):
 @every
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("shared", [False, True], ids=["own input", "one input for all"])
-def test_a_stack_of_seeds_is_each_seed_alone(subject: Subject, shared, no_vmap_fallback):
+def test_stacked_seeds_equal_each_seed_alone(subject: Subject, shared, no_vmap_fallback):
     copies = [subject.make(seed) for seed in range(3)]
-    names = [name for name, _ in copies[0].named_parameters()]
-    rows = [dict(c.named_parameters()) for c in copies]
-    stacked = {n: torch.stack([r[n].detach() for r in rows]).requires_grad_() for n in names}
+    stacked = stacked_weights(copies)
     inputs = subject.input() if shared else torch.stack([subject.input(seed=s) for s in range(3)])
 
     def one(weights, x):
         return functional_call(copies[0], weights, (x,))[0]
 
     together = vmap(one, in_dims=(0, None if shared else 0))(stacked, inputs)
-    weighing = torch.randn(together.shape, dtype=torch.float64, generator=torch.Generator())
-    # raises where a weight takes no part
-    found = torch.autograd.grad((together * weighing).sum(), [stacked[n] for n in names])
-    for seed, copy in enumerate(copies):
-        alone, _ = copy(inputs if shared else inputs[seed])
-        close(together[seed], alone)
-        wanted = torch.autograd.grad((alone * weighing[seed]).sum(), [rows[seed][n] for n in names])
-        for got, want in zip(found, wanted, strict=True):
-            close(got[seed], want)
+    check_each_seed_alone(
+        together, stacked, copies, lambda s: copies[s](inputs if shared else inputs[s])[0]
+    )
 
 
 @every
 @torch.no_grad()
-def test_it_goes_on_past_any_training_length_or_says_where_it_ends(subject: Subject):
+def test_long_input_works_or_names_the_ceiling(subject: Subject):
     module = subject.make()
     long = subject.input(tokens=700, rows=1)
     if module.ceiling is None:
@@ -133,7 +127,7 @@ def test_it_goes_on_past_any_training_length_or_says_where_it_ends(subject: Subj
 
 
 @every
-def test_it_runs_in_bfloat16_under_autocast(subject: Subject):
+def test_bfloat16_autocast_is_close_to_float32(subject: Subject):
     module, x = subject.make().float(), subject.input()
     x = x if subject.whole_model else x.float()
     with torch.autocast("cpu", torch.bfloat16):
@@ -142,7 +136,7 @@ def test_it_runs_in_bfloat16_under_autocast(subject: Subject):
 
 
 @every_mixer
-def test_a_mixers_spec_makes_it_again(subject: Subject):
+def test_spec_of_a_mixer_builds_the_same_mixer(subject: Subject):
     mixer = subject.make()
     assert isinstance(mixer, Mixer)
     assert mixer.pathway in PATHWAYS
@@ -153,7 +147,7 @@ def test_a_mixers_spec_makes_it_again(subject: Subject):
 
 
 @every_model
-def test_a_presets_line_is_the_model(subject: Subject):
+def test_written_out_preset_builds_the_same_model(subject: Subject):
     model = subject.make()
     line = str(model.layout)
     assert str(canonical_layout(line)) == line
@@ -162,7 +156,7 @@ def test_a_presets_line_is_the_model(subject: Subject):
     close(again(subject.input())[0], model(subject.input())[0])
 
 
-def test_nothing_registered_is_left_out():
+def test_known_mixers_schemes_and_presets_are_subjects():
     tested = " ".join(s.spec for s in SUBJECTS)
     for name in ("lstm", "gru", "mlp", "attention", "rope", "learned", "serial", "parallel"):
         assert name in tested

@@ -1,7 +1,5 @@
 """What every scheme and all weights of attention must hold to, in their options and together."""
 
-import re
-
 import pytest
 import torch
 from subjects import plain_specs, specs_of
@@ -11,6 +9,15 @@ from outlast.errors import OutlastError, SpecError
 from outlast.mixers.attention import Attention, blocks, compiled
 from outlast.models import build_model
 from outlast.registry import mixers, schemes, weightings
+from small_attention import (
+    TOKENS,
+    WIDTH,
+    check_each_seed_alone,
+    close,
+    draw,
+    make,
+    stacked_weights,
+)
 from tiny_runs import InMemory, tiny
 
 #: worth a test beyond the default and the options that are spelt out
@@ -33,7 +40,6 @@ MORE = [
     "attention(kerple, heads=2, weights=compositional)",
     "attention(learned(ceiling=40), heads=2, weights=entmax(alpha=learned))",
 ]
-WIDTH, ROWS, TOKENS = 8, 3, 7
 
 
 def buildable(spec: str) -> bool:
@@ -67,25 +73,6 @@ def blocked(request, monkeypatch):
         monkeypatch.setattr(blocks, "BUDGET", 1)
 
 
-def make(spec: str, seed: int = 0) -> Attention:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layer = mixers.build(spec, width=WIDTH)
-        with torch.no_grad():  # what starts at 0 hides what it does
-            for parameter in layer.parameters():
-                parameter.add_(0.1 * torch.randn_like(parameter))
-    return layer.double()
-
-
-def draw(tokens: int = TOKENS, rows: int = ROWS, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(rows, tokens, WIDTH, dtype=torch.float64, generator=generator)
-
-
-def close(one: torch.Tensor, two: torch.Tensor, tolerance: float = 1e-9) -> None:
-    torch.testing.assert_close(one, two, rtol=tolerance, atol=tolerance)
-
-
 @every
 def test_no_later_token_changes_an_earlier_output(spec, blocked):
     layer, x = make(spec), draw()
@@ -98,7 +85,7 @@ def test_no_later_token_changes_an_earlier_output(spec, blocked):
 
 @every
 @pytest.mark.parametrize("sizes", [[1] * TOKENS, [3, 4], [2, 1, 4]], ids=str)
-def test_in_chunks_it_is_the_same_as_whole(spec, sizes, blocked):
+def test_chunks_equal_the_whole(spec, sizes, blocked):
     layer, x = make(spec), draw()
     state, parts = None, []
     for chunk in x.split(sizes, 1):
@@ -107,19 +94,19 @@ def test_in_chunks_it_is_the_same_as_whole(spec, sizes, blocked):
     close(torch.cat(parts, 1), layer(x)[0])
 
 
-def explicit(layer: Attention, q, k, v, positions, marks, carry, packed):
+def explicit(layer: Attention, q, k, v, positions, token_features, carry, packed):
     """The whole table of scores at once, by the seam's own definition and nothing faster."""
-    return blocks.Look(layer.scheme, layer.weights)(positions, carry, marks, q, k, v)
+    return blocks.Look(layer.scheme, layer.weights)(positions, carry, token_features, q, k, v)
 
 
 @every
-def test_the_path_taken_is_the_reference_gradients_included(spec, blocked, monkeypatch):
+def test_fast_path_equals_the_reference_with_gradients(spec, blocked, monkeypatch):
     layer, x = make(spec), draw().requires_grad_()
     inputs = [x, *layer.parameters()]
     weighing = draw(seed=1)
     fast = layer(x)[0]
     found = torch.autograd.grad((fast * weighing).sum(), inputs)
-    monkeypatch.setattr(layer, "_look", lambda *given: explicit(layer, *given))
+    monkeypatch.setattr(layer, "_look", lambda *arguments: explicit(layer, *arguments))
     truth = layer(x)[0]
     wanted = torch.autograd.grad((truth * weighing).sum(), inputs)
     close(fast, truth)
@@ -130,7 +117,7 @@ def test_the_path_taken_is_the_reference_gradients_included(spec, blocked, monke
 
 
 @pytest.mark.parametrize("spec", PLAIN)
-def test_compiled_it_is_what_it_was(spec, monkeypatch):
+def test_compiled_path_equals_the_plain_one(spec, monkeypatch):
     """As on a GPU where tables are large, through a backend that needs no compiler."""
     layer, x = make(spec), draw().requires_grad_()
     inputs, weighing = [x, *layer.parameters()], draw(seed=1)
@@ -154,21 +141,12 @@ def test_compiled_it_is_what_it_was(spec, monkeypatch):
 
 @every
 @pytest.mark.filterwarnings("error")
-def test_a_stack_of_seeds_is_each_seed_alone(spec, blocked, no_vmap_fallback):
+def test_stacked_seeds_equal_each_seed_alone(spec, blocked, no_vmap_fallback):
     copies = [make(spec, seed) for seed in range(2)]
-    rows = [dict(c.named_parameters()) for c in copies]
-    names = list(rows[0])
-    stacked = {n: torch.stack([r[n].detach() for r in rows]).requires_grad_() for n in names}
+    stacked = stacked_weights(copies)
     x = torch.stack([draw(seed=s) for s in range(2)])
-    together = vmap(lambda own, x: functional_call(copies[0], own, (x,))[0])(stacked, x)
-    weighing = draw(seed=3)
-    found = torch.autograd.grad((together * weighing).sum(), [stacked[n] for n in names])
-    for seed, layer in enumerate(copies):
-        alone, _ = layer(x[seed])
-        close(together[seed], alone)
-        wanted = torch.autograd.grad((alone * weighing).sum(), [rows[seed][n] for n in names])
-        for got, want in zip(found, wanted, strict=True):
-            close(got[seed], want)
+    together = vmap(lambda weights, x: functional_call(copies[0], weights, (x,))[0])(stacked, x)
+    check_each_seed_alone(together, stacked, copies, lambda seed: copies[seed](x[seed])[0])
 
 
 @every
@@ -187,16 +165,16 @@ def test_gradients_are_finite(spec, kind, blocked):
         "nothing": 0 * draw(),
         "all the same": draw()[:, :1].expand(-1, 7, -1),
     }
-    given = x[kind].float().requires_grad_()
-    y = layer(given)[0]
+    inputs = x[kind].float().requires_grad_()
+    y = layer(inputs)[0]
     assert y.isfinite().all()
-    for grad in torch.autograd.grad(y.square().sum(), [given, *layer.parameters()]):
+    for grad in torch.autograd.grad(y.square().sum(), [inputs, *layer.parameters()]):
         assert grad.isfinite().all()
 
 
 @torch.no_grad()
 @every
-def test_lengths_far_beyond_training_are_taken_or_refused_by_name(spec, monkeypatch):
+def test_long_input_works_or_names_the_ceiling(spec, monkeypatch):
     monkeypatch.setattr(blocks, "BUDGET", 2**16)  # several blocks
     layer = make(spec).float()
     end = 700 if layer.ceiling is None else layer.ceiling
@@ -207,7 +185,7 @@ def test_lengths_far_beyond_training_are_taken_or_refused_by_name(spec, monkeypa
 
 
 @every
-def test_its_spec_makes_it_again(spec):
+def test_spec_of_a_layer_builds_the_same_layer(spec):
     layer = make(spec)
     for line in (layer.spec, mixers.canonical(spec), mixers.canonical(spec, full=True)):
         again = mixers.build(str(line), width=WIDTH)
@@ -220,7 +198,7 @@ def test_its_spec_makes_it_again(spec):
     "line", ["tra_transformer({}, heads=2)", "2 x (attention({}, heads=2) > mlp)"]
 )
 @pytest.mark.parametrize("scheme", plain_specs(schemes))
-def test_every_scheme_works_in_the_authors_block_and_in_ours(scheme, line):
+def test_scheme_works_in_tra_transformer_and_in_a_plain_block(scheme, line):
     model = build_model(f"{line.format(scheme)} @ 8", 5, 3, seed=0)
     logits, _ = model(torch.randint(5, (2, TOKENS), generator=torch.Generator().manual_seed(0)))
     grads = torch.autograd.grad(logits.square().sum(), list(model.parameters()))
@@ -228,32 +206,25 @@ def test_every_scheme_works_in_the_authors_block_and_in_ours(scheme, line):
 
 
 @pytest.mark.parametrize("scheme", plain_specs(schemes))
-def test_a_scheme_says_truly_whether_queries_play_a_part(scheme):
+def test_uses_queries_is_true_to_the_scheme(scheme):
     layer, x = make(f"attention({scheme}, heads=2)"), draw(rows=2)
     before = layer(x)[0]
     with torch.no_grad():
         layer.qkv.weight[:WIDTH] *= -0.5
-    assert layer.scheme.queried != torch.allclose(layer(x)[0], before)
-
-
-@pytest.mark.parametrize("weights", ["scalable", "temperature(length=3)", "asentmax"])
-def test_weights_that_scale_queries_need_some(weights):
-    says = f"weights={weights}: expected none that scales queries beside position_only"
-    with pytest.raises(SpecError, match=re.escape(says)):
-        mixers.build(f"attention(position_only, heads=2, weights={weights})", width=WIDTH)
+    assert layer.scheme.uses_queries != torch.allclose(layer(x)[0], before)
 
 
 @pytest.mark.parametrize("scheme", plain_specs(schemes))
-def test_every_scheme_goes_with_all_weights_or_says_why_not(scheme):
+def test_scheme_and_weights_combine_or_are_refused(scheme):
     for weights in plain_specs(weightings):
         spec = f"attention({scheme}, heads=2, weights={weights})"
         if schemes.build(scheme, width=WIDTH, heads=2).weighs and weights != "softmax":
-            with pytest.raises(SpecError, match=f"{scheme}, which makes weights of its own"):
+            with pytest.raises(SpecError, match="this scheme makes its own weights"):
                 mixers.build(spec, width=WIDTH)
             continue
-        queried = schemes.build(scheme, width=WIDTH, heads=2).queried
-        if weightings.build(weights, width=WIDTH, heads=2).sharpens and not queried:
-            with pytest.raises(SpecError, match=f"scales queries beside {scheme}, which makes"):
+        uses_queries = schemes.build(scheme, width=WIDTH, heads=2).uses_queries
+        if weightings.build(weights, width=WIDTH, heads=2).sharpens and not uses_queries:
+            with pytest.raises(SpecError, match="these weights scale queries"):
                 mixers.build(spec, width=WIDTH)
             continue
         layer, x = make(spec), draw(rows=2)
@@ -266,7 +237,7 @@ def test_every_scheme_goes_with_all_weights_or_says_why_not(scheme):
 
 @pytest.mark.parametrize("method", [(), ("random_positions(range=32)",)], ids=["plain", "drawn"])
 @pytest.mark.parametrize("scheme", plain_specs(schemes))
-def test_every_scheme_can_be_trained(scheme, method):
+def test_scheme_trains_with_finite_losses(scheme, method):
     """Seeds stacked in one table, by the library's own step: also where a weight is one number."""
     if scheme == "learned":
         scheme = "learned(ceiling=32)"
@@ -278,10 +249,10 @@ def test_every_scheme_can_be_trained(scheme, method):
         probe_every=0,
         checkpoint_every=2,
     )
-    made = InMemory(run)
-    before = {n: t.clone() for n, t in made.trainer.test_weights().items()}
-    made.steps(4)
-    after = made.trainer.test_weights()
-    assert all(torch.isfinite(torch.tensor(made.losses(seed))).all() for seed in run.seeds)
+    training = InMemory(run)
+    before = {n: t.clone() for n, t in training.trainer.test_weights().items()}
+    training.steps(4)
+    after = training.trainer.test_weights()
+    assert all(torch.isfinite(torch.tensor(training.losses(seed))).all() for seed in run.seeds)
     assert all(t.isfinite().all() for t in after.values())
     assert not any(torch.equal(before[name], after[name]) for name in before)

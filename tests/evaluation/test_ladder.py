@@ -102,7 +102,7 @@ def test_a_constant_model_is_at_chance(spec: str) -> None:
     task = tasks.build(spec)
     for row in evaluate(constant(task), task, (1, 3), 2048):
         for part in task.parts:
-            assert row["answers"][part] == pytest.approx(task.chance(part), abs=0.06)
+            assert row["answers"][part] == pytest.approx(task.chance_level(part), abs=0.06)
         assert row["exact"]["joint"] < 0.6
 
 

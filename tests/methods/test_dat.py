@@ -199,24 +199,6 @@ def test_what_does_not_fit_the_run_is_named(name, arguments, says):
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ("rewarm=-1", "method dat: rewarm=-1: expected a number of steps >= 0"),
-        ("ramp=-1", "method dat: ramp=-1: expected a number of steps >= 0"),
-        ("rate=0", "method dat: rate=0.0: expected a factor > 0"),
-        ("recurrent=-0.5", "method dat: recurrent=-0.5: expected a factor >= 0 (0 freezes)"),
-        ("switch=below(0)", "method dat: level=0.0: expected a loss > 0"),
-        ("switch=1.5", "method dat: switch=1.5: expected a step >= 0, or a share"),
-        ("otherwise=hope", "otherwise=hope: expected switch | wait | retry"),
-    ],
-)
-def test_a_bad_argument_is_an_error_before_training(arguments, says):
-    with pytest.raises(SpecError) as caught:
-        methods.build(f"dat({arguments})")
-    assert says in str(caught.value)
-
-
 # ---- seeds that do not converge ----------------------------------------------------------------
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from outlast.arguments import coerce
 from outlast.errors import SpecError
 from outlast.methods.triggers import SMOOTHING, as_step, make_trigger, smooth
-from outlast.registry import coerce
 from outlast.specs import Spec, parse_value
 
 
@@ -25,7 +25,7 @@ def every(steps: int, of: list[float], start: int = 0) -> dict[int, float]:
 @pytest.mark.parametrize(
     ("switch", "at"), [("300", 300), ("250", 300), ("0", 100), ("0.3", 300), ("1.0", 1000)]
 )
-def test_a_step_or_a_share_fires_at_the_first_look_from_then_on(switch, at):
+def test_step_or_share_fires_at_the_first_look_after_it(switch, at):
     assert fired(switch, every(100, [2.0] * 10)) == at
 
 
@@ -40,12 +40,12 @@ def test_below_fires_at_the_first_loss_under_its_level():
 CHANCE, FALL = [2.3] * 20, [1.5, 1.0, 0.6, 0.3]
 
 
-def test_a_plateau_does_not_fire_at_chance_where_every_run_begins():
+def test_plateau_does_not_fire_before_the_loss_has_fallen():
     assert fired("plateau(patience=300)", every(100, [2.3] * 50)) is None
     assert fired("plateau(patience=300)", every(100, [2.3, 2.2, 2.0, 1.9] + [1.9] * 50)) is None
 
 
-def test_a_plateau_fires_when_a_loss_that_fell_has_stood_still_for_long_enough():
+def test_plateau_fires_after_patience_steps_without_progress():
     losses = every(100, [*CHANCE, *FALL, *[0.3] * 20])
     best = (len(CHANCE) + len(FALL)) * 100
     assert fired("plateau(patience=300)", losses) == best + 300
@@ -53,7 +53,7 @@ def test_a_plateau_fires_when_a_loss_that_fell_has_stood_still_for_long_enough()
     assert fired("plateau", losses) == best + 500
 
 
-def test_small_improvements_are_standing_still_and_large_ones_are_not():
+def test_plateau_tolerance_separates_small_from_large_progress():
     creeping = [0.3 * 0.99**i for i in range(20)]
     falling = [0.3 * 0.8**i for i in range(20)]
     assert fired("plateau(patience=300)", every(100, [2.3, 0.3, *creeping])) is not None
@@ -61,7 +61,7 @@ def test_small_improvements_are_standing_still_and_large_ones_are_not():
     assert fired("plateau(300, tolerance=0.0)", every(100, [2.3, 0.3, *creeping])) is None
 
 
-def test_a_rise_does_not_count_as_progress():
+def test_plateau_does_not_count_a_rise_as_progress():
     losses = every(100, [2.3, 0.3, 0.9, 0.5, 0.4, 0.3, 0.3])
     assert fired("plateau(patience=300)", losses) == 500
 
@@ -81,7 +81,7 @@ def test_a_rise_does_not_count_as_progress():
         ("1.5", "switch=1.5: expected a step >= 0, or a share of training from 0 to 1"),
     ],
 )
-def test_a_trigger_that_cannot_be_made_is_named(switch, says):
+def test_bad_trigger_is_refused(switch, says):
     with pytest.raises(SpecError) as caught:
         trigger(switch)
     assert says in str(caught.value)
@@ -95,5 +95,5 @@ def test_smoothing_is_an_exponential_average_from_the_first_loss():
     )
 
 
-def test_a_number_is_a_step_and_a_number_with_a_point_a_share():
+def test_whole_number_is_a_step_and_float_a_share():
     assert [as_step(v, 1000, "x") for v in (0, 1, 700, 0.0, 0.25, 1.0)] == [0, 1, 700, 0, 250, 1000]

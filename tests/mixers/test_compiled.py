@@ -7,10 +7,10 @@ from torch.func import functional_call, vmap
 
 from outlast.errors import OutlastError
 from outlast.mixers.attention import Attention, compiled
-from outlast.mixers.chance import Told
-from outlast.registry import mixers
+from outlast.mixers.base import Context
+from small_attention import WIDTH, make, randn, stacked_weights
 
-WIDTH, TOKENS = 8, 9
+TOKENS = 9
 SPECS = [
     "attention(tra(distance=plain), heads=2)",
     "attention(tra(gate=key), heads=2)",
@@ -37,43 +37,28 @@ def traced(monkeypatch):
     compiled._program.cache_clear()
 
 
-def make(spec: str, seed: int = 0) -> Attention:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layer = mixers.build(spec, width=WIDTH)
-        with torch.no_grad():  # what starts at 0 hides what it does
-            for parameter in layer.parameters():
-                parameter.add_(0.1 * torch.randn_like(parameter))
-    return layer.double()
-
-
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, TOKENS, WIDTH, dtype=torch.float64, generator=generator)
+    return randn(*shape, TOKENS, WIDTH, seed=seed)
 
 
 def seen(layer: Attention, weights: dict[str, torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
     """What seeds get, and their gradients."""
-    y = vmap(lambda own, x: functional_call(layer, own, (x,))[0])(weights, x)
+    y = vmap(lambda of_seed, x: functional_call(layer, of_seed, (x,))[0])(weights, x)
     above = draw(2, 3, seed=1)
     return [y, *torch.autograd.grad((y * above).sum(), [x, *weights.values()])]
 
 
 @every
-def test_seeds_through_a_compiled_program_are_what_they_were(spec, monkeypatch):
+def test_compiled_program_runs_once_per_seed_and_equals_eager(spec, monkeypatch):
     layers = [make(spec, seed) for seed in range(2)]
-    names = [name for name, _ in layers[0].named_parameters()]
-    weights = {
-        name: torch.stack([layer.get_parameter(name).detach() for layer in layers]).requires_grad_()
-        for name in names
-    }
+    weights = stacked_weights(layers)
     x = draw(2, 3).requires_grad_()
     calls = []
     forward = compiled._BySeed.forward
     monkeypatch.setattr(
         compiled._BySeed,
         "forward",
-        staticmethod(lambda *given: (calls.append(1), forward(*given))[1]),
+        staticmethod(lambda *inputs: (calls.append(1), forward(*inputs))[1]),
     )
     found = seen(layers[0], weights, x)
     assert len(calls) == 2, "once for each seed"
@@ -93,7 +78,7 @@ def test_layers_of_one_spec_and_shape_share_a_program():
     assert compiled._program.cache_info().misses == 3
 
 
-def test_however_many_there_are_each_is_compiled(monkeypatch):
+def test_every_program_is_compiled_past_the_recompile_limit(monkeypatch):
     """Torch gives up on what was compiled so many times, and would run the next as it is."""
     counter, most = CompileCounter(), 3
     monkeypatch.setattr(compiled, "BACKEND", counter)
@@ -106,7 +91,7 @@ def test_however_many_there_are_each_is_compiled(monkeypatch):
 
 
 @pytest.mark.parametrize("spec", [SPECS[0], SPECS[4], SPECS[7]])
-def test_a_large_batch_goes_through_it_in_parts(spec, monkeypatch):
+def test_large_batch_is_compiled_in_equal_parts(spec, monkeypatch):
     layer, x = make(spec), draw(6).requires_grad_()
     inputs, above = [x, *layer.parameters()], draw(6, seed=1)
 
@@ -119,7 +104,7 @@ def test_a_large_batch_goes_through_it_in_parts(spec, monkeypatch):
     monkeypatch.setattr(
         compiled, "_attend", lambda look, *t: (sizes.append(t[3].shape[0]), attend(look, *t))[1]
     )
-    a_row = layer.heads * layer.scheme.heavy * TOKENS**2
+    a_row = layer.heads * layer.scheme.scores_memory * TOKENS**2
     monkeypatch.setattr(compiled, "MOST", 4 * a_row)  # the next divisor of 6 is 3
     in_parts = found()
     assert sizes == [3, 3]
@@ -128,22 +113,22 @@ def test_a_large_batch_goes_through_it_in_parts(spec, monkeypatch):
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
 
 
-def test_dropout_is_what_it_was(monkeypatch):
-    layer = mixers.build("attention(tra(gate=key), heads=2, dropout=0.3)", width=WIDTH).double()
-    layer.told = Told(key=torch.tensor(7))
+def test_compiled_dropout_equals_eager(monkeypatch):
+    layer = make("attention(tra(gate=key), heads=2, dropout=0.3)")
+    layer.context = Context(key=torch.tensor(7))
     x = draw(4)
     calls = []
     attend = compiled._attend
     monkeypatch.setattr(compiled, "_attend", lambda *t: (calls.append(1), attend(*t))[1])
-    here = layer(x)[0]
+    by_program = layer(x)[0]
     assert calls
-    monkeypatch.setattr(compiled, "MOST", 1)  # what is dropped goes by the place in the whole
-    there = layer(x)[0]
+    monkeypatch.setattr(compiled, "MOST", 1)  # too large as a whole, and dropout allows no parts
+    plain = layer(x)[0]
     assert len(calls) == 1
-    torch.testing.assert_close(here, there)
+    torch.testing.assert_close(by_program, plain)
 
 
-def test_it_is_for_sizes_that_pay(monkeypatch):
+def test_compiling_starts_and_ends_at_its_sizes(monkeypatch):
     q = draw(3)
     assert compiled.pays(q, 3 * compiled.MOST)
     assert not compiled.pays(q, 3 * compiled.MOST + 1)
@@ -164,7 +149,7 @@ def test_it_is_for_sizes_that_pay(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @every
-def test_on_a_gpu_inductor_gives_the_same_twice_and_what_eager_gives(spec, monkeypatch):
+def test_inductor_on_a_gpu_is_deterministic_and_equals_eager(spec, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(compiled, "FEWEST", 1)
     results = []

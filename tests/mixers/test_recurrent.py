@@ -15,7 +15,7 @@ def x(tokens: int = 5, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("name", "torchs"), [("lstm", nn.LSTM), ("gru", nn.GRU)])
-def test_it_is_torchs_layer(name, torchs):
+def test_recurrent_mixer_equals_the_torch_layer(name, torchs):
     ours = mixers.build(name, width=WIDTH).double()
     theirs = torchs(WIDTH, WIDTH, batch_first=True, dtype=torch.float64)
     theirs.load_state_dict(
@@ -37,7 +37,7 @@ def test_it_is_torchs_layer(name, torchs):
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
-def test_weights_begin_as_torchs_do(name):
+def test_recurrent_weights_start_as_in_torch(name):
     mixer = mixers.build(name, width=64)
     for parameter in mixer.parameters():
         assert parameter.abs().max() <= 1 / 8
@@ -45,7 +45,7 @@ def test_weights_begin_as_torchs_do(name):
         assert parameter.std().item() == pytest.approx(1 / 8 / 3**0.5, rel=0.15)
 
 
-def test_orthogonal_blocks_and_a_forget_gate_that_remembers():
+def test_lstm_init_orthogonal_and_forget_bias_one():
     lstm = mixers.build("lstm(init=orthogonal, forget_bias=1)", width=16)
     for block in lstm.weight.detach().chunk(4):
         torch.testing.assert_close(block @ block.T, torch.eye(16), atol=1e-5, rtol=0)
@@ -54,14 +54,14 @@ def test_orthogonal_blocks_and_a_forget_gate_that_remembers():
     assert not any(torch.equal(b, torch.ones(16)) for b in (both[0], both[2], both[3]))
 
 
-def test_a_forget_bias_of_zero_is_one_too():
+def test_lstm_forget_bias_zero_differs_from_the_default():
     lstm = mixers.build("lstm(forget_bias=0)", width=16)
     assert not (lstm.input.bias + lstm.bias).detach().chunk(4)[1].any()
     by_default = mixers.build("lstm", width=16)
     assert (by_default.input.bias + by_default.bias).detach().chunk(4)[1].any()
 
 
-def test_the_lstm_keeps_its_state_in_float32_under_autocast():
+def test_lstm_state_is_float32_under_autocast():
     lstm = mixers.build("lstm", width=WIDTH)
     with torch.autocast("cpu", torch.bfloat16):
         _, (h, c) = lstm(x().float())

@@ -41,7 +41,7 @@ def test_glu_has_about_the_weights_of_an_mlp():
     ids=["Linear", "Linear without bias", "Norm"],
 )
 @pytest.mark.filterwarnings("error")
-def test_our_layers_are_torchs_alone_and_in_a_stack(ours, torchs):
+def test_linear_and_norm_equal_torch_alone_and_stacked(ours, torchs):
     ours, torchs = ours.double(), torchs.double()
     weights = {
         name: torch.randn(3, *p.shape, dtype=torch.float64).requires_grad_()

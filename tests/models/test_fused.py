@@ -9,7 +9,7 @@ import torch
 import outlast.kernels.heads.op as heads_op
 import outlast.kernels.norm.op as norm_op
 import outlast.kernels.pointwise.op as pointwise_op
-import outlast.models.model as model
+import outlast.models.residual as residual
 from outlast.registry import tasks
 from outlast.train.seeds import StackedModel
 
@@ -31,7 +31,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 def trial(line: str, fuse: bool, monkeypatch, gates) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and gradient of two seeds; `gates` are those of each pathway."""
-    for module in (heads_op, norm_op, pointwise_op, model):
+    for module in (heads_op, norm_op, pointwise_op, residual):
         monkeypatch.setattr(module, "can_fuse", lambda *_: fuse)
     stack = StackedModel(line, TASK, (0, 1), DEVICE)
     # norms and biases that are not as fresh as they were made
@@ -54,20 +54,20 @@ def controls(**attention: float) -> list[dict[str, list[float]]]:
 
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.parametrize("shut", [{}, {"gate": 0}, {"upstream_grad": 0}], ids=str)
-def test_a_stack_of_models_is_the_same_fused(line, shut, monkeypatch):
+def test_fused_kernels_equal_plain_operations(line, shut, monkeypatch):
     plain = trial(line, False, monkeypatch, controls(**shut))
     fused = trial(line, True, monkeypatch, controls(**shut))
-    for found, wanted in zip(fused, plain, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5 * wanted.abs().max().item())
+    for got, want in zip(fused, plain, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * want.abs().max().item())
         if DEVICE.type == "cpu":
-            assert not torch.equal(found, wanted), "the kernels were not taken"
+            assert not torch.equal(got, want), "the kernels were not used"
 
 
 # a threshold jumps, so one that rounds to the other side of it is not near
 @pytest.mark.parametrize("line", [line for line in LINES if "tra" not in line])
-def test_in_bfloat16_a_stack_of_models_is_near_the_same_fused(line, monkeypatch):
+def test_fused_kernels_in_bfloat16_are_near_float32(line, monkeypatch):
     plain = trial(line, False, monkeypatch, controls())
     with torch.autocast(DEVICE.type, torch.bfloat16):
         fused = trial(line, True, monkeypatch, controls())
-    for found, wanted in zip(fused, plain, strict=True):
-        assert (found - wanted).norm() < 3e-2 * wanted.norm()
+    for got, want in zip(fused, plain, strict=True):
+        assert (got - want).norm() < 3e-2 * want.norm()

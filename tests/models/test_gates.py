@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from outlast.models import Model, build_model
-from outlast.models.model import setting
+from outlast.models.model import gate_mode
 
 TOKENS = torch.randint(7, (3, 6), generator=torch.Generator().manual_seed(0))
 #: a line, and the same line without its attention
@@ -35,7 +35,7 @@ def refuse(*_):
 
 
 @lines
-def test_a_closed_gate_is_a_sublayer_that_is_not_there(line):
+def test_closed_gate_equals_a_model_without_the_sublayer(line):
     whole, bare = build(line), build(LINES[line])
     others = [s for s in whole.sublayers() if s.pathway != "attention"]
     for mine, theirs in zip(bare.sublayers(), others, strict=True):
@@ -48,7 +48,7 @@ def test_a_closed_gate_is_a_sublayer_that_is_not_there(line):
 
 
 @lines
-def test_a_closed_gate_runs_nothing_and_teaches_nothing(line):
+def test_closed_gate_runs_nothing_and_has_no_gradients(line):
     model = build(line)
     closed = attention_of(model)
     closed.set_gate(0)
@@ -62,7 +62,7 @@ def test_a_closed_gate_runs_nothing_and_teaches_nothing(line):
         model(TOKENS)
 
 
-def test_with_every_gate_closed_only_the_ends_are_left():
+def test_all_gates_closed_leave_embedding_norm_and_head():
     model = build("gru | attention > mlp")
     for sublayer in model.sublayers():
         sublayer.set_gate(0)
@@ -71,7 +71,7 @@ def test_with_every_gate_closed_only_the_ends_are_left():
 
 
 @pytest.mark.parametrize("gate", [0.5, 0.25, 2.0])
-def test_a_gate_between_scales_what_is_added(gate):
+def test_gate_scales_the_output_of_a_sublayer(gate):
     sublayer = attention_of(build("attention"))
     x = torch.randn(2, 4, 8, dtype=torch.float64)
     whole, _ = sublayer(x)
@@ -82,26 +82,26 @@ def test_a_gate_between_scales_what_is_added(gate):
 
 
 @pytest.mark.parametrize("upstream_grad", [0.0, 0.3, 1.0])
-def test_upstream_grad_scales_what_passes_upstream_and_nothing_else(upstream_grad):
+def test_upstream_grad_scales_the_input_gradient_and_nothing_else(upstream_grad):
     sublayer = attention_of(build("attention"))
 
     def teach():
         x = torch.randn(2, 4, 8, dtype=torch.float64, generator=torch.Generator())
         x.requires_grad_()
         y, _ = sublayer(x)
-        own = list(sublayer.parameters())
-        found = torch.autograd.grad(y.pow(2).sum(), [x, *own], allow_unused=True)
-        return y, found[0], found[1:]
+        inputs = [x, *sublayer.parameters()]
+        of_input, *of_weights = torch.autograd.grad(y.pow(2).sum(), inputs, allow_unused=True)
+        return y, of_input, of_weights
 
-    y, upstream, own = teach()
+    y, of_input, of_weights = teach()
     sublayer.set_upstream_grad(upstream_grad)
-    leaky, passed_upstream, own_leaky = teach()
-    assert torch.equal(leaky, y)
+    same_y, scaled, same_of_weights = teach()
+    assert torch.equal(same_y, y)
     if upstream_grad == 0:
-        assert passed_upstream is None
+        assert scaled is None
     else:
-        torch.testing.assert_close(passed_upstream, upstream_grad * upstream)
-    for one, two in zip(own, own_leaky, strict=True):
+        torch.testing.assert_close(scaled, upstream_grad * of_input)
+    for one, two in zip(of_weights, same_of_weights, strict=True):
         torch.testing.assert_close(one, two)
 
 
@@ -109,7 +109,7 @@ def test_upstream_grad_zero_detaches_attention_from_layers_before_it():
     model = build("gru > attention")
     recurrent, attention = model.sublayers()
     attention.set_upstream_grad(0)
-    found = gradients(model)
+    detached = gradients(model)
 
     x = model.embedding(TOKENS)
     x = x + recurrent(x)[0]
@@ -117,13 +117,13 @@ def test_upstream_grad_zero_detaches_attention_from_layers_before_it():
     model.zero_grad()
     model.head(model.norm(x)).pow(2).sum().backward()
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad)
+        torch.testing.assert_close(detached[name], parameter.grad)
     assert attention.mixer.qkv.weight.grad.any(), "attention itself learns"
     attention.set_upstream_grad(1)
-    assert not torch.allclose(gradients(model)["embedding.weight"], found["embedding.weight"])
+    assert not torch.allclose(gradients(model)["embedding.weight"], detached["embedding.weight"])
 
 
-def test_gates_are_no_part_of_the_weights():
+def test_gates_are_not_in_the_state_dict():
     model = build("gru > attention")
     names = {n for n, _ in model.named_parameters()}
     attention_of(model).set_gate(0.5)
@@ -137,5 +137,5 @@ def test_gates_are_no_part_of_the_weights():
     ("values", "meant"),
     [([0.0, 0.0], "off"), ([1.0, 1.0], "on"), ([0.0, 1.0], "between"), ([0.5], "between")],
 )
-def test_what_many_gates_have_in_common(values, meant):
-    assert setting(values) == meant
+def test_gate_mode_of_several_gates(values, meant):
+    assert gate_mode(values) == meant

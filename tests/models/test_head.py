@@ -58,24 +58,24 @@ def compare(outputs: int, device: str, monkeypatch) -> None:
         off.setattr(linear_op, "_half", lambda x: False)
         off.setattr(rows, "spare", lambda *_: 0)
         *wanted, slope = step(outputs, device)
-    *found, changed = step(outputs, device)
+    *padded, padded_slope = step(outputs, device)
     assert wanted[0].is_contiguous()
-    assert found[0].stride(2) == -(-outputs // 8) * 8
-    for one, two in zip((*found, changed), (*wanted, slope), strict=True):
+    assert padded[0].stride(2) == -(-outputs // 8) * 8
+    for one, two in zip((*padded, padded_slope), (*wanted, slope), strict=True):
         assert (one - two).float().norm() < 1e-2 * two.float().norm()
 
 
 @pytest.mark.skipif(HAS_GPU, reason="the test on the GPU does this")
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("outputs", [12, 39])
-def test_filled_up_a_stack_learns_the_same(outputs, monkeypatch):
+def test_padded_head_gives_the_same_losses_and_gradients(outputs, monkeypatch):
     monkeypatch.setattr(linear_op, "WIDE", 0)
     compare(outputs, "cpu", monkeypatch)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("outputs", [12, 39])
-def test_on_a_gpu_a_stack_learns_the_same_filled_up(outputs, monkeypatch):
+def test_padded_head_on_a_gpu_gives_the_same_losses_and_gradients(outputs, monkeypatch):
     monkeypatch.setattr(linear_op, "WIDE", 0)
     compare(outputs, "cuda", monkeypatch)
 
@@ -83,7 +83,7 @@ def test_on_a_gpu_a_stack_learns_the_same_filled_up(outputs, monkeypatch):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("outputs", [39, 40])
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_nothing_passes_over_the_logits_but_products_and_the_loss(outputs, device):
+def test_only_matmuls_and_the_loss_read_or_write_the_logits(outputs, device):
     if HAS_GPU and device == "cpu":
         pytest.skip("the kernels are compiled")
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:

@@ -43,17 +43,16 @@ def same(one, two) -> bool:
     ],
 )
 def test_sublayers_come_in_the_order_of_the_line(line, mixers):
-    found = [str(s.mixer.spec) for s in build(line).sublayers()]
-    assert found == mixers.split()
+    assert [str(s.mixer.spec) for s in build(line).sublayers()] == mixers.split()
 
 
-def test_every_repeat_has_weights_of_its_own():
+def test_repeated_sublayers_do_not_share_weights():
     first, second = build("2 x (mlp) @ 8").sublayers()
     assert not torch.equal(first.mixer.up.weight, second.mixer.up.weight)
     assert first.mixer.up.weight.data_ptr() != second.mixer.up.weight.data_ptr()
 
 
-def test_its_size_is_the_sum_of_its_parts():
+def test_model_size_counts_every_parameter():
     width, inner = 8, 32
     outside = VOCABULARY * width + 2 * width + (width * VOCABULARY + VOCABULARY)
     lstm = 4 * width * width * 2 + 4 * width * 2
@@ -63,7 +62,7 @@ def test_its_size_is_the_sum_of_its_parts():
     assert model.size == outside + 2 * (lstm + attention + mlp + 3 * 2 * width)
 
 
-def test_the_width_is_that_of_the_line_or_the_default():
+def test_width_from_the_line_or_default():
     assert build("mlp @ 24").embedding.weight.shape == (VOCABULARY, 24)
     assert build("mlp").embedding.weight.shape == (VOCABULARY, DEFAULT_WIDTH)
 
@@ -71,27 +70,25 @@ def test_the_width_is_that_of_the_line_or_the_default():
 @pytest.mark.parametrize(
     ("line", "scale"), [("mlp @ 64", EMBEDDING_SCALE), ("mlp @ 64, embedding=1", 1.0)]
 )
-def test_the_embedding_begins_at_the_scale_of_the_line(line, scale):
+def test_embedding_starts_at_the_scale_of_the_line(line, scale):
     model = build_model(line, 500, 5, seed=0)
     assert model.embedding.weight.std().item() == pytest.approx(scale, rel=0.05)
 
 
-def test_the_embedding_may_begin_uniform():
+def test_embedding_can_start_uniform():
     table = build_model("mlp @ 64, embedding=uniform(0.01)", 500, 5, seed=0).embedding.weight
     assert 0.0099 < table.abs().max() <= 0.01
     assert table.std().item() == pytest.approx(0.01 / 3**0.5, rel=0.05)
 
 
-def test_the_authors_model_has_the_authors_size():
+def test_tra_transformer_has_the_size_of_the_paper():
     model = build_model("tra_transformer @ 256", 5, 5, seed=0)
     assert model.size == pytest.approx(2.64e6, rel=0.005)
 
 
-def test_there_is_an_output_for_every_token_or_as_many_as_the_line_says():
+def test_number_of_outputs_is_the_vocabulary_or_head():
     assert build_model("mlp @ 8", 12, 5).head.out_features == 12
     assert build_model("mlp @ 8, head=5", 12, 5).head.out_features == 5
-    with pytest.raises(SpecError, match="head=4: expected at least the task's 5 answers"):
-        build_model("mlp @ 8, head=4", 12, 5)
 
 
 @pytest.mark.parametrize(
@@ -118,47 +115,22 @@ def test_there_is_an_output_for_every_token_or_as_many_as_the_line_says():
         ("lstm @ 8, head=40", "lstm @ 8, head=40"),
     ],
 )
-def test_the_canonical_line(line, canonical):
+def test_canonical_line_of_a_layout(line, canonical):
     assert str(canonical_layout(line)) == canonical
     assert str(canonical_layout(canonical)) == canonical
     assert str(build(line).layout) == canonical
 
 
 @pytest.mark.parametrize("preset", presets.names())
-def test_a_preset_is_the_line_it_stands_for(preset):
+def test_preset_builds_the_model_of_its_line(preset):
     line = str(canonical_layout(f"{preset} @ 8"))
     assert same(build(f"{preset} @ 8"), build(line))
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("2 x (lstm > attenton)", "no mixer or preset 'attenton'; did you mean 'attention'?"),
-        ("serail", "no mixer or preset 'serail'; did you mean 'serial'?"),
-        ("lstm(size=3)", "mixer lstm has no argument 'size'"),
-        ("serial(4)", "preset serial takes at most 0 arguments"),
-        (
-            "tra_transformer > mlp @ 8",
-            "preset 'tra_transformer' sets embedding=uniform(0.01), norm",
-        ),
-        ("tra_transformer(ropes) @ 8", "there is no scheme 'ropes'; did you mean 'rope'?"),
-        (
-            "gru | mlp @ 8, residual=normalised",
-            "residual=normalised: expected plain in a model with",
-        ),
-        ("lstm | attention(heads=3) @ 8", "heads=3: expected a divisor of the width, 8"),
-    ],
-)
-def test_what_cannot_be_built_is_named(line, says):
-    with pytest.raises(SpecError) as caught:
-        build(line)
-    assert says in str(caught.value)
 
 
 # ---- seeds -------------------------------------------------------------------------------------
 
 
-def test_a_seed_decides_the_weights_and_nothing_else_does():
+def test_weights_depend_on_the_seed_alone():
     line = "lstm > attention(learned) > mlp @ 8"
     torch.manual_seed(1)
     one = build(line, seed=3)
@@ -167,20 +139,20 @@ def test_a_seed_decides_the_weights_and_nothing_else_does():
     assert not same(one, build(line, seed=4))
 
 
-def test_a_seed_leaves_torchs_random_state_as_it_was():
+def test_seeded_build_keeps_the_global_random_state():
     before = torch.get_rng_state()
     build("lstm(init=orthogonal) > attention(learned) > mlp @ 8", seed=3)
     assert torch.equal(before, torch.get_rng_state())
 
 
 @pytest.mark.gpu
-def test_a_seed_leaves_the_gpus_random_state_as_it_was():
+def test_seeded_build_keeps_the_random_state_of_the_gpu():
     before = torch.cuda.get_rng_state()
     build("lstm > mlp @ 8", seed=3)
     assert torch.equal(before, torch.cuda.get_rng_state())
 
 
-def test_without_a_seed_it_follows_torchs():
+def test_unseeded_build_uses_the_global_random_state():
     torch.manual_seed(5)
     one, two = build("mlp @ 8", seed=None), build("mlp @ 8", seed=None)
     torch.manual_seed(5)
@@ -191,7 +163,7 @@ def test_without_a_seed_it_follows_torchs():
 # ---- what a model says of itself ---------------------------------------------------------------
 
 
-def test_every_weight_belongs_to_a_pathway():
+def test_every_parameter_has_a_pathway():
     model = build("gru | attention(weights=scalable) > mlp @ 8")
     pathways = model.pathways()
     assert set(pathways) == {name for name, _ in model.named_parameters()}
@@ -207,23 +179,23 @@ def test_every_weight_belongs_to_a_pathway():
     assert len(by_pathway["pointwise"]) == len(outside) + len(inside["pointwise"])
 
 
-def test_the_lowest_ceiling_counts():
+def test_model_ceiling_is_the_lowest_of_its_mixers():
     line = "attention(learned(ceiling=20)) > attention(learned(ceiling=9)) > lstm @ 8"
     assert build(line).ceiling == 9
     assert build("attention(rope) > lstm @ 8").ceiling is None
 
 
-def test_the_short_way_from_a_line_and_a_task():
+def test_outlast_model_takes_a_task_or_its_spec():
     task = outlast.task("modsum(modulus=3)")
-    for given in (task, "modsum(modulus=3)"):
-        model = outlast.model("lstm > mlp @ 8", given, seed=1)
+    for task_or_spec in (task, "modsum(modulus=3)"):
+        model = outlast.model("lstm > mlp @ 8", task_or_spec, seed=1)
         assert model.embedding.num_embeddings == task.vocabulary
         assert model.head.out_features == task.vocabulary
 
 
 @pytest.mark.parametrize("line", ["lstm @ 8", "gru @ 8", "attention > mlp @ 8"])
 @pytest.mark.parametrize("shape", [(2, 0), (0, 0), (3,), (1, 2, 3)])
-def test_what_is_no_sequence_is_named(line, shape):
+def test_input_that_is_no_batch_of_sequences_is_refused(line, shape):
     tokens = torch.zeros(shape, dtype=torch.long)
     says = rf"tokens=\[{', '.join(map(str, shape))}\]: expected a shape \(batch, tokens\)"
     with pytest.raises(SpecError, match=says):

@@ -55,13 +55,13 @@ LINES = {
 
 
 @pytest.mark.parametrize(("line", "by_hand"), LINES.items(), ids=LINES)
-def test_it_is_wired_as_it_is_written(line, by_hand):
+def test_model_is_wired_as_the_line_says(line, by_hand):
     model = build(line)
     x = by_hand(*parts(model), stream(model))
     torch.testing.assert_close(model(TOKENS)[0], model.head(model.norm(x)))
 
 
-def test_a_normalised_stream_carries_what_the_norm_gives():
+def test_normalised_residual_stream_by_hand():
     model = build_model("gru > mlp @ 8, norm=rms, residual=normalised", 7, 5, seed=0).double()
     x = 3 * model.embedding(TOKENS)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_a_normalised_stream_carries_what_the_norm_gives():
     torch.testing.assert_close(model(TOKENS)[0], model.head(x))
 
 
-def test_a_closed_gate_leaves_a_normalised_stream_alone():
+def test_closed_gate_does_not_normalise_the_stream():
     model = build_model("gru > mlp @ 8, norm=rms, residual=normalised", 7, 5, seed=0).double()
     for sublayer in model.sublayers():
         sublayer.set_gate(0)
@@ -81,14 +81,14 @@ def test_a_closed_gate_leaves_a_normalised_stream_alone():
     torch.testing.assert_close(model(TOKENS)[0], wanted)
 
 
-def test_the_wirings_differ():
+def test_different_lines_give_different_outputs():
     outputs = [build(line)(TOKENS)[0] for line in LINES]
     distinct = [outputs[0], outputs[2], outputs[4], outputs[5]]
     for i, one in enumerate(distinct):
         assert not any(torch.allclose(one, other) for other in distinct[i + 1 :])
 
 
-def test_a_repeat_is_its_copies_in_a_row():
+def test_repeat_by_hand():
     model = build("2 x (gru | mlp)")
     a, b, c, d = parts(model)
     x = stream(model)

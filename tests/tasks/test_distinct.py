@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.tasks import sheet
+from outlast.tasks import sampling
 
-WAYS = [sheet.by_rank, sheet.by_swaps]
+WAYS = [sampling.by_rank, sampling.by_swaps]
 ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 
 
-def chance(seed: int = 0, device: str = "cpu") -> torch.Generator:
+def generator(seed: int = 0, device: str = "cpu") -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
 
 
@@ -27,31 +27,31 @@ def shuffled(drawn: list[int], choices: int) -> list[int]:
 
 
 @given(choices=st.integers(1, 40), share=st.floats(0, 1), seed=st.integers(0, 2**32))
-def test_swaps_at_once_are_the_swaps_one_by_one(choices, share, seed):
+def test_vectorised_swaps_equal_swaps_one_by_one(choices, share, seed):
     count = max(1, round(share * choices))
-    found = sheet.by_swaps(5, choices, count, chance(seed))
+    at_once = sampling.by_swaps(5, choices, count, generator(seed))
     step = torch.arange(count)
-    drawn = step + sheet.below((choices - step).expand(5, -1), chance(seed))
-    assert found.tolist() == [shuffled(row, choices) for row in drawn.tolist()]
+    drawn = step + sampling.randint_below((choices - step).expand(5, -1), generator(seed))
+    assert at_once.tolist() == [shuffled(row, choices) for row in drawn.tolist()]
 
 
 @ways
 @given(choices=st.integers(1, 40), share=st.floats(0, 1), seed=st.integers(0, 2**32))
-def test_they_differ_and_lie_in_range(way, choices, share, seed):
+def test_numbers_are_distinct_and_in_range(way, choices, share, seed):
     count = max(1, round(share * choices))
-    found = way(4, choices, count, chance(seed))
-    assert found.shape == (4, count)
-    assert found.dtype == torch.int64
-    assert all(len(set(row)) == count for row in found.tolist())
-    assert found.min() >= 0
-    assert found.max() < choices
+    numbers = way(4, choices, count, generator(seed))
+    assert numbers.shape == (4, count)
+    assert numbers.dtype == torch.int64
+    assert all(len(set(row)) == count for row in numbers.tolist())
+    assert numbers.min() >= 0
+    assert numbers.max() < choices
 
 
 @ways
 @pytest.mark.parametrize(("choices", "count"), [(4, 2), (4, 4), (5, 3), (3, 1)])
 def test_every_ordered_sample_is_equally_likely(way, choices, count):
     rows = 24_000
-    seen = Counter(map(tuple, way(rows, choices, count, chance()).tolist()))
+    seen = Counter(map(tuple, way(rows, choices, count, generator()).tolist()))
     samples = list(permutations(range(choices), count))
     expected = rows / len(samples)
     squares = sum((seen[s] - expected) ** 2 / expected for s in samples)
@@ -60,23 +60,23 @@ def test_every_ordered_sample_is_equally_likely(way, choices, count):
 
 
 @ways
-def test_nearly_all_of_many(way):
-    found = way(3, 1024, 1000, chance())
-    assert all(len(set(row)) == 1000 for row in found.tolist())
+def test_nearly_all_choices_are_distinct(way):
+    numbers = way(3, 1024, 1000, generator())
+    assert all(len(set(row)) == 1000 for row in numbers.tolist())
 
 
-def test_without_a_gpu_a_seed_draws_what_it_always_drew():
-    scores = torch.rand(7, 100, generator=chance(3), dtype=torch.float64)
-    assert torch.equal(sheet.distinct(7, 100, 5, chance(3)), scores.topk(5, dim=1).indices)
+def test_draws_on_a_cpu_never_change():
+    scores = torch.rand(7, 100, generator=generator(3), dtype=torch.float64)
+    assert torch.equal(sampling.distinct(7, 100, 5, generator(3)), scores.topk(5, dim=1).indices)
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_it_is_a_function_of_the_generator_and_does_not_wait():
-    sheet.distinct(9, 1024, 25, chance(3, "cuda"))  # loads what it needs
+def test_draws_on_a_gpu_are_deterministic_and_do_not_wait():
+    sampling.distinct(9, 1024, 25, generator(3, "cuda"))  # loads what it needs
     torch.cuda.set_sync_debug_mode("error")
     try:
-        one, two = (sheet.distinct(6400, 1024, 25, chance(3, "cuda")) for _ in range(2))
-        other = sheet.distinct(6400, 1024, 25, chance(4, "cuda"))
+        one, two = (sampling.distinct(6400, 1024, 25, generator(3, "cuda")) for _ in range(2))
+        other = sampling.distinct(6400, 1024, 25, generator(4, "cuda"))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(one, two)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outlast import registry
-from outlast.tasks import IGNORE, Task
+from outlast.tasks import IGNORE, Batch, Task
 
 # Versions beyond the default worth a test; a task not named here is tested in its default.
 VERSIONS = {
@@ -34,8 +34,15 @@ every_task = pytest.mark.parametrize("task", [registry.tasks.build(s) for s in S
 seeds = st.integers(0, 2**31)
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def generator(seed: int = 0, device: str = "cpu") -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+def same(one: Batch, two: Batch) -> bool:
+    """Equal in values, shapes and dtypes."""
+    names = ("inputs", "targets", "part")
+    pairs = [(getattr(one, name), getattr(two, name)) for name in names]
+    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
 
 
 def small_lengths(task: Task, most: int = 10) -> st.SearchStrategy[int]:
@@ -88,22 +95,20 @@ def test_every_part_is_used_when_trained(task):
 
 
 @every_task
-def test_the_seed_and_nothing_else_decides(task):
+def test_sample_depends_on_the_generator_alone(task):
     torch.manual_seed(1)
     before = torch.get_rng_state()
     first = task.sample(task.lengths, 16, generator(3))
     torch.manual_seed(2)
     again = task.sample(task.lengths, 16, generator(3))
-    assert torch.equal(first.inputs, again.inputs)
-    assert torch.equal(first.targets, again.targets)
-    assert torch.equal(first.part, again.part)
+    assert same(first, again)
     torch.manual_seed(1)
     task.sample(task.lengths, 2, generator())
     assert torch.equal(before, torch.get_rng_state()), "the global random state was touched"
 
 
 @every_task
-def test_other_draws_differ(task):
+def test_different_draws_differ(task):
     stream = generator(3)
     one, two = (task.sample(task.lengths, 16, stream).inputs for _ in range(2))
     other = task.sample(task.lengths, 16, generator(4)).inputs
@@ -112,7 +117,7 @@ def test_other_draws_differ(task):
 
 
 @every_task
-def test_a_range_draws_every_length_of_it(task):
+def test_range_draws_every_length(task):
     low, step = task.shortest, task.multiple
     high = low + 3 * step
     drawn = task.sample((low, high), 200, generator())
@@ -121,7 +126,7 @@ def test_a_range_draws_every_length_of_it(task):
 
 
 @every_task
-def test_lengths_out_of_reach_are_named(task):
+def test_impossible_length_is_refused(task):
     with pytest.raises(
         ValueError, match=rf"length={task.shortest - 1}: expected .*{task.shortest}"
     ):
@@ -135,23 +140,23 @@ def test_lengths_out_of_reach_are_named(task):
 
 
 @every_task
-def test_the_ceiling_itself_can_be_made(task):
+def test_ceiling_itself_can_be_sampled(task):
     if task.ceiling is not None:
         task.sample(task.ceiling, 1, generator())
 
 
 @every_task
-def test_it_describes_itself(task):
+def test_words_lengths_and_chance_levels_are_consistent(task):
     words = [task.word(token) for token in range(task.vocabulary)]
     assert len(set(words)) == task.vocabulary
     assert not any(" " in word for word in words)
     assert task.shortest <= task.lengths[0] <= task.lengths[1]
-    assert all(0 < task.chance(part) < 1 for part in task.parts)
+    assert all(0 < task.chance_level(part) < 1 for part in task.parts)
     assert task.asked
 
 
 @every_task
-def test_its_spec_makes_it_again(task):
+def test_spec_of_a_task_builds_the_same_task(task):
     again = registry.tasks.build(str(task.spec))
     assert again.spec == task.spec
     one, two = (t.sample(t.lengths, 4, generator(5)).inputs for t in (task, again))
@@ -159,7 +164,7 @@ def test_its_spec_makes_it_again(task):
 
 
 @every_task
-def test_variants_can_be_put_to_a_model_of_this_task(task):
+def test_variants_fit_a_model_of_the_task(task):
     for spec in task.variants.values():
         variant = registry.tasks.build(spec)
         assert (variant.vocabulary, variant.classes) == (task.vocabulary, task.classes)
@@ -167,7 +172,7 @@ def test_variants_can_be_put_to_a_model_of_this_task(task):
 
 
 @every_task
-def test_stream_goes_on_from_one_generator(task):
+def test_stream_continues_one_generator(task):
     stream = task.stream(3, seed=7)
     ours = generator(7)
     for _ in range(2):
@@ -194,8 +199,8 @@ def test_sampling_never_makes_the_host_wait(task):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @every_task
-def test_sampling_on_a_gpu_never_waits_for_it(task):
-    stream = torch.Generator("cuda").manual_seed(0)
+def test_sampling_on_a_gpu_never_waits(task):
+    stream = generator(0, "cuda")
     task.sample(task.lengths, 8, stream)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -207,41 +212,33 @@ def test_sampling_on_a_gpu_never_waits_for_it(task):
         assert targets == [IGNORE if a is None else a for a in task.solve(inputs)]
 
 
+def check_joint_samples(task: Task, length: int | tuple[int, int], batch: int, device: str) -> None:
+    joint = task.sample_each(length, batch, [generator(seed, device) for seed in (5, 2, 9)])
+    for row, seed in enumerate((5, 2, 9)):
+        alone = task.sample(length, batch, generator(seed, device))
+        assert same(joint.map(lambda table, row=row: table[row]), alone)
+
+
 @every_task
 @pytest.mark.parametrize("ranged", [False, True])
-def test_many_seeds_at_once_are_each_as_alone(task, ranged):
-    length = task.lengths if ranged else task.lengths[1]
-    many = task.sample_each(length, 6, [generator(seed) for seed in (5, 2, 9)])
-    for row, seed in enumerate((5, 2, 9)):
-        alone = task.sample(length, 6, generator(seed))
-        for name in ("inputs", "targets", "part"):
-            found, expected = getattr(many, name)[row], getattr(alone, name)
-            assert torch.equal(found, expected)
-            assert found.dtype == expected.dtype
-
-
-@every_task
-def test_a_stream_goes_on_after_it_was_drawn_from_beside_others(task):
-    beside, alone = generator(3), generator(3)
-    task.sample_each(task.lengths, 4, [generator(1), beside])
-    task.sample(task.lengths, 4, alone)
-    assert torch.equal(beside.get_state(), alone.get_state())
+def test_joint_samples_equal_each_seed_alone(task, ranged):
+    check_joint_samples(task, task.lengths if ranged else task.lengths[1], 6, "cpu")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @every_task
-def test_many_seeds_at_once_on_a_gpu_are_each_as_alone(task):
-    def on_gpu(seed: int) -> torch.Generator:
-        return torch.Generator("cuda").manual_seed(seed)
-
+def test_joint_samples_on_a_gpu_equal_each_seed_alone(task):
     # an odd number of rows, and more than one thread block draws
-    many = task.sample_each(task.lengths, 777, [on_gpu(seed) for seed in (5, 2, 9)])
-    for row, seed in enumerate((5, 2, 9)):
-        alone = task.sample(task.lengths, 777, on_gpu(seed))
-        assert torch.equal(many.inputs[row], alone.inputs)
-        assert torch.equal(many.targets[row], alone.targets)
-        assert torch.equal(many.part[row], alone.part)
+    check_joint_samples(task, task.lengths, 777, "cuda")
+
+
+@every_task
+def test_generator_advances_beside_others_as_alone(task):
+    beside, alone = generator(3), generator(3)
+    task.sample_each(task.lengths, 4, [generator(1), beside])
+    task.sample(task.lengths, 4, alone)
+    assert torch.equal(beside.get_state(), alone.get_state())
 
 
 class Torn(registry.tasks.entry("copy").factory):
@@ -253,46 +250,37 @@ class Torn(registry.tasks.entry("copy").factory):
         return drawn
 
 
-def test_a_sampler_that_draws_in_its_own_way_is_asked_seed_by_seed():
+def test_sampler_with_its_own_draws_is_sampled_seed_by_seed():
     task = Torn(signs=4, length=5)
-    assert not task.by_chance
-    assert registry.tasks.build("copy").by_chance
+    assert not task.samples_jointly
+    assert registry.tasks.build("copy").samples_jointly
     many = task.sample_each(5, 3, [generator(1), generator(2)])
     for row, seed in enumerate((1, 2)):
         assert torch.equal(many.inputs[row], task.sample(5, 3, generator(seed)).inputs)
 
 
-class Counting(TorchDispatchMode):
-    """Counts the operations that a device would be asked for: views are free."""
+VIEWS = ("view", "unbind", "slice", "select", "expand", "detach", "alias", "split", "as_strided")
 
-    views = (
-        "view",
-        "unbind",
-        "slice",
-        "select",
-        "expand",
-        "detach",
-        "alias",
-        "split",
-        "as_strided",
-    )
+
+class Counting(TorchDispatchMode):
+    """Counts the operations that a device would run: views are free."""
 
     def __init__(self):
         super().__init__()
         self.calls = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.calls += func.overloadpacket.__name__ not in self.views
+        self.calls += func.overloadpacket.__name__ not in VIEWS
         return func(*args, **(kwargs or {}))
 
 
 @every_task
-def test_one_more_seed_costs_its_draws_alone(task):
-    """Where a task says that it draws by chance alone; a task has a handful of draws."""
+def test_another_seed_adds_only_its_draws(task):
+    """If the task samples jointly; a task has a handful of draws."""
     calls = {}
     for seeds in (1, 9):
         with Counting() as counting:
             task.sample_each(task.lengths, 2, [generator(seed) for seed in range(seeds)])
         calls[seeds] = counting.calls
-    if task.by_chance:
+    if task.samples_jointly:
         assert calls[9] - calls[1] <= 8 * 7 < 8 * calls[1] / 2

@@ -43,17 +43,17 @@ def test_stored_keys_are_distinct(spec):
         ("copy", "recall"),
     ],
 )
-def test_answers_are_spread_as_chance_says(spec, part):
+def test_share_of_each_answer_is_the_chance_level(spec, part):
     task, batch = drawn(spec, (4, 20), 2000)
     answers = answered(task, batch, part)
     shares = answers.bincount(minlength=task.classes) / len(answers)
     torch.testing.assert_close(
-        shares, torch.full((task.classes,), task.chance(part)), atol=0.04, rtol=0
+        shares, torch.full((task.classes,), task.chance_level(part)), atol=0.04, rtol=0
     )
 
 
 @pytest.mark.parametrize("spec", ["recall(queries=1)", "composite(queries=1)"])
-def test_each_pair_is_queried_equally_often(spec):
+def test_pairs_are_queried_equally_often(spec):
     _, batch = drawn(spec, 4, 4000)
     rows = batch.inputs.tolist()
     places = Counter(row.index(row[-1]) for row in rows)
@@ -61,7 +61,7 @@ def test_each_pair_is_queried_equally_often(spec):
     assert all(abs(count / len(rows) - 0.25) < 0.04 for count in places.values())
 
 
-def test_interleaved_items_are_half_and_half_and_never_of_one_kind():
+def test_interleaved_items_are_half_of_each_kind_and_never_of_one():
     _, batch = drawn("composite(layout=interleaved, queries=1)", 8, 1000)
     lone = (batch.part == 2).sum(1)
     assert 1 <= lone.min() < lone.max() <= 7
@@ -92,7 +92,7 @@ def test_supervision_changes_what_is_asked_and_nothing_else():
     assert (aligned.part[~asked & (aligned.part >= 0)] == 2).all()
 
 
-def test_entangled_questions_come_as_often_as_told_and_always_last():
+def test_entangled_questions_have_their_probability_and_always_close():
     task, batch = drawn("entangled_parity(queries=0.3)", 20, 1000)
     questions = (batch.inputs == task.question).sum(1).float()
     assert abs(questions.mean() - (1 + 0.3 * 18)) < 0.3
@@ -110,7 +110,7 @@ def test_copy_says_the_row_again_in_order():
 
 
 @pytest.mark.parametrize("ignore", [0.1, 0.8, 0.98])
-def test_flipflop_instructions_come_in_the_shares_told(ignore):
+def test_flipflop_instructions_have_their_probabilities(ignore):
     task, batch = drawn(f"flipflop(ignore={ignore})", 128, 300)
     words = [task.word(t) for t in batch.inputs[:, 2:-2:2].flatten().tolist()]
     shares = {word: count / len(words) for word, count in Counter(words).items()}
@@ -119,7 +119,7 @@ def test_flipflop_instructions_come_in_the_shares_told(ignore):
     assert abs(shares["r"] - (1 - ignore) / 2) < 0.02
 
 
-def test_flipflop_rows_are_a_language():
+def test_flipflop_rows_read_what_was_written_last():
     task, batch = drawn("flipflop(length=12, ignore=0.3)", (4, 12), 100)
     for row in batch.inputs.tolist():
         words = [task.word(t) for t in row if task.word(t) != "·"]
@@ -134,9 +134,9 @@ def test_flipflop_rows_are_a_language():
 
 def test_flipflop_variants_keep_the_length():
     task = registry.tasks.build("flipflop(length=64)")
-    made = {name: registry.tasks.build(spec) for name, spec in task.variants.items()}
-    assert {name: t.ignore for name, t in made.items()} == {"sparse": 0.98, "dense": 0.1}
-    assert {t.lengths for t in made.values()} == {(64, 64)}
+    variants = {name: registry.tasks.build(spec) for name, spec in task.variants.items()}
+    assert {name: t.ignore for name, t in variants.items()} == {"sparse": 0.98, "dense": 0.1}
+    assert {t.lengths for t in variants.values()} == {(64, 64)}
 
 
 def test_flipflop_refuses_odd_lengths_when_sampling():

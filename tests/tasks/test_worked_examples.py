@@ -25,13 +25,13 @@ ALL = [(name, example) for name in registry.tasks.names() for example in example
 
 
 @pytest.mark.parametrize("name", registry.tasks.names())
-def test_every_task_of_ours_has_one(name):
+def test_every_task_of_ours_has_a_worked_example(name):
     if registry.tasks.entry(name).source == "outlast":
         assert examples(name)
 
 
 @pytest.mark.parametrize(("name", "example"), ALL, ids=[e["spec"] for _, e in ALL])
-def test_it_is_true(name, example):
+def test_worked_example_is_solved_and_drawn_as_written(name, example):
     task = registry.tasks.build(example["spec"])
     assert task.spec.name == name
     ids = {task.word(token): token for token in range(task.vocabulary)}

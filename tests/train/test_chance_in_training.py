@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from outlast.errors import OutlastError, SpecError
-from outlast.mixers.chance import fixed_positions
+from outlast.mixers.randomness import fixed_positions
 from outlast.registry import tasks
 from outlast.train.plan import Plan
 from outlast.train.seeds import StackedModel
@@ -156,12 +156,12 @@ def test_a_test_has_fixed_positions_and_drops_nothing(tmp_path: Path) -> None:
             assert not torch.allclose(one(inputs)[0], together[row], atol=1e-4)
         model = load(folder, 0)
         _, state = model(inputs)
-        with pytest.raises(OutlastError, match="give positions= to go on"):
+        with pytest.raises(OutlastError, match="give positions= with every chunk"):
             model(inputs, state)
 
 
 def test_a_range_too_short_for_training_or_too_long_for_the_model(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="range=3: expected at least the 11 tokens trained on"):
+    with pytest.raises(SpecError, match="range=3: expected at least 11, the tokens of a training"):
         begin(tiny("random_positions(range=3)", model=ROPE), tmp_path / "short", CPU)
     model = "attention(learned(ceiling=32), heads=2) @ 16"
     with pytest.raises(SpecError, match=r"range=64: expected at most 32, .*raise its ceiling"):

@@ -21,7 +21,7 @@ def main(kind: Annotated[Kind | None, tyro.conf.Positional] = None) -> None:
     from rich.table import Table
 
     from outlast.cli.common import console
-    from outlast.registry import KINDS
+    from outlast.registry import KINDS, OURS
 
     for name, registry in KINDS.items():
         if kind not in (None, name):
@@ -29,10 +29,9 @@ def main(kind: Annotated[Kind | None, tyro.conf.Positional] = None) -> None:
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(style="bold", no_wrap=True)
         table.add_column()
-        for item in registry.names():
-            entry = registry.entry(item)
-            origin = "" if entry.source == "outlast" else f"  [from {entry.source}]"
-            table.add_row(f"  {item}", escape(entry.summary + origin))
+        for item, summary in registry.summaries().items():
+            origin = "" if summary.source == OURS else f"  [from {summary.source}]"
+            table.add_row(f"  {item}", escape(summary.text + origin))
         console.print(f"[bold]{registry.plural}[/bold]")
         console.print(table)
     console.print("\noutlast show NAME tells more: outlast show composite", style="dim")

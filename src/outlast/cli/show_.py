@@ -42,8 +42,9 @@ def _show_entry(kind: str, spec: Any) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from outlast.arguments import to_value
     from outlast.cli.common import console
-    from outlast.registry import KINDS, REQUIRED, to_value
+    from outlast.registry import KINDS, REQUIRED
     from outlast.specs import write_value
 
     registry = KINDS[kind]
@@ -62,7 +63,7 @@ def _show_entry(kind: str, spec: Any) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("argument", "value", "accepts"):
         table.add_column(column, overflow="fold")
-    for p in entry.parameters(registry.given):
+    for p in entry.parameters(registry.caller_arguments):
         default = "(needed)" if p.default is REQUIRED else write_value(to_value(p.default))
         value = write_value(to_value(bound[p.python_name])) if p.python_name in bound else default
         table.add_row(p.name, escape(value), p.accepts)
@@ -87,7 +88,7 @@ def _try(registry: Any, spec: Any) -> None:
     known = isinstance(heads, int) and heads > 0
     width = DEFAULT_WIDTH // HEADS * heads if known else DEFAULT_WIDTH
     sizes = {"width": width, "heads": HEADS}
-    given = {name: sizes[name] for name in registry.given if name in sizes}
+    given = {name: sizes[name] for name in registry.caller_arguments if name in sizes}
     try:
         with torch.device("meta"):  # nothing is drawn, and no size is too large
             registry.build(spec, **given)

@@ -46,7 +46,7 @@ def chance_levels(task: Task, sequences: int = 256) -> dict[str, float]:
     joint = torch.ones(sequences)
     for index, part in enumerate(task.parts):
         count = (batch.part == index).sum(1)
-        levels[part] = (task.chance(part) ** count).mean().item()
+        levels[part] = (task.chance_level(part) ** count).mean().item()
         if part in task.asked:
-            joint *= task.chance(part) ** count
+            joint *= task.chance_level(part) ** count
     return {"joint": joint.mean().item(), **levels}

@@ -1,9 +1,9 @@
-"""The seam every method stands behind.
+"""The interface of every method.
 
 A method never touches a model or an optimiser. Before each step it edits the `Control` of that
-step, as a pure function of the step and of a small state of its own; every so often it is shown
-the losses since, and may change that state. The state is plain JSON, so a run that was killed
-and resumed is bit for bit the run that was not::
+step, as a pure function of the step and of a small state. After each block it sees the losses of
+the block and may change that state. The state is plain JSON, so a run that was killed and resumed
+is bit for bit the run that was not::
 
     state = method.begin(setup)                      # {} or a few numbers
     for block in training:
@@ -13,7 +13,7 @@ and resumed is bit for bit the run that was not::
             ... one optimiser step under that control ...
         events = method.observe(step, losses, state) # pull triggers
 
-Each seed has a state of its own, so each seed switches on its own.
+Each seed has its own state, so each seed switches on its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from outlast.specs import Spec
 
 PATHWAYS: tuple[Pathway, ...] = ("recurrent", "attention", "pointwise")
 MethodState = dict[str, Any]
-#: for each part of the task, its loss at each step since the last look
+#: for each part of the task, its loss at each step of the block
 Losses = dict[str, Sequence[float]]
 
 
@@ -39,7 +39,7 @@ class Setup:
     steps: int
     parts: tuple[str, ...]
     lengths: tuple[int, int]
-    #: the most tokens of a training sequence, and of what the model can take (None: no limit)
+    #: the most tokens of a training sequence, and the most that the model can take (None: no limit)
     tokens: int = 0
     ceiling: int | None = None
 
@@ -50,7 +50,7 @@ class Control:
 
     weights: dict[str, float]
     lengths: tuple[int, int]
-    #: the range that positions are drawn from; 0: they are counted
+    #: the range that positions are drawn from; 0: positions are counted
     span: int = 0
     gate: dict[Pathway, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0))
     upstream_grad: dict[Pathway, float] = field(
@@ -60,7 +60,7 @@ class Control:
 
     @classmethod
     def plain(cls, setup: Setup) -> Control:
-        """Train everything on everything."""
+        """Train all pathways on all parts."""
         return cls(dict.fromkeys(setup.parts, 1.0), setup.lengths)
 
     def learns(self, pathway: Pathway) -> bool:
@@ -70,28 +70,28 @@ class Control:
 
 @dataclass(frozen=True)
 class Event:
-    """Something worth a line in the metrics. ``restart`` asks for fresh weights for that seed."""
+    """An entry for the metrics. ``restart`` asks for fresh weights for that seed."""
 
     name: str
     details: dict[str, Any] = field(default_factory=dict)
 
 
 class Method(ABC):
-    """Base of every method; each part does nothing unless overridden."""
+    """Base of every method. Without overrides it does nothing."""
 
     spec: Spec
     paper: str = ""
-    #: decay of the average of the weights this method wants kept, if any
+    #: the decay of the average of the weights, if this method wants one
     average: float | None = None
 
     def begin(self, setup: Setup) -> MethodState:
-        """The state before the first step; also the place to check arguments against the run."""
+        """The state before the first step. Arguments that do not fit the run are refused here."""
         return {}
 
     def control(self, step: int, state: MethodState, control: Control) -> None:
-        """Edit what step number `step` (from 0) does."""
+        """Edit the control of step number `step` (from 0)."""
         return
 
     def observe(self, step: int, losses: Losses, state: MethodState) -> list[Event]:
-        """Look at the losses after `step` steps are done, and update the state in place."""
+        """Look at the losses after `step` steps, and update the state in place."""
         return []

@@ -52,9 +52,9 @@ class Curriculum(Method):
             done = min(1.0, step / (self.until * self.steps))
             state["length"] = self.first + round(done * (self.longest - self.first))
         else:
-            known = state["loss"]
+            smoothed = state["loss"]
             for part, values in losses.items():
-                known[part] = smooth(known.get(part), values)
-            if max(known.values()) < self.level:
+                smoothed[part] = smooth(smoothed.get(part), values)
+            if max(smoothed.values()) < self.level:
                 state.update(length=min(self.longest, before + self.grow), loss={})
         return [Event("length", {"length": state["length"]})] if state["length"] != before else []

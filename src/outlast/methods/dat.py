@@ -4,7 +4,7 @@ Hybrids of recurrence and attention trained together on a task that needs state 
 recall learn shortcuts through attention and fail past their training length. DAT keeps attention
 out of the first phase of training.
 
-What "delayed" means is not public, so the readings are modes (all of them our re-design):
+What "delayed" means is not public, so each reading is a mode (all of them our re-design):
 
 ========  ===========================================================================
 skip      the attention branch adds nothing in phase 1, and costs nothing
@@ -17,12 +17,12 @@ detach    attention is active and learns, but sends no gradient upstream in phas
 (``phase1=full``) converges on few seeds; ``phase1=weights(recall=0.1)`` sets any weights.
 See docs/reproduce-dat.md for what each does.
 
-The other arguments: `switch` is when attention joins (a step, a share of training, ``below(level)``
-or ``plateau(patience, tolerance)`` on the smoothed loss of the part `watch`; looked at once a block
-of steps). A seed not there by the step `latest` (0.6 of training, 0.3 with ``retry``) does what
-`otherwise` says: ``switch`` all the same and be reported, ``wait`` on, or ``retry`` from fresh
-weights. `rate` is the factor on every learning rate from the switch on, `recurrent` a further one
-on the recurrent pathway's (0 freezes it); over `rewarm` steps attention's rises to its own.
+The other arguments: `switch` is when attention joins: a step, a share of training, ``below(level)``
+or ``plateau(patience, tolerance)`` on the smoothed loss of the part `watch`. It is checked once a
+block of steps. A seed that has not switched by the step `latest` (0.6 of training, 0.3 with
+``retry``) does what `otherwise` says: ``switch`` and be reported, ``wait``, or ``retry`` from fresh
+weights. From the switch on, `rate` is a factor on every learning rate, and `recurrent` another one
+on the recurrent pathway (0 freezes it). Over `rewarm` steps the rate of attention rises to its own.
 """
 
 from __future__ import annotations

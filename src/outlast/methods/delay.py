@@ -1,4 +1,4 @@
-"""Delayed attention in anybody's own training loop, on any `nn.Module`, in two lines::
+"""Delayed attention in your own training loop, on any `nn.Module`, in two lines::
 
     delayed = outlast.delay(model, "*.attn", switch="below(0.05)")      # before the loop
     ...
@@ -6,8 +6,8 @@
 
 The sublayers to hold back are chosen by name pattern, by type, or by a function of both. Until
 the switch a held-back sublayer adds nothing (`skip`, `ramp`), keeps its weights (`freeze`), or
-sends no gradient upstream (`detach`). The optimiser is not touched: a sublayer without gradients
-is left alone by it.
+sends no gradient upstream (`detach`). The optimiser is not touched. It skips sublayers without
+gradients.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from outlast.arguments import coerce
 from outlast.errors import SpecError
 from outlast.methods.base import Control, Setup
 from outlast.methods.triggers import as_step
-from outlast.registry import coerce, methods
+from outlast.registry import methods
 from outlast.specs import Spec, parse_value
 
 #: a step that no training reaches
@@ -41,18 +42,18 @@ def delay(
     latest: int | float | None = None,
     ramp: int = 500,
 ) -> Delay:
-    """Hold back the sublayers of `model` that `where` chooses until `switch`.
+    """Hold back the sublayers of `model` that `where` chooses, until `switch`.
 
-    `switch` is a step, ``"below(0.01)"`` or ``"plateau"`` on the smoothed loss given to `step`,
-    or a share of `steps`; `latest` is the step (or share) by which it happens in any case.
+    `switch` is a step, a share of `steps`, or ``"below(0.01)"`` or ``"plateau"`` on the smoothed
+    loss given to `step`. `latest` is the step (or share) by which it happens in any case.
     """
     chosen = [(n, m) for n, m in model.named_modules() if n and _matches(where, n, m)]
     chosen = [(n, m) for n, m in chosen if not any(n.startswith(f"{o}.") for o, _ in chosen)]
     if not chosen:
         names = [n for n, _ in model.named_modules() if n]
-        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        has = f"its modules are: {some}" if names else "it has no modules inside"
-        raise SpecError(f"where={where}: no module of the model matches; {has}")
+        first_names = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        modules = f"its modules are: {first_names}" if names else "it has no modules inside"
+        raise SpecError(f"where={where}: no module of the model matches; {modules}")
     value = parse_value(switch) if isinstance(switch, str) else switch
     if not isinstance(value, int | float):
         value = coerce(value, Spec, "switch")
@@ -73,7 +74,7 @@ def delay(
 
 
 class Delay:
-    """The handle that `delay` gives: advance it, ask it, save it, take it off."""
+    """The handle that `delay` returns: `step` it, save it, remove it."""
 
     def __init__(self, held: list[_Held], method: Any) -> None:
         self._held, self._method = held, method
@@ -83,7 +84,7 @@ class Delay:
         self._apply()
 
     def step(self, loss: float | Tensor) -> bool:
-        """Count one optimiser step with this loss; True at the step that switches."""
+        """Count one optimiser step with this loss. True at the step that switches."""
         self._steps += 1
         before = self.switched
         value = float(loss.detach() if isinstance(loss, Tensor) else loss)
@@ -97,7 +98,7 @@ class Delay:
         return self._state["switched"]  # type: ignore[no-any-return]
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain JSON; give it back to `load_state_dict` on resume."""
+        """The state as plain JSON, for `load_state_dict` on resume."""
         return {"steps": self._steps, "state": copy.deepcopy(self._state)}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -105,7 +106,7 @@ class Delay:
         self._apply()
 
     def remove(self) -> None:
-        """Put the model back as it was."""
+        """Restore the model."""
         for held in self._held:
             held.remove()
         self._held = []
@@ -126,14 +127,14 @@ class _Held:
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.forward = module, module.forward
-        self.patched = "forward" in vars(module)  # by somebody before us
+        self.patched = "forward" in vars(module)  # by other code before us
         self.learning = [p for p in module.parameters() if p.requires_grad]
         self.gate, self.upstream_grad = 1.0, 1.0
         self.shape_known = False
         module.forward = self._call  # type: ignore[method-assign]
-        # in eval mode torch's own Transformer layers run a fused path past every `forward` inside
-        # them, unless something is hooked on
-        self.hook = module.register_forward_pre_hook(_pass)
+        # In eval mode torch's own Transformer layers run a fused path that skips every `forward`
+        # inside them, unless there is a hook.
+        self.hook = module.register_forward_pre_hook(_no_op)
 
     def set(self, gate: float, upstream_grad: float, rate: float) -> None:
         self.gate, self.upstream_grad = gate, upstream_grad
@@ -159,20 +160,21 @@ class _Held:
         return out if self.gate == 1 else _scaled(out, self.gate)
 
     def _closed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Zeros; once it is known to map one tensor to its like, the sublayer is not even run."""
-        given = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
-        if self.shape_known and given:
-            return torch.zeros_like(given[0])
+        """Zeros. Once the output is known to have the shape of the input, nothing is run."""
+        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+        if self.shape_known and tensors:
+            return torch.zeros_like(tensors[0])
         with torch.no_grad():
             out = self.forward(*args, **kwargs)
-        self.shape_known = isinstance(out, Tensor) and bool(given) and out.shape == given[0].shape
+        same_shape = isinstance(out, Tensor) and bool(tensors) and out.shape == tensors[0].shape
+        self.shape_known = same_shape
         return _scaled(out, 0.0)
 
 
 def _step(value: int | float, steps: int | None, field: str) -> int:
     """A step, or a share of `steps`, as a step."""
     if isinstance(value, float) and steps is None:
-        raise SpecError(f"{field}={value}: a share of training needs steps= as well")
+        raise SpecError(f"{field}={value}: a share of training needs steps=, the number of steps")
     return as_step(value, steps or FOREVER, field)
 
 
@@ -186,7 +188,7 @@ def _matches(where: Where, name: str, module: nn.Module) -> bool:
     return any(_matches(w, name, module) for w in where)
 
 
-def _pass(module: nn.Module, args: Any) -> None:
+def _no_op(module: nn.Module, args: Any) -> None:
     """A hook that does nothing (and can be pickled)."""
 
 
@@ -195,12 +197,12 @@ def _detached(value: Any) -> Any:
 
 
 def _scaled(out: Any, gate: float) -> Any:
-    """Scale what a sublayer adds: the tensor, or the first of a tuple (weights and caches pass)."""
+    """Scale what a sublayer adds: the tensor, or the first of a tuple (the rest is kept)."""
     if isinstance(out, Tensor):
         return torch.zeros_like(out) if gate == 0 else out * gate
     if isinstance(out, tuple) and out and isinstance(out[0], Tensor):
         items = (_scaled(out[0], gate), *out[1:])
-        make: Any = getattr(type(out), "_make", type(out))  # named tuples are made another way
+        make: Any = getattr(type(out), "_make", type(out))  # named tuples are built differently
         return make(items)
     raise SpecError(
         "a held-back sublayer must return a tensor or a tuple that begins with one, "

@@ -1,7 +1,7 @@
 """`ema(decay)`: test with an exponential average of the weights, corrected for its start.
 
-Averaging takes out the noise of single updates, which matters most where a model is asked about
-lengths it never saw (used so in arXiv 2510.08341).
+Averaging removes the noise of single updates. That matters most on lengths the model never saw
+(used so in arXiv 2510.08341).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Two phases and the switch between them: what `dat` and its control `loss_order` share.
 
-Phase 1 trains on some parts of the task only (or on all); phase 2 on everything. The switch is
-pulled by a trigger on the smoothed loss of one part, for each seed on its own. What happens to a
-seed that has not converged by the latest step is explicit: it switches all the same and is
-reported, or waits on, or starts again from fresh weights.
+Phase 1 trains on some parts of the task, or on all. Phase 2 trains on all. A trigger on the
+smoothed loss of one part decides when to switch, for each seed on its own. A seed that has not
+converged by the latest step switches and is reported, or waits, or starts again from fresh weights.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ class Phased(Method):
 
     def __init__(
         self,
-        switch: Switch,
-        phase1: FirstPhase,
-        watch: str | None,
-        latest: int | float | None,
-        otherwise: Otherwise,
-        rate: float,
+        switch: Switch = Spec("below", (0.01,)),
+        phase1: FirstPhase = "state",
+        watch: str | None = None,
+        latest: int | float | None = None,
+        otherwise: Otherwise = "switch",
+        rate: float = 1.0,
     ) -> None:
         if rate <= 0:
             raise bad_value("rate", rate, "a factor > 0")
@@ -57,7 +56,7 @@ class Phased(Method):
         self.watched = self.watch or _default_watch(setup.parts)
         self.first_weights = self._first_weights(setup.parts)
         if self.otherwise == "retry" and 2 * self.deadline >= setup.steps:
-            accepted = "less than half of training where otherwise=retry is to leave time for it"
+            accepted = "less than half of training with otherwise=retry, to leave time for a retry"
             raise bad_value("latest", self.latest, accepted)
         if self.watched not in setup.parts:
             raise bad_value("watch", self.watched, f"a part of the task: {' | '.join(setup.parts)}")
@@ -89,10 +88,10 @@ class Phased(Method):
 
     def observe(self, step: int, losses: Losses, state: MethodState) -> list[Event]:
         if state["switched"] is not None or self.watched not in losses:
-            return []  # done, or another method keeps the watched part from being trained
+            return []  # switched already, or another method does not train the watched part
         loss = state["loss"] = smooth(state["loss"], losses[self.watched])
         fires = self.trigger.fires(step, loss, state["trigger"])
-        if step >= self.steps:  # too late to switch: there is no second phase to train
+        if step >= self.steps:  # too late to switch: no steps are left for the second phase
             name = "switch" if fires else "not converged"
             return [Event(name, {"converged": fires, "loss": loss})]
         if fires:
@@ -113,5 +112,5 @@ class Phased(Method):
 
 
 def _default_watch(parts: tuple[str, ...]) -> str:
-    """The running answer where it is supervised (it is the denser signal), else the state."""
+    """The running answer if it is supervised (it is the denser signal), else the state."""
     return next((p for p in ("running", "state") if p in parts), parts[0])

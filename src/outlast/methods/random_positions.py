@@ -1,17 +1,17 @@
 """`random_positions(range)`: positions drawn from a range longer than any sequence (2305.16843).
 
-Ruoss et al. (2023): a sequence of n tokens gets n of the positions 0 to range - 1, every subset as
-likely as any other, in increasing order; so a model has met every position and distance that a
-longer sequence will have. Over any scheme that asks where a token stands: absolute, rotary and
-bias alike. Those that do not (`nope`, `cope`, `forget`, `stick_breaking`, `matchability`, `tra` but
-for its plain distance) take no notice, nor do weights, which count the keys.
+Ruoss et al. (2023): a sequence of n tokens gets n of the positions 0 to range - 1 in increasing
+order. Every subset is equally likely. So a model has met every position and distance that a longer
+sequence will have. The method works with any scheme that uses positions: absolute, rotary and bias.
+The others (`nope`, `cope`, `forget`, `stick_breaking`, `matchability`, and `tra` without plain
+distance) ignore it, and so do weights, which count the keys.
 
-From the authors' code: the range of 2048, one draw for a whole batch and for all layers, a new one
-at each step, and draws in tests as well. There `relative` draws distances, here positions are
-drawn and distances follow; and there a batch has one length, here a shorter row has the first of
-its batch's positions [both ours]. In a test all sequences of one length have the same draw (ours),
-a function of their length alone; where a test is longer than the range, positions are counted. So
-whoever goes on in chunks or token by token gives each its part of `model.positions(all tokens)`.
+From the authors' code: the range of 2048, one draw for a whole batch and for all layers, a new draw
+at each step, and draws in tests as well. There `relative` draws distances; here positions are drawn
+and distances follow (ours). There a batch has one length; here a shorter row has the first of its
+batch's positions (ours). In a test all sequences of one length have the same draw (ours), a
+function of their length alone. If a test is longer than the range, positions are counted. In chunks
+or token by token, each call needs its part of `model.positions(all tokens)`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class RandomPositions(Method):
 
     def begin(self, setup: Setup) -> MethodState:
         if self.range < setup.tokens:
-            raise bad_value("range", self.range, f"at least the {setup.tokens} tokens trained on")
+            accepted = f"at least {setup.tokens}, the tokens of a training sequence"
+            raise bad_value("range", self.range, accepted)
         if setup.ceiling is not None and self.range > setup.ceiling:
-            accepted = f"at most {setup.ceiling}, the positions the model has: raise its ceiling"
+            accepted = f"at most {setup.ceiling}, the model's limit; or raise its ceiling"
             raise bad_value("range", self.range, accepted)
         return {}
 

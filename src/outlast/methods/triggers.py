@@ -14,8 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from outlast.arguments import build_from
 from outlast.errors import SpecError, bad_value
-from outlast.registry import build_from, suggest
+from outlast.registry import suggest
 from outlast.specs import Spec
 
 #: how much of a new loss enters the smoothed one at each step
@@ -23,7 +24,7 @@ SMOOTHING = 0.02
 
 
 def smooth(value: float | None, losses: Sequence[float]) -> float:
-    """Carry the exponential average of a loss over new values."""
+    """Update the exponential average of a loss with new values."""
     for loss in losses:
         value = loss if value is None else value + SMOOTHING * (loss - value)
     if value is None:
@@ -32,7 +33,7 @@ def smooth(value: float | None, losses: Sequence[float]) -> float:
 
 
 class Trigger(ABC):
-    """Decides at each look whether the phase is over; `since` is where the phase began."""
+    """Decides after each block whether the phase is over."""
 
     @abstractmethod
     def fires(self, step: int, loss: float, state: dict[str, Any]) -> bool: ...
@@ -90,20 +91,20 @@ _NAMED: dict[str, tuple[Callable[..., Trigger], dict[str, type]]] = {
 
 
 def make_trigger(switch: int | float | Spec, steps: int) -> Trigger:
-    """Read what stands behind ``switch=``."""
+    """Build the trigger of a ``switch=``."""
     if isinstance(switch, Spec):
         if switch.name not in _NAMED:
             raise SpecError(
                 f"switch: there is no trigger {switch.name!r}{suggest(switch.name, _NAMED)}"
             )
         factory, fields = _NAMED[switch.name]
-        made: Trigger = build_from(switch, factory, fields, "switch")
-        return made
+        trigger: Trigger = build_from(switch, factory, fields, "switch")
+        return trigger
     return AtStep(as_step(switch, steps, "switch"))
 
 
 def as_step(value: int | float, steps: int, field: str) -> int:
-    """A step given as a number, or as a share of training below 1."""
+    """A step, given as a whole number or as a share of training."""
     if value < 0 or (isinstance(value, float) and value > 1):
         raise bad_value(field, value, "a step >= 0, or a share of training from 0 to 1")
     return round(value * steps) if isinstance(value, float) else value

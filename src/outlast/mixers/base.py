@@ -1,13 +1,13 @@
-"""The seam every mixer stands behind.
+"""The interface of every mixer.
 
-``forward(x, state=None) -> (y, state)`` with x and y (batch, tokens, width): the same call
-serves training on whole sequences, evaluation in chunks and generation token by token. The
-state of `None` is the beginning of a sequence.
+``forward(x, state=None) -> (y, state)`` with x and y (batch, tokens, width). The same call serves
+training on whole sequences, evaluation in chunks and generation token by token. The state `None` is
+the beginning of a sequence.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from outlast.kernels import pointwise
 from outlast.kernels.linear import over_last
 from outlast.kernels.norm import add_norm, norm, rms
-from outlast.mixers.chance import Told
 from outlast.specs import Spec
 
 Pathway = Literal["recurrent", "attention", "pointwise"]
@@ -25,38 +24,49 @@ State = Any
 linear = over_last
 
 
+class Context(NamedTuple):
+    """What a mixer knows of the current pass beside its input.
+
+    `positions` (tokens,) are the increasing positions of the tokens, if they are not counted. `key`
+    () is the key of the mixer's random numbers, if it has any.
+    """
+
+    positions: Tensor | None = None
+    key: Tensor | None = None
+
+
 class Mixer(nn.Module):
     """Base of every mixer. `ceiling` is the most tokens it can take; None means no limit."""
 
     spec: Spec
     pathway: ClassVar[Pathway]
     ceiling: int | None = None
-    #: the share of something that is dropped in training
+    #: the share that is dropped in training
     dropout: float = 0.0
-    #: of the pass that is under way; the model sees to it
-    told: Told = Told()
+    #: of the current pass; the model sets it
+    context: Context = Context()
 
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
         raise NotImplementedError
 
     def unbiased(self, x: Tensor, state: State = None) -> tuple[Tensor, Tensor | None, State]:
-        """y without the bias it ends with, that bias (width), if there is one, and the state.
+        """y without its last bias, that bias (width,) if there is one, and the state.
 
-        Whoever adds y to something can add the bias in the same pass.
+        The caller can add y and the bias in one pass.
         """
         y, state = self(x, state)
         return y, None, state
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """gelu(x W^T + b); where it is fused, the bias costs no pass of its own."""
+    """gelu(x W^T + b), (batch, tokens, out). Fused, the bias needs no extra pass."""
     if pointwise.fused(x, bias):
         return pointwise.bias_gelu(linear(x, weight), bias)
     return F.gelu(linear(x, weight, bias))
 
 
 def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """value * silu(gate), [value, gate] = x W^T + b; fused as in `linear_gelu`."""
+    """value * silu(gate), [value, gate] = x W^T + b, (batch, tokens, out / 2); fused as above."""
     if pointwise.fused(x, bias):
         return pointwise.bias_glu(linear(x, weight), bias)
     value, gate = linear(x, weight, bias).chunk(2, -1)
@@ -73,7 +83,7 @@ class Linear(nn.Linear):
 class RMSNorm(nn.Module):
     """x over its root mean square, times a learned scale (Zhang & Sennrich, 1910.07467).
 
-    One pass where it can be, sums before it included.
+    It is one pass where a kernel is available, sums before it included.
     """
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
@@ -93,16 +103,16 @@ class RMSNorm(nn.Module):
     def instead(
         self, x: Tensor, *added: Tensor, bias: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """This norm of x and all that is added: in the type of x, and in that of a product of it.
+        """This norm of x + added, in the type of x and in the type of a matmul.
 
-        They are one tensor where the types are the same.
+        They are one tensor if the types are the same.
         """
         _, normed, kept = rms(x, self.weight, self.eps, added, bias, keep=True)
         return kept, normed
 
 
 class Norm(nn.LayerNorm):
-    """`nn.LayerNorm` over the last axis through our `norm`, which is one pass where it can be."""
+    """`nn.LayerNorm` over the last axis through our `norm`: one pass where it has a kernel."""
 
     def forward(self, x: Tensor) -> Tensor:
         return norm(x, self.weight, self.bias, self.eps)

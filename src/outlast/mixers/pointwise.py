@@ -1,7 +1,7 @@
 """`mlp` and `glu`: what happens inside a token, between the mixers.
 
-mlp: W₂ gelu(W₁ x).  glu: W₃ (W₁ x * silu(W₂ x)) (Shazeer, arXiv 2002.05202). `dropout` is of what
-the last map is given, in training.
+mlp: W₂ gelu(W₁ x).  glu: W₃ (W₁ x * silu(W₂ x)) (Shazeer, arXiv 2002.05202). In training `dropout`
+applies to the input of the last map.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outlast.errors import bad_value
 from outlast.mixers.base import Linear, Mixer, State, linear, linear_gelu, linear_glu
-from outlast.mixers.chance import check_share, drop
+from outlast.mixers.randomness import check_dropout, drop
 from outlast.registry import mixers
 
 
@@ -23,21 +23,21 @@ class _Pointwise(Mixer):
         if expand <= 0:
             raise bad_value("expand", expand, "a number > 0")
         self.inner = max(1, round(width * expand))
-        self.dropout = check_share(dropout)
+        self.dropout = check_dropout(dropout)
 
     def widened(self, x: Tensor) -> Tensor:
-        """What is inside, (batch, tokens, inner)."""
+        """The inner activations, (batch, tokens, inner)."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
-        return self.down(self._given(x)), None
+        return self.down(self._inner(x)), None
 
     def unbiased(self, x: Tensor, state: State = None) -> tuple[Tensor, Tensor | None, State]:
-        return linear(self._given(x), self.down.weight), self.down.bias, None
+        return linear(self._inner(x), self.down.weight), self.down.bias, None
 
-    def _given(self, x: Tensor) -> Tensor:
-        """What is inside, less what is dropped."""
-        return drop(self.widened(x), self.dropout, self.told.key)
+    def _inner(self, x: Tensor) -> Tensor:
+        """The inner activations after dropout, (batch, tokens, inner)."""
+        return drop(self.widened(x), self.dropout, self.context.key)
 
 
 @mixers.register("mlp")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from outlast.errors import SpecError, bad_value
+from outlast.errors import SpecError, bad_value, incompatible
 from outlast.models.model import EMBEDDING_SCALE, Branches, Chain, Model, Sublayer
 from outlast.registry import mixers, presets, suggest
 from outlast.specs import Layout, Node, Parallel, Repeat, Serial, Spec, parse_layout
@@ -16,7 +16,7 @@ DEFAULT_WIDTH = 128
 def canonical_layout(text: str | Layout, full: bool = False) -> Layout:
     """The line with presets written out, arguments in order and the width in place.
 
-    `full` also writes out every default, so that the line means the same for ever.
+    `full` also writes out every default. Then the line means the same if a default changes.
     """
     layout = _written_out(parse_layout(text))
     node = _resolve(layout.node, full)
@@ -35,16 +35,16 @@ def canonical_layout(text: str | Layout, full: bool = False) -> Layout:
 def build_model(
     text: str | Layout, vocabulary: int, classes: int, seed: int | None = None
 ) -> Model:
-    """Make the model that a line describes.
+    """Build the model of a line: tokens (batch, tokens) to logits (batch, tokens, outputs).
 
-    It has an output for every token, as a language model has, unless the line says ``head=``; a
-    task asks for the first `classes` of them. With a seed its weights are drawn from that seed
-    alone, and torch's global random state is left as it was.
+    It has an output for every token, as a language model has, unless the line says ``head=``. The
+    answers of a task are the first `classes` of them. With a seed the weights are drawn from that
+    seed alone, and torch's global random state does not change.
     """
     layout = canonical_layout(text)
     outputs = vocabulary if layout.head is None else layout.head
     if outputs < classes:
-        raise bad_value("head", outputs, f"at least the task's {classes} answers")
+        raise bad_value("head", outputs, f"at least {classes}, the number of the task's answers")
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.default_generator.manual_seed(seed)  # weights are drawn on the CPU
@@ -53,19 +53,20 @@ def build_model(
 
 
 def _written_out(layout: Layout) -> Layout:
-    """A preset that stands alone written out; what it sets holds where the line does not."""
+    """A preset that stands alone, written out. Options of the line override those of the preset."""
     node = layout.node
     if not isinstance(node, Spec) or node.name in mixers or node.name not in presets:
         return layout
-    made = _preset(node)
-    return _written_out(Layout(made.node, layout.width, **{**made.options, **layout.options}))  # type: ignore[arg-type]
+    preset = _preset(node)
+    options = {**preset.options, **layout.options}
+    return _written_out(Layout(preset.node, layout.width, **options))  # type: ignore[arg-type]
 
 
 def _preset(node: Spec) -> Layout:
-    made: Layout = presets.entry(node.name).factory(**presets.bind(node))
-    if made.width is not None:
-        raise SpecError(f"preset {node.name!r}: a preset sets no width; take '@ ...' off its line")
-    return made
+    preset: Layout = presets.entry(node.name).factory(**presets.bind(node))
+    if preset.width is not None:
+        raise bad_value(f"preset {node.name}: width", preset.width, "a line without '@ width'")
+    return preset
 
 
 def _resolve(node: Node, full: bool) -> Node:
@@ -77,13 +78,12 @@ def _resolve(node: Node, full: bool) -> Node:
         case Repeat(times, inner):
             return Repeat(times, _resolve(inner, full))
         case Spec(name) if name not in mixers and name in presets:
-            made = _preset(node)
-            if made.options:
-                sets = ", ".join(made.written_options())
-                raise SpecError(
-                    f"preset {name!r} sets {sets} for the whole model: it stands alone on a line"
-                )
-            return _resolve(made.node, full)
+            preset = _preset(node)
+            if preset.options:
+                options = ", ".join(preset.written_options())
+                reason = f"it sets {options} for the whole model, so it must stand alone"
+                raise incompatible(f"preset {name}", "other sublayers", reason)
+            return _resolve(preset.node, full)
         case Spec(name) if name not in mixers:
             known = [*mixers.names(), *presets.names()]
             raise SpecError(f"there is no mixer or preset {name!r}{suggest(name, known)}")
@@ -99,11 +99,11 @@ def _make(node: Node, layout: Layout) -> list[nn.Module]:
             return [m for _ in range(times) for m in _make(inner, layout)]
         case Parallel(nodes):
             if layout.residual is not None:
-                raise bad_value(
-                    "residual", layout.residual, "plain in a model with '|', which has one stream"
+                raise incompatible(
+                    f"residual={layout.residual}", "'|'", "parallel branches share one stream"
                 )
-            sides = [_make(n, layout) for n in nodes]
-            return [Branches([s[0] if len(s) == 1 else Chain(s) for s in sides])]
+            branches = [_make(n, layout) for n in nodes]
+            return [Branches([b[0] if len(b) == 1 else Chain(b) for b in branches])]
     width = layout.width or DEFAULT_WIDTH
     mixer = mixers.build(node, width=width)
     return [Sublayer(width, mixer, layout.norm, layout.residual)]

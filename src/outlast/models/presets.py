@@ -1,14 +1,14 @@
 """Presets: names for layout lines that come up often. `outlast list` shows them.
 
-A preset stands wherever a mixer may: ``--model serial``, ``--model "serial @ 64"``; one that sets
-something for the whole model stands alone.
+A preset may stand wherever a mixer may: ``--model serial``, ``--model "serial @ 64"``. A preset
+that sets an option for the whole model must stand alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from outlast.mixers.chance import check_share
+from outlast.mixers.randomness import check_dropout
 from outlast.registry import presets
 from outlast.specs import Layout, Spec, Value, parse_layout
 
@@ -59,7 +59,8 @@ def tra_transformer(
     ``dropout=0.01`` is theirs: of the embedding, of attention's logits, and inside the MLP. Off by
     default [deviation]: no fused attention can drop logits, so it costs a table of all of them.
     """
-    shared: tuple[tuple[str, Value], ...] = (("dropout", check_share(dropout)),) if dropout else ()
+    check_dropout(dropout)
+    shared: tuple[tuple[str, Value], ...] = (("dropout", dropout),) if dropout else ()
     attention = Spec("attention", (scheme,), (("heads", heads), ("weights", weights), *shared))
     mlp = Spec("glu", (), (("expand", 2.0), *shared))
     line = parse_layout(f"4 x ({attention} > {mlp}) @ 1, embedding=uniform(0.01), norm=rms")

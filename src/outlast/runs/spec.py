@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_type_hints
 
+from outlast.arguments import build_from, coerce
 from outlast.errors import SpecError, bad_value
-from outlast.registry import build_from, coerce, suggest
+from outlast.registry import suggest
 from outlast.specs import Spec, parse
 
 #: multiples of the training length at which a run is tested, and fresh sequences for each

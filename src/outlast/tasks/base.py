@@ -1,9 +1,9 @@
-"""The seam every task stands behind.
+"""The interface of every task.
 
-A task draws sequences of a given *length* (what its paper calls length; `tokens` says how many
-tokens that is), marks which positions are asked and what the right answer is, and can solve a
-sequence in a second, independent way. Answers are token ids below `classes`: a model may have
-an output for every token, as a language model has, or for these alone.
+A task draws sequences of a given *length*. Length is what the task's paper calls length; `tokens`
+says how many tokens that is. The task marks at which positions an answer is expected, and which
+one. It also solves a sequence in a second, independent way. Answers are token ids below `classes`.
+A model may have an output for every token, as a language model has, or for the answers alone.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from torch import Tensor
 
 from outlast.errors import bad_value
 from outlast.specs import Spec
-from outlast.tasks.chance import Streams, whole
+from outlast.tasks.sampling import SeedGenerators, randint
 
 IGNORE = -100
+#: one length, or a range from which each row draws its own
+Length = int | tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences and what is asked of them; every tensor is (batch, tokens), padded on the right.
+    """Sequences and the answers expected; every tensor is (batch, tokens), padded on the right.
 
-    `targets` is the answer due *at* a position (nothing is shifted), -100 where nothing is asked;
-    `part` is the index into `Task.parts` of the skill it tests, -1 where nothing is asked.
+    `targets` is the answer expected *at* a position (nothing is shifted), -100 where there is none.
+    `part` is the index into `Task.parts` of the skill it tests, -1 where there is none.
     """
 
     inputs: Tensor
@@ -36,15 +38,15 @@ class Batch:
     part: Tensor
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The same done to all three."""
+        """The same change of all three tensors."""
         return Batch(change(self.inputs), change(self.targets), change(self.part))
 
     def to(self, device: torch.device | str) -> Batch:
-        return self.map(lambda page: page.to(device))
+        return self.map(lambda table: table.to(device))
 
     def rows(self, index: Tensor) -> Batch:
-        """Some of the sequences."""
-        return self.map(lambda page: page[index])
+        """The sequences at these rows."""
+        return self.map(lambda table: table[index])
 
 
 class Task(ABC):
@@ -65,50 +67,51 @@ class Task(ABC):
     multiple: int = 1
     vocabulary: int
     classes: int
-    #: whether `sample` draws by `tasks/chance.py` alone and treats each row by itself, so that many
-    #: seeds can be sampled as one; a subclass with a `sample` of its own must say so anew
-    by_chance: bool = False
+    #: whether `sample` draws by `tasks/sampling.py` alone and treats each row by itself, so that
+    #: many seeds can be sampled as one; a subclass with its own `sample` must set it again
+    samples_jointly: bool = False
     #: other versions of this task that a trained model is tested on: name -> spec
     variants: Mapping[str, str] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "sample" in vars(cls) and "by_chance" not in vars(cls):
-            cls.by_chance = False
+        if "sample" in vars(cls) and "samples_jointly" not in vars(cls):
+            cls.samples_jointly = False
 
     @abstractmethod
     def tokens(self, length: int) -> int:
         """How many tokens a sequence of this length takes at most."""
 
     @abstractmethod
-    def sample(
-        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
-    ) -> Batch:
-        """Draw `batch` sequences on the generator's device; a range is drawn from row by row."""
+    def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
+        """Draw `batch` sequences on the generator's device, (batch, tokens)."""
 
     def sample_each(
-        self, length: int | tuple[int, int], batch: int, generators: Sequence[torch.Generator]
+        self, length: Length, batch: int, generators: Sequence[torch.Generator]
     ) -> Batch:
-        """`batch` sequences from each generator, the same as from it alone: (S, batch, tokens)."""
+        """Draw `batch` sequences from each generator, (seeds, batch, tokens).
+
+        Each generator gives what it gives alone.
+        """
         seeds = len(generators)
-        if self.by_chance:
-            streams = cast(torch.Generator, Streams(generators))  # as far as chance.py can tell
-            drawn = self.sample(length, seeds * batch, streams)
-            return drawn.map(lambda page: page.unflatten(0, (seeds, batch)))
+        if self.samples_jointly:
+            generator = cast(torch.Generator, SeedGenerators(generators))  # sampling.py knows it
+            drawn = self.sample(length, seeds * batch, generator)
+            return drawn.map(lambda table: table.unflatten(0, (seeds, batch)))
         each = [self.sample(length, batch, generator) for generator in generators]
         names = ("inputs", "targets", "part")
         return Batch(*(torch.stack([getattr(one, name) for one in each]) for name in names))
 
     @abstractmethod
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
-        """The answers to one row of tokens, in plain Python and another way than `sample`."""
+        """The answers to one row of tokens, in plain Python and in another way than `sample`."""
 
     @abstractmethod
     def word(self, token: int) -> str:
         """How a token is shown to a person."""
 
-    def chance(self, part: str) -> float:
-        """Accuracy of guessing, by part."""
+    def chance_level(self, part: str) -> float:
+        """The accuracy of a guess at one answer of a part."""
         return 1 / self.classes
 
     @property
@@ -119,19 +122,19 @@ class Task(ABC):
     def stream(
         self,
         batch: int,
-        length: int | tuple[int, int] | None = None,
+        length: Length | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> Iterator[Batch]:
-        """Batches without end, for a training loop of one's own."""
+        """Batches without end, for your own training loop."""
         generator = torch.Generator(device).manual_seed(seed)
         while True:
             yield self.sample(length or self.lengths, batch, generator)
 
     def draw_lengths(
-        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
+        self, length: Length, batch: int, generator: torch.Generator
     ) -> tuple[Tensor, int]:
-        """One length a row, (batch,), and the longest possible; checks what was asked for."""
+        """One length for each row, (batch,), and the longest possible. Refuses a bad length."""
         low, high = (length, length) if isinstance(length, int) else length
         least, most, step = self.shortest, self.ceiling, self.multiple
         fits = least <= low <= high and (most is None or high <= most)
@@ -140,7 +143,7 @@ class Task(ABC):
             kind = "lengths" if step == 1 else f"multiples of {step},"
             shown = length if isinstance(length, int) else f"{low}-{high}"
             raise bad_value("length", shown, f"{kind} {bound} for {self.name}")
-        return whole(low // step, high // step + 1, (batch,), generator) * step, high
+        return randint(low // step, high // step + 1, (batch,), generator) * step, high
 
     @property
     def name(self) -> str:

@@ -40,10 +40,11 @@ import torch
 from torch import Tensor
 
 from outlast.registry import tasks
-from outlast.tasks.base import Batch, Task
+from outlast.tasks.base import Batch, Length, Task
+from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import Supervision, check_choice, check_keys, check_whole
 from outlast.tasks.drawing import PADDING, spell
-from outlast.tasks.sheet import Sheet, below, chosen, distinct, uniform
+from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below
 
 Layout = Literal["separate", "interleaved", "chained"]
 
@@ -53,7 +54,7 @@ class Composite(Task):
     """A sum modulo m and values under keys, asked for one after the other."""
 
     paper = "2510.00258 Delayed Attention Training"
-    by_chance = True
+    samples_jointly = True
 
     def __init__(
         self,
@@ -83,32 +84,30 @@ class Composite(Task):
     def tokens(self, length: int) -> int:
         return 2 * length + 1 + self.queries
 
-    def sample(
-        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
-    ) -> Batch:
+    def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
         lengths, longest = self.draw_lengths(length, batch, generator)
         present = torch.arange(longest, device=generator.device) < lengths[:, None]
         keyed, added = self._draw_kinds(lengths, longest, generator)
         keys = self.modulus + distinct(batch, self.keys, longest, generator)
-        digits = uniform(self.modulus, (batch, longest), generator)
+        digits = randint(0, self.modulus, (batch, longest), generator)
         running = (digits * added).cumsum(1) % self.modulus
         ends = (present.long() + (present & keyed)).cumsum(1)
 
-        sheet = Sheet(self.parts, batch, self.tokens(longest), self.pad, generator.device)
-        sheet.write(ends - 2, keys, present & keyed)
-        sheet.write(ends - 1, digits, present)
+        builder = BatchBuilder(self.parts, batch, self.tokens(longest), self.pad, generator.device)
+        builder.write(ends - 2, keys, present & keyed)
+        builder.write(ends - 1, digits, present)
         if self.aligned:
-            sheet.ask(ends - 1, running, "running", present & added)
+            builder.expect(ends - 1, running, "running", present & added)
         close = ends[:, -1:]
-        sheet.write(close, self.equals)
-        sheet.ask(close, running.gather(1, lengths[:, None] - 1), "state")
+        builder.write(close, self.equals)
+        builder.expect(close, running.gather(1, lengths[:, None] - 1), "state")
 
         queried = self._draw_queries(present & keyed, generator)
         query_at = close + 1 + torch.arange(self.queries, device=generator.device)
         answers = running if self.layout == "chained" else digits
-        sheet.write(query_at, keys.gather(1, queried))
-        sheet.ask(query_at, answers.gather(1, queried), "recall")
-        return sheet.batch()
+        builder.write(query_at, keys.gather(1, queried))
+        builder.expect(query_at, answers.gather(1, queried), "recall")
+        return builder.batch()
 
     def _draw_kinds(
         self, lengths: Tensor, longest: int, generator: torch.Generator
@@ -118,18 +117,18 @@ class Composite(Task):
         if self.layout != "interleaved":
             every = torch.ones(shape, dtype=torch.bool, device=lengths.device)
             return every, every
-        keyed = chosen(0.5, shape, generator)
+        keyed = bernoulli(0.5, shape, generator)
         # two different items of each row are set, so that neither kind is ever missing
         n = lengths[:, None]
-        one = below(n, generator)
-        other = (one + 1 + below(n - 1, generator)) % n
+        one = randint_below(n, generator)
+        other = (one + 1 + randint_below(n - 1, generator)) % n
         keyed = keyed.scatter(1, one, True).scatter(1, other, False)
         return keyed, ~keyed
 
     def _draw_queries(self, stored: Tensor, generator: torch.Generator) -> Tensor:
         """Which items are queried, (batch, queries): uniform over those `stored` marks."""
         count = stored.cumsum(1)
-        rank = 1 + below(count[:, -1:].expand(-1, self.queries), generator)
+        rank = 1 + randint_below(count[:, -1:].expand(-1, self.queries), generator)
         # the first place where the count reaches r is the r-th stored item
         return torch.searchsorted(count, rank)
 

@@ -23,10 +23,11 @@ from collections.abc import Sequence
 import torch
 
 from outlast.registry import tasks
-from outlast.tasks.base import Batch, Task
+from outlast.tasks.base import Batch, Length, Task
+from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import check_whole
 from outlast.tasks.drawing import PADDING, spell
-from outlast.tasks.sheet import Sheet, uniform
+from outlast.tasks.sampling import randint
 
 
 @tasks.register("copy")
@@ -34,7 +35,7 @@ class Copy(Task):
     """A row of signs, said again in order."""
 
     paper = "2402.01032 Repeat After Me"
-    by_chance = True
+    samples_jointly = True
     parts = ("recall",)
 
     def __init__(self, signs: int = 32, length: int = 25) -> None:
@@ -49,20 +50,18 @@ class Copy(Task):
     def tokens(self, length: int) -> int:
         return 2 * length
 
-    def sample(
-        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
-    ) -> Batch:
+    def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
         lengths, longest = self.draw_lengths(length, batch, generator)
-        signs = uniform(self.signs, (batch, longest), generator)
+        signs = randint(0, self.signs, (batch, longest), generator)
         place = torch.arange(longest, device=generator.device).expand(batch, -1)
         present, end = place < lengths[:, None], lengths[:, None]
 
-        sheet = Sheet(self.parts, batch, self.tokens(longest), self.pad, generator.device)
-        sheet.write(place, signs, present)
-        sheet.write(end, self.equals)
-        sheet.write(end + 1 + place, signs, place < end - 1)
-        sheet.ask(end + place, signs, "recall", present)
-        return sheet.batch()
+        builder = BatchBuilder(self.parts, batch, self.tokens(longest), self.pad, generator.device)
+        builder.write(place, signs, present)
+        builder.write(end, self.equals)
+        builder.write(end + 1 + place, signs, place < end - 1)
+        builder.expect(end + place, signs, "recall", present)
+        return builder.batch()
 
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         answers: list[int | None] = []

@@ -27,10 +27,11 @@ from collections.abc import Sequence
 import torch
 
 from outlast.registry import tasks
-from outlast.tasks.base import Batch, Task
+from outlast.tasks.base import Batch, Length, Task
+from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import Supervision, check_choice, check_keys, check_share, check_whole
 from outlast.tasks.drawing import PADDING, spell
-from outlast.tasks.sheet import Sheet, below, chosen, distinct, uniform
+from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below
 
 
 @tasks.register("entangled_parity")
@@ -39,7 +40,7 @@ class EntangledParity(Task):
 
     shortest = 2
     paper = "2510.00258 Delayed Attention Training"
-    by_chance = True
+    samples_jointly = True
 
     def __init__(
         self,
@@ -63,36 +64,34 @@ class EntangledParity(Task):
     def tokens(self, length: int) -> int:
         return 4 * length - 1
 
-    def sample(
-        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
-    ) -> Batch:
+    def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
         lengths, longest = self.draw_lengths(length, batch, generator)
         last = lengths[:, None] - 1
         shape = (batch, longest)
         keys = 2 + distinct(batch, self.keys, longest, generator)
-        bits = uniform(2, shape, generator)
+        bits = randint(0, 2, shape, generator)
         parity = bits.cumsum(1) % 2
 
         pair = torch.arange(longest, device=generator.device).expand(batch, -1)
         present = pair <= last
-        asks = chosen(self.queries, shape, generator) & present & (pair > 0) | (pair == last)
-        queried = below(pair + 1, generator)
+        asks = bernoulli(self.queries, shape, generator) & present & (pair > 0) | (pair == last)
+        queried = randint_below(pair + 1, generator)
         # a pair takes two tokens, and two more where a question follows
         widths = 2 * present + 2 * asks
         ends = widths.cumsum(1)
         starts = ends - widths
 
-        sheet = Sheet(self.parts, batch, self.tokens(longest), self.pad, generator.device)
-        sheet.write(starts, keys, present)
-        sheet.write(starts + 1, bits, present)
+        builder = BatchBuilder(self.parts, batch, self.tokens(longest), self.pad, generator.device)
+        builder.write(starts, keys, present)
+        builder.write(starts + 1, bits, present)
         if self.aligned:
-            sheet.ask(starts + 1, parity, "running", present)
-        sheet.write(starts + 2, self.question, asks)
-        sheet.write(starts + 3, keys.gather(1, queried), asks)
-        sheet.ask(starts + 3, bits.gather(1, queried) ^ parity, "recall", asks)
-        sheet.write(ends[:, -1:], self.equals)
-        sheet.ask(ends[:, -1:], parity.gather(1, last), "state")
-        return sheet.batch()
+            builder.expect(starts + 1, parity, "running", present)
+        builder.write(starts + 2, self.question, asks)
+        builder.write(starts + 3, keys.gather(1, queried), asks)
+        builder.expect(starts + 3, bits.gather(1, queried) ^ parity, "recall", asks)
+        builder.write(ends[:, -1:], self.equals)
+        builder.expect(ends[:, -1:], parity.gather(1, last), "state")
+        return builder.batch()
 
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         answers: list[int | None] = []

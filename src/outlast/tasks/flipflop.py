@@ -27,11 +27,11 @@ from torch import Tensor
 
 from outlast.errors import bad_value
 from outlast.registry import tasks
-from outlast.tasks.base import Batch, Task
-from outlast.tasks.chance import real
+from outlast.tasks.base import Batch, Length, Task
+from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import check_share, check_whole
 from outlast.tasks.drawing import PADDING, spell
-from outlast.tasks.sheet import Sheet, uniform
+from outlast.tasks.sampling import rand, randint
 
 WRITE, READ, SKIP, PAD = 2, 3, 4, 5
 
@@ -41,7 +41,7 @@ class FlipFlop(Task):
     """The bit last written, asked for at each read."""
 
     paper = "2503.23174 Threshold Relative Attention"
-    by_chance = True
+    samples_jointly = True
     parts = ("recall",)
     shortest = 4
     multiple = 2
@@ -65,28 +65,26 @@ class FlipFlop(Task):
     def tokens(self, length: int) -> int:
         return length
 
-    def sample(
-        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
-    ) -> Batch:
+    def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
         lengths, longest = self.draw_lengths(length, batch, generator)
         last = lengths[:, None] // 2 - 1
         pair = torch.arange(longest // 2, device=generator.device).expand(batch, -1)
         instructions = self._draw_instructions(last, pair, generator)
-        bits = uniform(2, (batch, longest // 2), generator)
+        bits = randint(0, 2, (batch, longest // 2), generator)
         # the place of the last write so far; the first instruction is one, so there always is one
         written = torch.where(instructions == WRITE, pair, 0).cummax(1).values
         reads = instructions == READ
         bits = torch.where(reads, bits.gather(1, written), bits)
 
         present = pair <= last
-        sheet = Sheet(self.parts, batch, self.tokens(longest), PAD, generator.device)
-        sheet.write(2 * pair, instructions, present)
-        sheet.write(2 * pair + 1, bits, present)
-        sheet.ask(2 * pair, bits, "recall", present & reads)
-        return sheet.batch()
+        builder = BatchBuilder(self.parts, batch, self.tokens(longest), PAD, generator.device)
+        builder.write(2 * pair, instructions, present)
+        builder.write(2 * pair + 1, bits, present)
+        builder.expect(2 * pair, bits, "recall", present & reads)
+        return builder.batch()
 
     def _draw_instructions(self, last: Tensor, pair: Tensor, generator: torch.Generator) -> Tensor:
-        drawn = real(pair.shape, generator)
+        drawn = rand(pair.shape, generator)
         active = torch.where(drawn < (1 + self.ignore) / 2, WRITE, READ)
         instructions = torch.where(drawn < self.ignore, SKIP, active)
         return instructions.masked_fill(pair == 0, WRITE).masked_fill(pair == last, READ)

@@ -25,10 +25,11 @@ from collections.abc import Sequence
 import torch
 
 from outlast.registry import tasks
-from outlast.tasks.base import Batch, Task
+from outlast.tasks.base import Batch, Length, Task
+from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import Supervision, check_choice, check_whole
 from outlast.tasks.drawing import PADDING, spell
-from outlast.tasks.sheet import Sheet, uniform
+from outlast.tasks.sampling import randint
 
 
 @tasks.register("modsum")
@@ -36,7 +37,7 @@ class ModSum(Task):
     """Sum of digits modulo m, asked at the end or all along."""
 
     paper = '2602.18333 On the "Induction Bias" in Sequence Models'
-    by_chance = True
+    samples_jointly = True
 
     def __init__(
         self, modulus: int = 10, supervision: Supervision = "aligned", length: int = 25
@@ -55,22 +56,20 @@ class ModSum(Task):
     def tokens(self, length: int) -> int:
         return length + 1
 
-    def sample(
-        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
-    ) -> Batch:
+    def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
         lengths, longest = self.draw_lengths(length, batch, generator)
         end = lengths[:, None]
-        digits = uniform(self.modulus, (batch, longest), generator)
+        digits = randint(0, self.modulus, (batch, longest), generator)
         running = digits.cumsum(1) % self.modulus
         at = torch.arange(longest, device=generator.device).expand(batch, -1)
 
-        sheet = Sheet(self.parts, batch, self.tokens(longest), self.pad, generator.device)
-        sheet.write(at, digits, at < end)
+        builder = BatchBuilder(self.parts, batch, self.tokens(longest), self.pad, generator.device)
+        builder.write(at, digits, at < end)
         if self.aligned:
-            sheet.ask(at, running, "running", at < end)
-        sheet.write(end, self.equals)
-        sheet.ask(end, running.gather(1, end - 1), "state")
-        return sheet.batch()
+            builder.expect(at, running, "running", at < end)
+        builder.write(end, self.equals)
+        builder.expect(end, running.gather(1, end - 1), "state")
+        return builder.batch()
 
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         answers: list[int | None] = []

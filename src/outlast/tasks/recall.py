@@ -23,10 +23,11 @@ from collections.abc import Sequence
 import torch
 
 from outlast.registry import tasks
-from outlast.tasks.base import Batch, Task
+from outlast.tasks.base import Batch, Length, Task
+from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import check_keys, check_whole
 from outlast.tasks.drawing import PADDING, spell
-from outlast.tasks.sheet import Sheet, below, distinct, uniform
+from outlast.tasks.sampling import distinct, randint, randint_below
 
 
 @tasks.register("recall")
@@ -34,7 +35,7 @@ class Recall(Task):
     """Values stored under keys, asked for by key."""
 
     paper = "2510.00258 Delayed Attention Training"
-    by_chance = True
+    samples_jointly = True
     parts = ("recall",)
 
     def __init__(
@@ -53,24 +54,22 @@ class Recall(Task):
     def tokens(self, length: int) -> int:
         return 2 * length + self.queries
 
-    def sample(
-        self, length: int | tuple[int, int], batch: int, generator: torch.Generator
-    ) -> Batch:
+    def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
         lengths, longest = self.draw_lengths(length, batch, generator)
         device = generator.device
         keys = self.values + distinct(batch, self.keys, longest, generator)
-        values = uniform(self.values, (batch, longest), generator)
-        queried = below(lengths[:, None].expand(-1, self.queries), generator)
+        values = randint(0, self.values, (batch, longest), generator)
+        queried = randint_below(lengths[:, None].expand(-1, self.queries), generator)
         pair = torch.arange(longest, device=device).expand(batch, -1)
         present = pair < lengths[:, None]
         query_at = 2 * lengths[:, None] + torch.arange(self.queries, device=device)
 
-        sheet = Sheet(self.parts, batch, self.tokens(longest), self.pad, device)
-        sheet.write(2 * pair, keys, present)
-        sheet.write(2 * pair + 1, values, present)
-        sheet.write(query_at, keys.gather(1, queried))
-        sheet.ask(query_at, values.gather(1, queried), "recall")
-        return sheet.batch()
+        builder = BatchBuilder(self.parts, batch, self.tokens(longest), self.pad, device)
+        builder.write(2 * pair, keys, present)
+        builder.write(2 * pair + 1, values, present)
+        builder.write(query_at, keys.gather(1, queried))
+        builder.expect(query_at, values.gather(1, queried), "recall")
+        return builder.batch()
 
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         answers: list[int | None] = []

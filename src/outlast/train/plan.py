@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.methods.base import PATHWAYS, Control, Event, Losses, Method, MethodState, Setup
-from outlast.mixers.chance import draw_positions
+from outlast.mixers.randomness import draw_positions
 from outlast.models import Model
 from outlast.runs.spec import RunSpec, Settings
 from outlast.streams import stream_seed

@@ -23,9 +23,9 @@ from torch.func import functional_call, vmap
 from outlast.errors import TrainingError, bad_value, short_of_memory
 from outlast.methods.base import PATHWAYS, Control, Method
 from outlast.mixers.base import Pathway
-from outlast.mixers.chance import fixed_positions
+from outlast.mixers.randomness import fixed_positions
 from outlast.models import Model, build_model
-from outlast.models.model import setting
+from outlast.models.model import gate_mode
 from outlast.registry import methods, tasks
 from outlast.runs.spec import RunSpec
 from outlast.streams import stream_seed
@@ -131,10 +131,12 @@ class StackedModel:
         """
         for sublayer in self.model.sublayers():
             column = PATHWAYS.index(sublayer.pathway)
-            sublayer.gate_mode, sublayer.upstream_mode = (
-                setting([1.0] if controls is None else controls[n][..., column].flatten().tolist())
-                for n in SUBLAYER_CONTROLS
+            gates, upstream_grads = (
+                [1.0] if controls is None else controls[name][..., column].flatten().tolist()
+                for name in SUBLAYER_CONTROLS
             )
+            sublayer.gate_mode = gate_mode(gates)
+            sublayer.upstream_mode = gate_mode(upstream_grads)
 
     def run(
         self,

@@ -1,7 +1,7 @@
 """A look at a block of queries as a pure function of tensors, and its gradient.
 
-Both ways that compute a block again in the backward pass want it so: with the weights as inputs,
-among which there may be many seeds, and without the arguments that are None.
+Both paths that compute a block again in the backward pass need this form. The weights are inputs,
+so that there may be many seeds of them. Arguments that are None are left out.
 """
 
 from __future__ import annotations
@@ -13,50 +13,51 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-Found = tuple[Tensor, Tensor | None]
-Run = Callable[..., Any]
+#: the output of the queries (batch, heads, queries, head width), and the carry of the weights
+Output = tuple[Tensor, Tensor | None]
+PureLook = Callable[..., Any]
 
 
-def own(look: nn.Module) -> dict[str, Tensor]:
-    """The weights and buffers of a look, by name."""
+def weights_of(look: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a look, by name."""
     return dict(look.named_parameters()) | dict(look.named_buffers())
 
 
-def pure(look: nn.Module, names: Sequence[str], given: Sequence[bool]) -> Run:
-    """The look as a function of its weights, by these names, and of the arguments that are given.
+def pure(look: nn.Module, names: Sequence[str], present: Sequence[bool]) -> PureLook:
+    """The look as a function of its weights, by these names, and of the arguments present.
 
-    It gives what the queries get, with the weights' carry only if there is one.
+    It returns the output of the queries, and the carry only if there is one.
     """
 
     def run(*tensors: Tensor) -> Any:
         weights = dict(zip(names, tensors, strict=False))
-        left = iter(tensors[len(weights) :])
-        filled = tuple(next(left) if there else None for there in given)
+        rest = iter(tensors[len(weights) :])
+        arguments = tuple(next(rest) if is_present else None for is_present in present)
         with torch.autocast(tensors[-1].device.type, enabled=False):
-            y, after = functional_call(look, weights, filled)
-        return y if after is None else (y, after)
+            y, carry = functional_call(look, weights, arguments)
+        return y if carry is None else (y, carry)
 
     return run
 
 
-def pulled(run: Run, grads: tuple[Tensor, ...], tensors: Sequence[Tensor]) -> Any:
-    """The gradients of those tensors that can have one: not positions, not keys of chance."""
+def float_gradients(run: PureLook, grads: tuple[Tensor, ...], tensors: Sequence[Tensor]) -> Any:
+    """The gradients of the floating-point tensors: not of positions, not of random keys."""
 
-    def floats(*some: Tensor) -> Any:
-        left = iter(some)
-        return run(*(next(left) if t.is_floating_point() else t for t in tensors))
+    def of_floats(*floats: Tensor) -> Any:
+        rest = iter(floats)
+        return run(*(next(rest) if t.is_floating_point() else t for t in tensors))
 
-    found: Any = torch.func.vjp(floats, *(t for t in tensors if t.is_floating_point()))
-    output, pull = found
+    vjp: Any = torch.func.vjp(of_floats, *(t for t in tensors if t.is_floating_point()))
+    output, pull = vjp
     return pull(grads if isinstance(output, tuple) else grads[0])
 
 
-def spread(found: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor | None]:
-    """What `pulled` found, with None for the tensors that have no gradient."""
-    left = iter(found)
-    return [next(left) if t.is_floating_point() else None for t in tensors]
+def all_gradients(gradients: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor | None]:
+    """The result of `float_gradients`, with None for the tensors that have no gradient."""
+    rest = iter(gradients)
+    return [next(rest) if t.is_floating_point() else None for t in tensors]
 
 
-def both(found: Any) -> Found:
-    """What a pure look found, as the look itself gives it."""
-    return found if isinstance(found, tuple) else (found, None)
+def as_output(result: Any) -> Output:
+    """The result of a pure look in the form of the look itself."""
+    return result if isinstance(result, tuple) else (result, None)

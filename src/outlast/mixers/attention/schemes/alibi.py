@@ -2,9 +2,9 @@
 
     scores = q_i·k_j / √d - m_h (i - j),    m_h = 2^(-8 h / H) for head h = 1..H.
 
-Path: in 16 bit on a GPU `kernels.tra`, of which this is a case: every key kept, the slope for a
-gate. There a table of biases would be rounded, and distances blurred. Else a bias of positions
-alone (see `attention`).
+Path: in 16 bit on a GPU `kernels.tra`, with every key kept and the slope as the gate. A table of
+biases would be rounded there, and distances blurred. Elsewhere a bias of positions alone (see
+`attention`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from outlast.kernels.tra import has_kernel, threshold_relative_attention
 from outlast.mixers.attention.schemes.base import Scheme, distances
 from outlast.registry import schemes
 
-#: bytes of a number up to which a table of biases would be too coarse
+#: the widest type, in bytes, in which a table of biases is too coarse
 WIDEST_TYPE = 2
 
 
@@ -26,18 +26,15 @@ WIDEST_TYPE = 2
 class Alibi(Scheme):
     """Attention with linear biases."""
 
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__(width, heads)
-
-    def bias(self, positions: Tensor, keys: Tensor | int) -> Tensor:
+    def bias(self, positions: Tensor, keys: Tensor) -> Tensor:
         slopes = self._slopes(positions.device)
         return (-slopes[:, None, None] * distances(positions, keys)).unsqueeze(0)
 
     def fused(
-        self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, drawn: bool
+        self, q: Tensor, k: Tensor, v: Tensor, token_features: Tensor | None, drawn: bool
     ) -> Tensor | None:
         if drawn or q.dtype.itemsize > WIDEST_TYPE or v.shape != k.shape or not has_kernel(q):
-            return None  # values of another width are those of `compositional`
+            return None  # the values of `compositional` have another width
         gate = -self._slopes(q.device)[:, None].expand(q.shape[:-1])
         return threshold_relative_attention(q, k, v, gate, threshold=-math.inf)
 

@@ -29,8 +29,8 @@ from outlast.registry import schemes
 class Cope(Scheme):
     """Contextual position encoding: each query counts the keys that matter to it."""
 
-    heavy: ClassVar[int] = 4
-    placed = False
+    scores_memory: ClassVar[int] = 4
+    uses_positions = False
 
     def __init__(self, width: int, heads: int, positions: int = 64) -> None:
         super().__init__(width, heads)
@@ -40,15 +40,10 @@ class Cope(Scheme):
         self.table = nn.Parameter(torch.zeros(width // heads, positions))
 
     def scores(
-        self,
-        q: Tensor,
-        k: Tensor,
-        marks: Tensor | None,
-        positions: Tensor,
-        keys: Tensor | None = None,
+        self, q: Tensor, k: Tensor, token_features: Tensor | None, positions: Tensor, keys: Tensor
     ) -> Tensor:
         scores = products(q, k)
-        later = distances(positions, k.shape[-2] if keys is None else keys) < 0
+        later = distances(positions, keys) < 0
         gates = scores.sigmoid().masked_fill(later, 0)
         back = gates.flip(-1).cumsum(-1).flip(-1).clamp_max(self.last)
         below = back.detach().floor()

@@ -27,15 +27,15 @@ from outlast.registry import schemes
 from outlast.specs import Spec
 
 _HIDDEN = 32
-#: where a scheme may do something
-_PLACES = ("embed", "rotate", "unpacked", "values", "marks", "bias", "scores", "weigh")
+#: what a scheme may override
+_OVERRIDES = ("embed", "rotate", "unpacked", "values", "token_features", "bias", "scores", "weigh")
 
 
 @schemes.register("dape")
 class Dape(Scheme):
     """Data-adaptive positions, version 2: attention scores as a feature map."""
 
-    heavy: ClassVar[int] = _HIDDEN
+    scores_memory: ClassVar[int] = _HIDDEN
 
     def __init__(self, width: int, heads: int, scheme: Spec = Spec("kerple")) -> None:
         super().__init__(width, heads)
@@ -43,24 +43,18 @@ class Dape(Scheme):
         if not _is_bias(type(self.inner)):
             biased = [n for n in schemes.names() if _is_bias(schemes.entry(n).factory)]
             raise bad_value(
-                "scheme", scheme, f"one with a bias: {' | '.join(biased)}, and nothing else"
+                "scheme", scheme, f"a scheme that is a bias and nothing else: {' | '.join(biased)}"
             )
         self.first = Linear(3 * 2 * heads, _HIDDEN)
         self.second = Linear(3 * _HIDDEN, heads)
 
     def scores(
-        self,
-        q: Tensor,
-        k: Tensor,
-        marks: Tensor | None,
-        positions: Tensor,
-        keys: Tensor | None = None,
+        self, q: Tensor, k: Tensor, token_features: Tensor | None, positions: Tensor, keys: Tensor
     ) -> Tensor:
-        there = k.shape[-2] if keys is None else keys
-        later = distances(positions, there) < 0
+        later = distances(positions, keys) < 0
         a = products(q, k).masked_fill(later, 0)
-        bias = self.inner.bias(positions, there)
-        assert bias is not None  # for the type checker: the constructor saw to it
+        bias = self.inner.bias(positions, keys)
+        assert bias is not None  # for the type checker: the constructor has checked it
         b = bias.to(a.dtype).masked_fill(later, 0).expand_as(a)
         hidden = F.leaky_relu(_convolve(torch.cat([a, b], 1), self.first)).masked_fill(later, 0)
         return a + b + _convolve(hidden, self.second)
@@ -69,8 +63,8 @@ class Dape(Scheme):
 def _convolve(x: Tensor, linear: Linear) -> Tensor:
     """A convolution of width 3 along the last axis of x (batch, channels, queries, keys).
 
-    As a product over the channels of the key before, the key itself and the one after: unlike
-    `conv2d` it adds up in the same order every time, and stays one product a seed under vmap.
+    It is one product over the channels of the key before, the key itself and the key after. Unlike
+    `conv2d` it sums in a fixed order, and it stays one product for each seed under vmap.
     """
     wider = F.pad(x, (1, 1))
     taps = torch.cat([wider[..., :-2], x, wider[..., 2:]], 1).flatten(2)
@@ -79,8 +73,8 @@ def _convolve(x: Tensor, linear: Linear) -> Tensor:
 
 
 def _is_bias(kind: object) -> bool:
-    """Whether a scheme is a bias and nothing else: all else that it did would be lost here."""
+    """Whether a scheme is a bias and nothing else. Here any other override would be lost."""
     if not (isinstance(kind, type) and issubclass(kind, Scheme)):
         return False
-    changed = {name for name in _PLACES if getattr(kind, name) is not getattr(Scheme, name)}
+    changed = {name for name in _OVERRIDES if getattr(kind, name) is not getattr(Scheme, name)}
     return changed == {"bias"}

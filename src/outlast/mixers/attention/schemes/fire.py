@@ -29,7 +29,7 @@ _HIDDEN = 32
 class Fire(Scheme):
     """Functional interpolation for relative positions."""
 
-    heavy: ClassVar[int] = _HIDDEN
+    scores_memory: ClassVar[int] = _HIDDEN
 
     def __init__(self, width: int, heads: int, threshold: float = 512.0) -> None:
         super().__init__(width, heads)
@@ -41,7 +41,7 @@ class Fire(Scheme):
         self.up = Linear(1, _HIDDEN)
         self.down = Linear(_HIDDEN, heads)
 
-    def bias(self, positions: Tensor, keys: Tensor | int) -> Tensor:
+    def bias(self, positions: Tensor, keys: Tensor) -> Tensor:
         distance = distances(positions, keys).clamp_min(0).to(self.c.dtype)
         bound = torch.maximum(positions.to(self.c.dtype), (self.share * self.threshold).abs())
         ratio = _psi(distance, self.c) / (_psi(bound, self.c)[:, None] + 1e-6)

@@ -7,8 +7,8 @@ Each token has a gate f_t = σ(w·x_t + b) for each head, and the score of key j
 A constant gate is ALiBi. No other position; the paper's "Pro" block (output gate, QK-norm, token
 shift) is not part of the scheme.
 
-Path: a block of queries at a time; log f is kept in the cache. With a softmax, where it can,
-flash-linear-attention (`kernels/libraries.py`).
+Path: a block of queries at a time; log f is cached. With a softmax flash-linear-attention is used
+where it is possible (`kernels/libraries.py`).
 """
 
 from __future__ import annotations
@@ -26,36 +26,33 @@ from outlast.registry import schemes
 class Forget(Scheme):
     """Forgetting attention: a learned, data-dependent decay."""
 
-    placed = False
+    uses_positions = False
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads)
         self.gate = Linear(width, heads)
 
-    def marks(self, x: Tensor) -> Tensor:
+    def token_features(self, x: Tensor) -> Tensor:
         return log_gates(self.gate, x)
 
     def fused(
-        self, q: Tensor, k: Tensor, v: Tensor, marks: Tensor | None, drawn: bool
+        self, q: Tensor, k: Tensor, v: Tensor, token_features: Tensor | None, drawn: bool
     ) -> Tensor | None:
         attend = libraries.forgetting(q, k, v)
-        return None if attend is None or marks is None else attend(q, k, v, marks[..., 0])
+        if attend is None or token_features is None:
+            return None
+        return attend(q, k, v, token_features[..., 0])
 
     def scores(
-        self,
-        q: Tensor,
-        k: Tensor,
-        marks: Tensor | None,
-        positions: Tensor,
-        keys: Tensor | None = None,
+        self, q: Tensor, k: Tensor, token_features: Tensor | None, positions: Tensor, keys: Tensor
     ) -> Tensor:
-        assert marks is not None  # for the type checker: `marks` above always gives some
-        kept = marks[..., 0].to(q.dtype).cumsum(-1)
-        return products(q, k) + kept[..., -q.shape[-2] :, None] - kept[..., None, :]
+        assert token_features is not None  # for the type checker: the method above returns them
+        decay = token_features[..., 0].to(q.dtype).cumsum(-1)
+        return products(q, k) + decay[..., -q.shape[-2] :, None] - decay[..., None, :]
 
 
 def log_gates(linear: Linear, x: Tensor) -> Tensor:
-    """log σ of one number a head and token, (batch, heads, tokens, 1), not below float32."""
+    """log σ of one number for each head and token, (batch, heads, tokens, 1), float32 or wider."""
     raw = linear(x)
     wide = raw if raw.dtype.itemsize >= 4 else raw.float()
     return F.logsigmoid(wide).transpose(1, 2)[..., None]

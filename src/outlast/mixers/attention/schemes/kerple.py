@@ -32,7 +32,7 @@ class Kerple(Scheme):
         self.height = nn.Parameter(torch.rand(heads) * 2)  # vectors: not decayed
         self.shape = nn.Parameter(torch.rand(heads))
 
-    def bias(self, positions: Tensor, keys: Tensor | int) -> Tensor:
+    def bias(self, positions: Tensor, keys: Tensor) -> Tensor:
         height = _held(self.height, float("inf"))[:, None, None]
         shape = _held(self.shape, float("inf") if self.kernel == "log" else 2.0)[:, None, None]
         distance = distances(positions, keys).clamp_min(0).to(shape.dtype)
@@ -42,5 +42,5 @@ class Kerple(Scheme):
 
 
 def _held(x: Tensor, most: float) -> Tensor:
-    """x within its bounds, with the gradient of x."""
+    """x clamped to its bounds, with the gradient of x."""
     return x + (x.clamp(_LEAST, most) - x).detach()

@@ -22,7 +22,7 @@ from outlast.registry import schemes
 class Matchability(Scheme):
     """Scores and values weighed by a learned relevance."""
 
-    placed = False
+    uses_positions = False
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads)

@@ -13,7 +13,4 @@ from outlast.registry import schemes
 class Nope(Scheme):
     """No positional encoding."""
 
-    placed = False
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__(width, heads)
+    uses_positions = False

@@ -21,7 +21,7 @@ from outlast.registry import schemes
 class PositionOnly(T5):
     """Attention by distance, without queries and keys."""
 
-    queried = False
+    uses_queries = False
 
     def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(q), k

@@ -49,17 +49,16 @@ class Rope(Scheme):
         super().__init__(width, heads)
         head = width // heads
         if head % 2:
-            raise bad_value("heads", heads, "a number that leaves an even head width for rope")
+            raise bad_value("heads", heads, f"a number that makes {width}/heads even")
         if base <= 1:
             raise bad_value("base", base, "a number > 1")
         if factor < 1:
             raise bad_value("factor", factor, "a number >= 1")
         if scaling is None and (factor != 1 or original is not None):
-            raise bad_value("scaling", "none", "linear | ntk | yarn where there is a factor")
+            raise bad_value("scaling", "none", "linear | ntk | yarn if factor or original is set")
         if (scaling == "yarn") != (original is not None):
-            raise bad_value(
-                "original", original or "none", "the training length in tokens, for yarn alone"
-            )
+            accepted = "the training length in tokens with scaling=yarn, none otherwise"
+            raise bad_value("original", original or "none", accepted)
         if scaling is not None and factor == 1:
             raise bad_value("factor", factor, f"a number > 1 with scaling={scaling}")
         if original is not None and original < 1:
@@ -76,19 +75,19 @@ class Rope(Scheme):
         return turned_heads(packed, *self.turns(packed, positions))
 
     def turns(self, q: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of each pair's angle, (tokens, head width / 2), not below float32."""
+        """Cosine and sine of each pair's angle, (tokens, head width / 2), float32 or wider."""
         d = q.shape[-1]
         speed = self.base ** (-torch.arange(0, d, 2, device=q.device) / d)
         if self.scaling == "linear":
             speed = speed / self.factor
         if self.scaling == "yarn" and self.original is not None:
-            turned = self.original * speed / (2 * math.pi)
-            kept = ((turned - _SLOW) / (_FAST - _SLOW)).clamp(0, 1)
+            turns = self.original * speed / (2 * math.pi)
+            kept = ((turns - _SLOW) / (_FAST - _SLOW)).clamp(0, 1)
             speed = speed * (kept + (1 - kept) / self.factor)
         angle = positions[:, None] * speed
         cos, sin = angle.cos(), angle.sin()
         if self.scaling == "yarn":
-            louder = 0.1 * math.log(self.factor) + 1
-            cos, sin = cos * louder, sin * louder
+            scale = 0.1 * math.log(self.factor) + 1
+            cos, sin = cos * scale, sin * scale
         wide = torch.promote_types(q.dtype, torch.float32)
         return cos.to(wide), sin.to(wide)

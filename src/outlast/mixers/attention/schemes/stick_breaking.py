@@ -7,7 +7,7 @@ have left over,
 
 so recency is built in and the weights may add up to less than 1; the rest goes nowhere. A query
 does not see itself (as in flash-linear-attention's plain version);
-`stick_breaking(current=true)` lets it. It makes weights of its own and takes no others.
+`stick_breaking(current=true)` lets it. It makes its own weights and takes no others.
 
 Path: a block of queries at a time.
 """
@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from outlast.mixers.attention.schemes.base import Change, Scheme, distances, products, unchanged
+from outlast.mixers.attention.schemes.base import Change, Scheme, distances, products
 from outlast.registry import schemes
 
 
@@ -27,8 +27,8 @@ from outlast.registry import schemes
 class StickBreaking(Scheme):
     """Stick-breaking attention: nearest first, instead of a softmax."""
 
-    heavy: ClassVar[int] = 2
-    placed = False
+    scores_memory: ClassVar[int] = 2
+    uses_positions = False
 
     def __init__(self, width: int, heads: int, current: bool = False) -> None:
         super().__init__(width, heads)
@@ -38,16 +38,16 @@ class StickBreaking(Scheme):
         self,
         q: Tensor,
         k: Tensor,
-        marks: Tensor | None,
+        token_features: Tensor | None,
         positions: Tensor,
         allowed: Tensor,
-        keys: Tensor | None = None,
-        change: Change = unchanged,
+        keys: Tensor,
+        change: Change,
     ) -> Tensor:
         scores = change(products(q, k))
-        back = distances(positions, k.shape[-2] if keys is None else keys)
+        back = distances(positions, keys)
         seen = back >= (0 if self.current else 1)
         left = F.logsigmoid(-scores).masked_fill(~seen, 0)
-        # of the keys after this one: the sum from here to the end, less this one
+        # the sum over the keys after this one: from here to the end, without this one
         after = left.flip(-1).cumsum(-1).flip(-1) - left
         return (F.logsigmoid(scores) + after).exp().masked_fill(~seen, 0)

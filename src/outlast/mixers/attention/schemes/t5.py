@@ -25,7 +25,7 @@ from outlast.registry import schemes
 
 
 def bucket(distance: Tensor, buckets: int, farthest: int) -> Tensor:
-    """The range that each distance falls into, as whole numbers below `buckets`."""
+    """The bucket of each distance, whole numbers below `buckets`, shaped like `distance`."""
     exact = buckets // 2
     near = distance.clamp(0, exact - 1)
     logs = (distance.clamp_min(exact).float() / exact).log() / math.log(farthest / exact)
@@ -46,6 +46,6 @@ class T5(Scheme):
         self.buckets, self.distance = buckets, distance
         self.table = nn.Parameter(torch.randn(heads, buckets) * 0.02)
 
-    def bias(self, positions: Tensor, keys: Tensor | int) -> Tensor:
+    def bias(self, positions: Tensor, keys: Tensor) -> Tensor:
         which = bucket(distances(positions, keys), self.buckets, self.distance)
         return self.table[:, which].unsqueeze(0)

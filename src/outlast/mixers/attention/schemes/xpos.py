@@ -34,16 +34,11 @@ class XPos(Rope):
         self.scale = scale
 
     def scores(
-        self,
-        q: Tensor,
-        k: Tensor,
-        marks: Tensor | None,
-        positions: Tensor,
-        keys: Tensor | None = None,
+        self, q: Tensor, k: Tensor, token_features: Tensor | None, positions: Tensor, keys: Tensor
     ) -> Tensor:
         d = q.shape[-1]
         zeta = (torch.arange(0, d, 2, device=q.device, dtype=q.dtype) / d + _GAMMA) / (1 + _GAMMA)
         zeta = torch.cat([zeta, zeta])
         back = (positions[-1] - positions)[:, None] / self.scale
-        ahead = distances(positions[-1:], k.shape[-2] if keys is None else keys).mT / self.scale
+        ahead = distances(positions[-1:], keys).mT / self.scale
         return products(q * zeta**-back, k * zeta**ahead)

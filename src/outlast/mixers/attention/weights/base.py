@@ -1,10 +1,10 @@
-"""The seam all weights stand behind: from scores to what is done with the values.
+"""The interface of all weights: from scores to weights of the values.
 
-A temperature goes into the queries (`sharpen`) and leaves torch's fused softmax in place. It
-multiplies q k^T and leaves a bias of positions alone, as in the code of ASEntmax's authors; a
-scheme that makes more of the queries (`cope`, `dape`) sees the sharper ones. Anything else is
-`normalise`, over a block of queries and all keys up to them. What must be known of earlier queries
-travels as the `carry` (batch, heads, keys seen), through blocks and in the cache.
+A temperature goes into the queries (`sharpen`) and keeps torch's fused softmax. It multiplies q k^T
+and does not change a bias of positions, as in the code of ASEntmax's authors. A scheme that makes
+more use of the queries (`cope`, `dape`) sees the sharper ones. Anything else is `normalise`, over a
+block of queries and all keys up to them. What must be known of earlier queries is the `carry`
+(batch, heads, keys so far). It passes from block to block and through the cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from outlast.specs import Spec
 
 
 class Weights(nn.Module):
-    """Base of all weights; as it stands, a softmax."""
+    """Base of all weights. Without overrides it is a softmax."""
 
     spec: Spec
 
@@ -36,14 +36,14 @@ class Weights(nn.Module):
         return scores.softmax(-1), carry
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
-        """What the queries get of plain scores, from a kernel made for these; None: there is none.
+        """The output (batch, heads, queries, head width) of a kernel for these weights.
 
-        Plain are those that the scheme adds nothing to.
+        Called if the scheme adds nothing to the scores. None: there is no kernel.
         """
         return None
 
     def gather(self, y: Tensor, x: Tensor) -> Tensor:
-        """Change what came of the values, (batch, heads, tokens, head width)."""
+        """Change the output of attention, (batch, heads, tokens, head width)."""
         return y
 
     @property
@@ -53,5 +53,5 @@ class Weights(nn.Module):
 
     @property
     def is_softmax(self) -> bool:
-        """Whether it is a softmax, of queries that may have been sharpened."""
+        """Whether it is a softmax (the queries may be sharpened)."""
         return type(self).normalise is Weights.normalise

@@ -35,7 +35,8 @@ class Compositional(Weights):
         return every[:, None].expand(-1, self.heads, -1, -1)
 
     def gather(self, y: Tensor, x: Tensor) -> Tensor:
-        found = y.unflatten(-1, (self.heads, -1))  # batch, searches, tokens, retrievals, d
-        asked = self.ask(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        scores = (self.answer(found) * asked[..., None, :]).sum(-1) / found.shape[-1] ** 0.5
-        return (scores.softmax(-1).to(found.dtype)[..., None] * found).sum(-2)
+        retrieved = y.unflatten(-1, (self.heads, -1))  # batch, searches, tokens, retrievals, d
+        queries = self.ask(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        scores = (self.answer(retrieved) * queries[..., None, :]).sum(-1)
+        weights = (scores / retrieved.shape[-1] ** 0.5).softmax(-1).to(retrieved.dtype)
+        return (weights[..., None] * retrieved).sum(-2)

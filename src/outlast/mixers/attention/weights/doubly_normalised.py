@@ -29,9 +29,6 @@ _NOTHING = -1e9
 class DoublyNormalised(Weights):
     """Normalised over the queries so far, then over keys."""
 
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__(width, heads)
-
     def normalise(self, scores: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
         later = scores == float("-inf")
         if carry is None:

@@ -21,9 +21,6 @@ from outlast.registry import weightings
 class Inline(Weights):
     """Weights linear in the scores that add up to 1."""
 
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__(width, heads)
-
     def normalise(self, scores: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
         later = scores == float("-inf")
         count = (~later).sum(-1, keepdim=True)

@@ -12,6 +12,3 @@ from outlast.registry import weightings
 @weightings.register("softmax")
 class Softmax(Weights):
     """Softmax over the keys so far."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__(width, heads)

@@ -1,12 +1,12 @@
-"""Sums that wait for the next norm, as on a GPU, are the sums made at once."""
+"""The residual stream: sums that wait for the next norm, as on a GPU, equal sums made at once."""
 
 import pytest
 import torch
 
 import outlast
 from outlast.mixers.base import Norm
-from outlast.models import build_model, model
-from outlast.models.model import Stream
+from outlast.models import build_model, residual
+from outlast.models.residual import ResidualStream
 
 LINES = [
     "2 x (lstm | attention > mlp) @ 8",
@@ -47,19 +47,19 @@ def run(
 )
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.parametrize("lends_bias", [True, False])
-def test_whether_sums_wait_or_not_is_the_same(line, gate, upstream_grad, lends_bias, monkeypatch):
+def test_deferred_sums_equal_immediate_sums(line, gate, upstream_grad, lends_bias, monkeypatch):
     wanted = run(line, gate, upstream_grad)
-    monkeypatch.setattr(model, "can_fuse", lambda *tensors: True)
+    monkeypatch.setattr(residual, "can_fuse", lambda *tensors: True)
     for one, two in zip(run(line, gate, upstream_grad, lends_bias), wanted, strict=True):
         assert (one is None) == (two is None)
         if one is not None:
             torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-10)
 
 
-def test_two_sums_wait_and_a_third_does_not(monkeypatch):
-    monkeypatch.setattr(model, "can_fuse", lambda *tensors: True)
+def test_at_most_two_sums_are_pending(monkeypatch):
+    monkeypatch.setattr(residual, "can_fuse", lambda *tensors: True)
     x, y, bias = torch.randn(3, 2, 4), torch.randn(3, 2, 4), torch.randn(4)
-    stream = Stream(x)
+    stream = ResidualStream(x)
     for _ in range(3):
         stream = stream.plus(y, bias)
     torch.testing.assert_close(stream._x, x + 2 * y + 2 * bias)
@@ -69,8 +69,8 @@ def test_two_sums_wait_and_a_third_does_not(monkeypatch):
     torch.testing.assert_close(stream.x, total)
 
 
-def test_what_stands_in_for_a_mixers_forward_is_heard_where_sums_wait(monkeypatch):
-    monkeypatch.setattr(model, "can_fuse", lambda *tensors: True)
+def test_replaced_forward_of_a_mixer_is_called_when_sums_are_deferred(monkeypatch):
+    monkeypatch.setattr(residual, "can_fuse", lambda *tensors: True)
     built = build_model("attention > mlp @ 8", 11, 11, seed=0)
     delayed = outlast.delay(built, "*.mixer", switch=5)
     ends = built.head(built.norm(built.embedding(torch.arange(4)[None])))

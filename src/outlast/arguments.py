@@ -1,0 +1,103 @@
+"""Values of a spec against the annotations of a signature: checked, written back, described."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Union, get_args, get_origin
+
+from outlast.errors import SpecError
+from outlast.specs import Spec, Value, write_value
+
+
+def coerce(value: Any, annotation: Any, field: str) -> Any:
+    """The value in the type of the annotation. An error names the field and what is accepted."""
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if annotation is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        for option in inside:
+            try:
+                return coerce(value, option, field)
+            except SpecError:
+                continue
+    elif origin is Literal:
+        if value in inside:
+            return value
+        if isinstance(value, str):
+            raise SpecError(
+                f"{field}={value}: expected {describe(annotation)}{_did_you_mean(value, inside)}"
+            )
+    elif origin is tuple:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(coerce(v, inside[0], field) for v in items)
+    elif origin is dict:
+        if isinstance(value, dict):
+            return value
+        if isinstance(value, Spec) and value.name == "weights" and not value.args:
+            return {k: coerce(v, inside[1], f"{field}.{k}") for k, v in value.kwargs}
+    elif annotation is Spec:
+        if isinstance(value, Spec):
+            return value
+        if isinstance(value, str):
+            return Spec(value)
+    elif annotation is float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+    elif annotation is None or annotation is types.NoneType:
+        if value is None:
+            return None
+    elif isinstance(annotation, type) and type(value) is annotation:
+        return value
+    raise SpecError(f"{field}={write_value(value)}: expected {describe(annotation)}")
+
+
+def build_from(spec: Spec, factory: Callable[..., Any], fields: dict[str, type], field: str) -> Any:
+    """Call `factory` with the arguments of a spec that stands behind ``field=``."""
+    arguments = [*zip(fields, spec.args, strict=False), *spec.kwargs]
+    names = [name for name, _ in arguments]
+    twice = len(set(names)) < len(names)
+    if twice or not set(names) <= set(fields) or len(spec.args) > len(fields):
+        raise SpecError(f"{field}={spec}: expected {spec.name}({', '.join(fields)})")
+    return factory(**{k: coerce(v, fields[k], f"{field}: {k}") for k, v in arguments})
+
+
+def to_value(value: Any) -> Value:
+    """The inverse of `coerce`: how a bound argument is written."""
+    if isinstance(value, tuple):
+        return [to_value(v) for v in value]
+    if isinstance(value, dict):
+        return Spec("weights", (), tuple((k, to_value(v)) for k, v in value.items()))
+    if isinstance(value, Spec) and not value.args and not value.kwargs:
+        return value.name
+    return value  # type: ignore[no-any-return]
+
+
+def describe(annotation: Any, item: str = "a spec") -> str:
+    """What an annotation accepts, in words; `item` is what a spec in it stands for."""
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        options = [o for o in inside if not (o is int and float in inside)]
+        return " or ".join(describe(option, item) for option in options)
+    if origin is Literal:
+        return " | ".join(str(option) for option in inside)
+    if origin is tuple:
+        return f"a list of {describe(inside[0]).removeprefix('a ')}s"
+    if origin is dict:
+        return "weights(name=number, ...)"
+    words: dict[Any, str] = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true | false",
+        str: "a word",
+        Spec: f"{item} such as name(argument=value)",
+        types.NoneType: "none",
+        None: "none",
+    }
+    return words.get(annotation, "a value")
+
+
+def _did_you_mean(value: str, options: Iterable[object]) -> str:
+    close = difflib.get_close_matches(value, [str(o) for o in options], n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

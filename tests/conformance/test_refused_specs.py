@@ -1,0 +1,176 @@
+"""A value that an item cannot take is refused by name: the field, the value, what is accepted."""
+
+import pytest
+
+from outlast import registry
+from outlast.errors import SpecError
+from outlast.models import build_model
+from outlast.tasks.composite import Composite
+from outlast.tasks.modsum import ModSum
+
+WIDTH = 8
+#: what the caller sets beside the spec
+SIZES = {"mixer": {"width": WIDTH}, "scheme": {"width": WIDTH, "heads": 2}}
+
+TASKS = [
+    ("modsum(modulus=1)", "modulus=1: expected a whole number >= 2"),
+    ("modsum(length=1)", "length=1: expected a whole number >= 2"),
+    ("modsum(supervision=none_at_all)", "supervision=none_at_all: expected outcome | aligned"),
+    ("parity(length=0)", "length=0: expected a whole number >= 2"),
+    ("entangled_parity(queries=-0.1)", "queries=-0.1: expected a number from 0 to 1"),
+    ("entangled_parity(keys=10)", "keys=10: expected a whole number >= length=25"),
+    ("recall(values=1)", "values=1: expected a whole number >= 2"),
+    ("recall(queries=0)", "queries=0: expected a whole number >= 1"),
+    ("recall(keys=24)", "keys=24: expected a whole number >= length=25"),
+    ("composite(modulus=1)", "modulus=1: expected a whole number >= 2"),
+    ("composite(keys=8, length=9)", "keys=8: expected a whole number >= length=9"),
+    ("composite(queries=0)", "queries=0: expected a whole number >= 1"),
+    ("composite(layout=chaned)", "did you mean 'chained'?"),
+    ("copy(signs=1)", "signs=1: expected a whole number >= 2"),
+    ("copy(length=1)", "length=1: expected a whole number >= 2"),
+    ("flipflop(length=7)", "length=7: expected an even number of tokens"),
+    ("flipflop(length=2)", "length=2: expected a whole number >= 4"),
+    ("flipflop(ignore=1.5)", "ignore=1.5: expected a number from 0 to 1"),
+]
+MIXERS = [
+    ("attention(3)", "mixer attention: scheme=3: expected a spec such as name("),
+    ("attention(heads=3)", "mixer attention: heads=3: expected a divisor of the width, 8"),
+    ("attention(heads=0)", "mixer attention: heads=0: expected a divisor of the width"),
+    ("attention(heads=-2)", "heads=-2: expected a divisor of the width, 8"),
+    ("attention(dropout=1)", "dropout=1.0: expected a share from 0 to below 1"),
+    ("attention(rope(base=1))", "mixer attention: scheme rope: base=1.0: expected"),
+    ("attention(rope, heads=8)", "heads=8: expected a number that makes 8/heads even"),
+    ("attention(sinusoidal(base=0.5))", "scheme sinusoidal: base=0.5: expected a number > 1"),
+    ("attention(ropes)", "there is no scheme 'ropes'; did you mean 'rope'?"),
+    ("attention(scalable)", "there is no scheme 'scalable'; there is one among the weights"),
+    ("attention(weights=entmax(alpha=1))", "weights entmax: alpha=1.0: expected a number > 1"),
+    ("attention(weights=entmax(alpha=high))", "alpha=high: expected a number or learned"),
+    ("attention(weights=topk(k=0))", "k=0: expected a whole number >= 1"),
+    ("attention(weights=temperature)", "weights temperature needs a value for length"),
+    ("attention(weights=temperature(length=1))", "length=1: expected a number of tokens >= 2"),
+    ("attention(weights=softmacs)", "there is no weights 'softmacs'; did you mean 'softmax'?"),
+    ("attention(weights=rope)", "there is no weights 'rope'; there is one among the schemes"),
+    ("attention(tra, weights=entmax)", "weights=entmax cannot be combined with scheme=tra: this"),
+    ("mlp(0)", "mixer mlp: expand=0.0: expected a number > 0"),
+    ("mlp(dropout=-0.1)", "dropout=-0.1: expected a share from 0 to below 1"),
+    ("glu(dropout=1.5)", "dropout=1.5: expected a share from 0 to below 1"),
+]
+SCHEMES = [
+    ("ropee", "there is no scheme 'ropee'; did you mean 'rope'?"),
+    ("learned(ceiling=0)", "scheme learned: ceiling=0: expected a whole number >= 1"),
+    ("rope(factor=2)", "scaling=none: expected linear | ntk | yarn if factor or original is set"),
+    ("rope(scaling=yarn, factor=2)", "original=none: expected the training length in tokens"),
+    ("rope(scaling=ntk, factor=0.5)", "factor=0.5: expected a number >= 1"),
+    ("rope(scaling=linear)", "factor=1.0: expected a number > 1 with scaling=linear"),
+    ("dape(rope)", "scheme dape: scheme=rope: expected a scheme that is a bias and nothing else: "),
+    ("dape(position_only)", "a bias and nothing else: alibi | fire | kerple | t5"),
+    ("t5(distance=16)", "distance=16: expected a whole number > buckets/2, 16"),
+    ("tra(gate=keys)", "gate=keys: expected query | key or none"),
+    ("tra(threshold=high)", "threshold=high: expected"),
+    ("tra(gate=none, distance=plain)", "distance=plain cannot be combined with gate=none: without"),
+    ("cope(positions=1)", "positions=1: expected a whole number >= 2"),
+    ("fire(threshold=0)", "threshold=0.0: expected a number > 0"),
+]
+METHODS = [
+    ("zzz", "there is no method 'zzz' (there are: curriculum, dat, "),
+    ("ema(1.0)", "method ema: decay=1.0: expected a number between 0 and 1"),
+    ("ema(0)", "method ema: decay=0.0: expected a number between 0 and 1"),
+    ("ema(-0.5)", "method ema: decay=-0.5: expected a number between 0 and 1"),
+    ("ema(high)", "method ema: decay=high: expected a number"),
+    ("ema(true)", "method ema: decay=true: expected a number"),
+    ("ema([0.9])", "method ema: decay=[0.9]: expected a number"),
+    ("ema(f(0.9))", "method ema: decay=f(0.9): expected a number"),
+    ("ema(0.9, 0.8)", "method ema takes at most 1 arguments (decay), got 2"),
+    ("ema(0.9, decay=0.8)", "method ema: decay is given twice: 0.9 and decay=0.8; give it once"),
+    ("curriculum(from=0)", "method curriculum: from=0: expected a length >= 1"),
+    ("curriculum(from_=8)", "has no argument 'from_'; did you mean 'from'?"),
+    ("curriculum(until=0.0)", "until=0.0: expected a share of training from 0 to 1"),
+    ("curriculum(until=1.5)", "until=1.5: expected a share of training from 0 to 1"),
+    ("curriculum(level=0)", "level=0.0: expected a loss > 0"),
+    ("curriculum(grow=0)", "grow=0: expected a whole number >= 1"),
+    ("curriculum(by=time)", "by=time: expected steps | loss"),
+    ("dat(mod=skip)", "method dat has no argument 'mod'; did you mean 'mode'?"),
+    (
+        "dat(mode=skipp)",
+        "method dat: mode=skipp: expected skip | freeze | ramp | detach; did you mean 'skip'?",
+    ),
+    ("dat(mode=1)", "method dat: mode=1: expected skip | freeze | ramp | detach"),
+    ("dat(rewarm=1.5)", "method dat: rewarm=1.5: expected a whole number"),
+    ("dat(rewarm=-1)", "method dat: rewarm=-1: expected a number of steps >= 0"),
+    ("dat(ramp=-1)", "method dat: ramp=-1: expected a number of steps >= 0"),
+    ("dat(rate=0)", "method dat: rate=0.0: expected a factor > 0"),
+    ("dat(recurrent=-0.5)", "method dat: recurrent=-0.5: expected a factor >= 0 (0 freezes)"),
+    ("dat(watch=3)", "method dat: watch=3: expected a word or none"),
+    (
+        "dat(phase1=wights(recall=0.1))",
+        "phase1=wights(recall=0.1): expected state | full or weights(name=number, ...)",
+    ),
+    ("dat(switch=none)", "switch=none: expected a number or a spec"),
+    ("dat(switch=bellow(1))", "no trigger 'bellow'; did you mean 'below'?"),
+    ("dat(switch=below(0))", "method dat: level=0.0: expected a loss > 0"),
+    ("dat(switch=1.5)", "method dat: switch=1.5: expected a step >= 0, or a share"),
+    ("dat(otherwise=hope)", "otherwise=hope: expected switch | wait | retry"),
+]
+MODELS = [
+    ("2 x (lstm > attenton)", "no mixer or preset 'attenton'; did you mean 'attention'?"),
+    ("serail", "no mixer or preset 'serail'; did you mean 'serial'?"),
+    ("lstm(size=3)", "mixer lstm has no argument 'size'"),
+    ("serial(4)", "preset serial takes at most 0 arguments"),
+    ("tra_transformer > mlp @ 8", "other sublayers: it sets embedding=uniform(0.01), norm=rms"),
+    ("tra_transformer(ropes) @ 8", "there is no scheme 'ropes'; did you mean 'rope'?"),
+    ("tra_transformer(dropout=2) @ 8", "dropout=2.0: expected a share from 0 to below 1"),
+    ("gru | mlp @ 8, residual=normalised", "residual=normalised cannot be combined with '|'"),
+    ("lstm | attention(heads=3) @ 8", "heads=3: expected a divisor of the width, 8"),
+    ("mlp @ 8, dropout=1", "dropout=1: expected a share"),
+    ("mlp @ 8, head=4", "head=4: expected at least 5, the number of the task's answers"),
+]
+ITEMS = [
+    *(("task", spec, f"task {spec.partition('(')[0]}: ", says) for spec, says in TASKS),
+    ("task", "paritty", "", "there is no task 'paritty'; did you mean 'parity'? (there are: "),
+    *(("mixer", spec, "", says) for spec, says in MIXERS),
+    *(("scheme", spec, "", says) for spec, says in SCHEMES),
+    *(("method", spec, "", says) for spec, says in METHODS),
+]
+
+
+@pytest.mark.parametrize(("kind", "spec", "begins", "says"), ITEMS, ids=[row[1] for row in ITEMS])
+def test_bad_spec_is_refused_with_field_value_and_accepted(kind, spec, begins, says):
+    with pytest.raises(SpecError) as caught:
+        registry.KINDS[kind].build(spec, **SIZES.get(kind, {}))
+    assert says in str(caught.value)
+    assert str(caught.value).startswith(begins)
+
+
+@pytest.mark.parametrize(("line", "says"), MODELS, ids=[line for line, _ in MODELS])
+def test_bad_model_line_is_refused_with_field_value_and_accepted(line, says):
+    with pytest.raises(SpecError) as caught:
+        build_model(line, 7, 5, seed=0)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("weights", ["scalable", "temperature(length=3)", "asentmax"])
+def test_weights_that_scale_queries_are_refused_beside_a_scheme_without_queries(weights):
+    with pytest.raises(SpecError) as caught:
+        registry.mixers.build(f"attention(position_only, weights={weights})", width=WIDTH)
+    refused = f"weights={weights} cannot be combined with scheme=position_only: "
+    assert refused in str(caught.value)
+
+
+def test_asentmax_does_not_offer_a_learned_alpha():
+    with pytest.raises(SpecError, match=r"alpha=1.0: expected a number > 1") as caught:
+        registry.weightings.build("asentmax(alpha=1)", width=WIDTH, heads=2)
+    assert "learned" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: ModSum(modulus=2.5), "modulus=2.5"),
+        (lambda: ModSum(supervision="dense"), "supervision=dense: expected outcome"),
+        (lambda: Composite(layout="mixed"), "layout=mixed: expected separate"),
+        (lambda: Composite(keys=True), "keys=True"),
+    ],
+)
+def test_bad_value_in_a_plain_call_of_a_task_is_refused(make, says):
+    with pytest.raises(SpecError, match=says):
+        make()
