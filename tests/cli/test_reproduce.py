@@ -20,7 +20,7 @@ from outlast.cli import FAILED, MISTAKE, STOPPED, main
 from outlast.registry import studies
 from outlast.runs import RESULTS, locked, read_run
 from outlast.studies import Arm, Claim, Study
-from outlast.studies.runner import News
+from outlast.studies.runner import Update
 from outlast.train.settings import RunSpec
 from tiny_runs import start_processes_at_once, tiny
 
@@ -245,9 +245,9 @@ def test_arms_that_were_stopped_are_told_apart_from_those_that_failed(
 ) -> None:
     def run_study(*given: Any) -> list[str]:
         watch = given[6]
-        watch(News("joint", "stopped"))
+        watch(Update("joint", "stopped"))
         if fails:
-            watch(News("dat", "failed", error="it is [broken]"))
+            watch(Update("dat", "failed", error="it is [broken]"))
         return ["dat", "joint"] if fails else ["joint"]
 
     monkeypatch.setattr(runner, "run_study", run_study)

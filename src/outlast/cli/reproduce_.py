@@ -57,7 +57,7 @@ def main(
     from outlast.reporting.page import report
     from outlast.runs import STUDY, write_json
     from outlast.specs import Spec
-    from outlast.studies.runner import News, run_study, unfinished_arms
+    from outlast.studies.runner import Update, run_study, unfinished_arms
     from outlast.train.session import pick_device
     from outlast.train.workers import usable_threads
 
@@ -84,15 +84,15 @@ def main(
     told: dict[str, dict[str, str]] = {"diverged": {}, "failed": {}}
     with progress(console) as show:
 
-        def watch(news: News) -> None:
-            if news.state in told:
-                told[news.state][news.arm] = news.error
-            if not news.words:
-                show(names[news.arm], news.progress or news.error or news.state)
-            elif news.arm == news.pack[0]:  # once for all of them
-                others = f" and {len(news.pack) - 1} more" if len(news.pack) > 1 else ""
+        def watch(update: Update) -> None:
+            if update.state in told:
+                told[update.state][update.arm] = update.error
+            if not update.words:
+                show(names[update.arm], update.progress or update.error or update.state)
+            elif update.arm == update.pack[0]:  # once for all of them
+                others = f" and {len(update.pack) - 1} more" if len(update.pack) > 1 else ""
                 # a line of its own: a bar would show it for a moment only
-                words = f"{names[news.arm]}{others}: {news.words}"
+                words = f"{names[update.arm]}{others}: {update.words}"
                 console.print(words, markup=False, soft_wrap=True)
 
         unfinished = run_study(

@@ -13,19 +13,16 @@ too: it is tested as it was left, and told apart.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
+import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from outlast.errors import OutlastError, RunFolderError, TrainingError
 from outlast.evaluation.run import evaluate_run, holds_test
+from outlast.processes import Child, Parent, ProcessDiedError, ready_children
 from outlast.runs import RUN, read_run
 from outlast.studies.base import Arm, Study
 from outlast.train.rows import alike
@@ -43,16 +40,17 @@ from outlast.train.session import (
 from outlast.train.settings import RunSpec
 from outlast.train.workers import usable_threads
 
+log = logging.getLogger(__name__)
 #: the states in which an arm needs nothing more, and all those after which nothing is said of it
 ENDS = ("done", "diverged")
-LAST_WORDS = (*ENDS, "failed", "stopped")
+FINAL_STATES = (*ENDS, "failed", "stopped")
 
 
 @dataclass(frozen=True)
-class News:
+class Update:
     """What an arm's process tells: progress, that it is done or has diverged, what went wrong.
 
-    `words` are about all the arms in `pack`, each of which is told them.
+    `words` are about all the arms in `pack`; each of these arms has an update with them.
     """
 
     arm: str
@@ -90,13 +88,11 @@ class Job:
 
 
 @dataclass
-class _Worker:
-    """The process of a pack, where its news come from, and what it said last of each arm."""
+class _PackProcess:
+    """The process of a pack, and the last state of each arm with work to do."""
 
-    process: BaseProcess
-    ear: Connection
-    said: dict[str, str]
-    asked: bool = False
+    child: Child
+    states: dict[str, str]
 
 
 def run_study(
@@ -106,7 +102,7 @@ def run_study(
     device: str,
     workers: int,
     overwrite: bool,
-    watch: Callable[[News], None],
+    watch: Callable[[Update], None],
     together: bool | None = None,
 ) -> list[str]:
     """Run arms, `workers` processes at a time; returns the names of those not at their end.
@@ -118,50 +114,51 @@ def run_study(
     unfinished = {a.name for a in unfinished_arms(arms, out, overwrite, study)}
     for arm in arms:
         if arm.name not in unfinished:
-            watch(_end(arm.name, diverged(out / arm.name)))
+            watch(_last_update(arm.name, diverged(out / arm.name)))
     waiting = [
         Pack(needed(pack, out, todo), out, todo)
         for pack in packs(arms, together)
         if (todo := frozenset(a.name for a in pack) & unfinished)
     ]
-    context = multiprocessing.get_context("spawn")
-    running: dict[str, _Worker] = {}
-    beside = max(1, min(workers, len(waiting)))
-    threads = max(1, usable_threads() // beside)
+    at_once = max(1, min(workers, len(waiting)))
     job = Job(
         device,
-        threads,
-        1 / beside,
+        max(1, usable_threads() // at_once),
+        1 / at_once,
         study.ladder,
         study.sequences,
         overwrite,
         study.precision,
     )
+    running: list[_PackProcess] = []
     with signals() as asked:
-        while (waiting and not asked) or running:
-            while waiting and len(running) < workers and not asked:
-                pack = waiting.pop(0)
-                # a pipe for each: one that dies while it writes does not hold up the others
-                ear, mouth = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(pack, job, mouth))
-                process.start()
-                mouth.close()
-                names = [a.name for a in pack.arms if a.name in pack.todo]
-                running[names[0]] = _Worker(process, ear, dict.fromkeys(names, "started"))
-                for name in names:
-                    watch(News(name, "started"))
-            if asked:
-                _pass_on(running)
-            for news in _listen(running, bool(asked)):
-                if news.state in ENDS:
-                    unfinished.discard(news.arm)
-                watch(news)
+        try:
+            while (waiting and not asked) or running:
+                while waiting and len(running) < workers and not asked:
+                    running.append(_start(waiting.pop(0), job))
+                    for name, state in running[-1].states.items():
+                        watch(Update(name, state))
+                if asked:
+                    for process in running:
+                        process.child.ask_to_stop()
+                for update in _updates(running, bool(asked)):
+                    if update.state in ENDS:
+                        unfinished.discard(update.arm)
+                    watch(update)
+        finally:
+            for process in running:
+                process.child.close()  # it saves and leaves
     return sorted(unfinished)
 
 
-def _end(arm: str, failure: TrainingError | None) -> News:
+def _start(pack: Pack, job: Job) -> _PackProcess:
+    states = {arm.name: "started" for arm in pack.arms if arm.name in pack.todo}
+    return _PackProcess(Child(run_pack, pack, job, graceful=True), states)
+
+
+def _last_update(arm: str, failure: TrainingError | None) -> Update:
     """What is said of an arm that is trained and tested."""
-    return News(arm, "done") if failure is None else News(arm, "diverged", error=str(failure))
+    return Update(arm, "done") if failure is None else Update(arm, "diverged", error=str(failure))
 
 
 def packs(arms: Sequence[Arm], together: bool) -> list[tuple[Arm, ...]]:
@@ -226,89 +223,70 @@ def _flat(run: RunSpec) -> dict[str, str]:
     }
 
 
-def _listen(running: dict[str, _Worker], asked: bool) -> list[News]:
-    """The news of a moment; a pack whose process has ended is taken off `running`."""
-    names = {worker.ear: name for name, worker in running.items()}
-    heard = []
-    for ear in wait(list(names), timeout=0.2):
-        key = names[ear]  # type: ignore[index]
-        worker = running[key]
+def _updates(running: list[_PackProcess], asked: bool) -> list[Update]:
+    """The updates of a moment; a pack whose process has ended is taken off `running`."""
+    ready = ready_children([process.child for process in running], timeout=0.2)
+    updates = []
+    for process in [process for process in running if process.child in ready]:
         try:
-            news: News = worker.ear.recv()
-            worker.said[news.arm] = news.state
-            heard.append(news)
-        except (EOFError, OSError):
-            del running[key]
-            worker.process.join()
-            for name, said in worker.said.items():
-                if said in LAST_WORDS:
-                    continue
-                if asked:  # before it could listen
-                    heard.append(News(name, "stopped"))
-                else:  # killed, perhaps for want of memory
-                    code = worker.process.exitcode
-                    heard.append(News(name, "failed", error=f"its process ended, exit code {code}"))
-    return heard
+            received = [process.child.receive()]
+        except ProcessDiedError as death:
+            running.remove(process)
+            # a process that was asked before it could listen has died of it
+            state, error = ("stopped", "") if asked else ("failed", f"its process {death.how}")
+            received = _for_open_arms(process, state, error)
+        except OutlastError as error:
+            received = _for_open_arms(process, "failed", str(error))
+        except Exception as error:  # the other packs go on
+            log.error("%s", "\n".join(getattr(error, "__notes__", [repr(error)])))
+            received = _for_open_arms(process, "failed", f"{type(error).__name__}: {error}")
+        for update in received:
+            process.states[update.arm] = update.state
+        updates += received
+    return updates
 
 
-def _pass_on(running: dict[str, _Worker]) -> None:
-    """Ask each process once to save and leave."""
-    for worker in running.values():
-        if not worker.asked:
-            worker.asked = True
-            worker.process.terminate()
+def _for_open_arms(process: _PackProcess, state: str, error: str) -> list[Update]:
+    """The same update for each arm of which nothing final was said."""
+    open_arms = [arm for arm, last in process.states.items() if last not in FINAL_STATES]
+    return [Update(arm, state, error=error) for arm in open_arms]
 
 
-def _work(pack: Pack, job: Job, mouth: Connection) -> None:
-    """The life of one process: begin or go on, then evaluate."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on as SIGTERM
+def run_pack(parent: Parent, pack: Pack, job: Job) -> None:
+    """What the process of a pack does: begin or go on, then evaluate."""
     torch.set_num_threads(job.threads)
-    working = tuple(a.name for a in pack.arms if a.name in pack.todo)
-    open_ends = set(working)
+    device = pick_device(job.device)
+    # an arm that was at its end before is here for the others' sake, and says nothing
+    names = tuple(arm.name for arm in pack.arms if arm.name in pack.todo)
 
-    def tell(
-        arm: str, state: str, progress: Progress | None = None, error: str = "", words: str = ""
-    ) -> None:
-        if arm not in open_ends:  # it was at its end before, and is here for the others' sake
-            return
-        if state in LAST_WORDS:
-            open_ends.discard(arm)
-        try:
-            mouth.send(News(arm, state, progress, error, words, working))
-        except OSError:  # nobody listens any more: save and leave
-            os.kill(os.getpid(), signal.SIGTERM)
+    def send(update: Update) -> None:
+        if update.arm in names:
+            parent.send(replace(update, pack=names))
 
-    def tell_all(state: str, error: str = "", words: str = "") -> None:
-        for arm in pack.arms:
-            tell(arm.name, state, error=error, words=words)
+    def send_words(words: str) -> None:
+        for name in names:
+            send(Update(name, "training", words=words))
 
-    try:
-        device = pick_device(job.device)
-        new = [
-            (arm.run, folder)
-            for arm, folder in zip(pack.arms, pack.folders, strict=True)
-            if job.overwrite or not (folder / RUN).exists()
-        ]
-        begin_all(new, device, job.overwrite, pack=[arm.name for arm in pack.arms])
-        ended, failures = go_on_together(
-            pack.folders,
-            device,
-            lambda folder, progress: tell(folder.name, "training", progress),
-            lambda words: tell_all("training", words=words),
-            job.share,
-        )
-        if not ended:
-            tell_all("stopped")
-            return
-        for arm, folder, failure in zip(pack.arms, pack.folders, failures, strict=True):
-            if arm.name in open_ends:
-                tell(arm.name, "testing")
-                ladder = arm.ladder or job.ladder
-                evaluate_run(folder, ladder, job.sequences, device, in_precision=job.precision)
-                end = _end(arm.name, failure)
-                tell(arm.name, end.state, error=end.error)
-    except OutlastError as error:
-        tell_all("failed", error=str(error))
-    except Exception as error:  # the other packs go on; the parent reports it
-        tell_all("failed", error=f"{type(error).__name__}: {error}")
-        raise
+    new = [
+        (arm.run, folder)
+        for arm, folder in zip(pack.arms, pack.folders, strict=True)
+        if job.overwrite or not (folder / RUN).exists()
+    ]
+    begin_all(new, device, job.overwrite, pack=[arm.name for arm in pack.arms])
+    ended, failures = go_on_together(
+        pack.folders,
+        device,
+        lambda folder, progress: send(Update(folder.name, "training", progress)),
+        send_words,
+        job.share,
+    )
+    if not ended:
+        for name in names:
+            send(Update(name, "stopped"))
+        return
+    for arm, folder, failure in zip(pack.arms, pack.folders, failures, strict=True):
+        if arm.name in names:
+            send(Update(arm.name, "testing"))
+            ladder = arm.ladder or job.ladder
+            evaluate_run(folder, ladder, job.sequences, device, in_precision=job.precision)
+            send(_last_update(arm.name, failure))

@@ -45,7 +45,7 @@ from outlast.train.settings import RunSpec
 from outlast.train.step import Stepper
 from outlast.train.stopping import MULTIPLES, SEQUENCES
 from outlast.train.waves import DRY, Fit, at_once, bytes_of_data, even, fit
-from outlast.train.workers import WorkerPool, usable_threads, wanted
+from outlast.train.workers import WorkerPool, process_count, usable_threads
 
 log = logging.getLogger(__name__)
 Watch = Callable[[RunState, Progress], None]
@@ -86,7 +86,7 @@ class Trainer:
 
     def _build(self, waves: Sequence[slice]) -> None:
         self.waves = list(waves)
-        if self.crew is not None:  # whose hands have steppers of their own
+        if self.crew is not None:  # its workers have steppers of their own
             self.steppers = []
             return
         # graphs that never run at the same time, and leave nothing behind, may share their memory
@@ -105,7 +105,7 @@ class Trainer:
     @property
     def beside(self) -> int:
         """How many waves are stepped at the same time."""
-        return 1 if self.crew is None else len(self.crew.hands)
+        return 1 if self.crew is None else len(self.crew.workers)
 
     @property
     def compact(self) -> bool:
@@ -128,7 +128,7 @@ class Trainer:
         self.close()
         self.crew = None
         runs, threads = [t.run for t in self.trainers], usable_threads()
-        found = self._fit(share, wanted(runs, self.device, threads))
+        found = self._fit(share, process_count(runs, self.device, threads))
         why = found.why
         if found.processes > 1:
             try:
