@@ -66,9 +66,8 @@ class ProcessDiedError(OutlastError, RuntimeError):
     """A child that ended without an answer; `how` says by which signal, or with which exit code."""
 
     def __init__(self, code: int) -> None:
-        cause = ", perhaps for want of memory" if code == -SIGKILL else ""
-        by_signal = f"was ended by {_signal_name(-code)}{cause}"
-        self.how = by_signal if code < 0 else f"ended with exit code {code}"
+        how = f"was ended by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self.how = how + ", perhaps for want of memory" * (code == -SIGKILL)
         super().__init__(f"a child process {self.how}")
 
 
@@ -230,13 +229,6 @@ def portable(error: Exception) -> Exception:
         copy = RuntimeError(f"{type(error).__name__}: {error}")
     copy.add_note(note)
     return copy
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        return f"signal {number}"
 
 
 # ---- messages: pickled, with tensors as arrays, as a container may have little shared memory -----
