@@ -32,8 +32,6 @@ def echo(parent: Parent) -> None:
     def handle(message: Any) -> Any:
         if message == "fail":
             raise SpecError("x=1: expected 2")
-        if message == "exit":
-            os._exit(3)
         if message == "sleep":
             time.sleep(600)
         return message
@@ -93,23 +91,18 @@ def test_messages_and_errors_are_answered_until_the_child_dies(child: Child) -> 
         child.receive()
 
 
-def test_exit_code_of_a_dead_child_is_named(child: Child) -> None:
-    child.send("exit")
-    with pytest.raises(ProcessDiedError, match="ended with exit code 3"):
+@pytest.mark.parametrize(
+    ("last", "error", "code"), [(3, ProcessDiedError, 0), ("3", TypeError, 1)], ids=["end", "error"]
+)
+def test_child_may_send_without_being_asked(last: Any, error: type[Exception], code: int) -> None:
+    child = Child(count_up, last)
+    if code == 0:
+        assert [child.receive() for _ in range(3)] == [0, 1, 2]
+    match = "ended with exit code 0" if code == 0 else "in count_up"
+    with pytest.raises(error, match=match):
         child.receive()
-
-
-def test_child_may_send_without_being_asked_and_leaves_at_its_end() -> None:
-    child = Child(count_up, 3)
-    assert [child.receive() for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ProcessDiedError, match="ended with exit code 0"):
-        child.receive()
+    assert child.process.wait(60) == code
     child.close()
-    failing = Child(count_up, "three")
-    with pytest.raises(TypeError) as caught:
-        failing.receive()
-    assert "in count_up" in caught.value.__notes__[0]
-    assert failing.process.wait(60) == 1
 
 
 @pytest.mark.parametrize("how", ["asked", "closed"])

@@ -85,15 +85,13 @@ class Child:
         graceful: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        call = _encode((function, arguments))
         self.graceful, self.asked_to_stop = graceful, False
         self.connection, far_end = Pipe()
         try:
             self.process = start_program(far_end, graceful, environment or {})
         finally:
             far_end.close()  # so that the end of the child is the end of the pipe
-        with suppress(OSError):
-            self.connection.send_bytes(call)
+        self.send((function, arguments))
 
     def send(self, message: Any) -> None:
         """Send a message. If the child has died, `receive` will say so."""
@@ -192,7 +190,7 @@ class Parent:
                 self.send_failure(error)
 
     def _listen(self) -> None:
-        with suppress(EOFError, OSError):
+        with suppress(Exception):  # most often EOFError: the parent closed the pipe, or is gone
             while True:
                 self._inbox.put(self._connection.recv_bytes())
         if not self._graceful:
