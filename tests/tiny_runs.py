@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-import outlast.studies.runner as runner
 import outlast.train.trainer as trainer_module
+from outlast import processes
 from outlast.runs.folder import CHECKPOINT, METRICS
 from outlast.runs.records import EventLine, Line, MetricLine
 from outlast.runs.spec import RunSpec, Settings
@@ -148,11 +151,36 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert (one / METRICS).read_bytes() == (other / METRICS).read_bytes()
 
 
+class ForkedProcess:
+    """A process forked from one that has torch loaded already, in the place of a `Popen`."""
+
+    def __init__(self, far_end: Connection, graceful: bool, environment: Mapping[str, str]) -> None:
+        assert not environment, "a forked process has the environment of the one it comes from"
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["outlast.studies.runner"])
+        self.process = context.Process(target=run_forked, args=(far_end, graceful), daemon=False)
+        self.process.start()
+        self.terminate, self.kill = self.process.terminate, self.process.kill
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        self.process.join(timeout)
+        return self.process.exitcode
+
+
+def run_forked(far_end: Connection, graceful: bool) -> None:
+    """What `processes.PROGRAM` does, without a new Python."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not graceful:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    processes.run_child(far_end, graceful)
+
+
 def start_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the processes of a study from one that has torch loaded already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["outlast.studies.runner"])
-    monkeypatch.setattr(runner.multiprocessing, "get_context", lambda _: context)
+    """Fork the processes of a study: to start Python and load torch is most of their time."""
+    monkeypatch.setattr(processes, "start_program", ForkedProcess)
 
 
 def outlast(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,9 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from outlast.bench.graphs import captured, covered
+from outlast.bench.graphs import REPLAYED, captured, compare_replays
+from outlast.bench.seeds.profile import covered
+from outlast.bench.timing import Bench
 
 
 class Pretended:
@@ -37,7 +39,7 @@ def double(read):
     return lambda: read * 2
 
 
-def test_a_replay_keeps_what_its_graph_reads_and_writes(pretended):
+def test_replay_keeps_what_its_graph_reads_and_writes(pretended):
     read = torch.ones(3)
     alive = weakref.ref(read)
     replay = captured(double(read))
@@ -52,7 +54,7 @@ def test_a_replay_keeps_what_its_graph_reads_and_writes(pretended):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_a_replay_reads_what_it_read_when_it_was_recorded():
+def test_replay_on_a_gpu_reads_what_was_recorded():
     replay = captured(double(torch.ones(1 << 20, device="cuda")))
     # where the ones were, had they been freed
     others = [torch.full((1 << 20,), 5.0, device="cuda") for _ in range(8)]
@@ -61,7 +63,7 @@ def test_on_a_gpu_a_replay_reads_what_it_read_when_it_was_recorded():
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_a_side_that_ran_on_the_default_stream_can_be_recorded():
+def test_side_that_ran_on_the_default_stream_can_be_recorded():
     leaf = torch.ones(1000, device="cuda", requires_grad=True)
 
     def side():
@@ -77,10 +79,35 @@ def test_on_a_gpu_a_side_that_ran_on_the_default_stream_can_be_recorded():
     assert (gradient == 6).all()
 
 
+def test_side_that_cannot_be_captured_is_a_row(monkeypatch):
+    def capture(side):
+        if side is broken:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return lambda: replayed.append(side())
+
+    def broken():
+        pytest.fail("it is not to be timed as it is")
+
+    replayed, noted = [], []
+    monkeypatch.setattr("outlast.bench.graphs.captured", capture)
+    bench = Bench(torch.device("cuda"), seconds=60, repeats=1)
+    monkeypatch.setattr(bench, "compare", lambda *given: noted.append(given))
+    compare_replays(bench, "short", "what", {"ours": lambda: 1, "peer": broken}, {}, "a note")
+    ((*_, sides, _, note),) = noted
+    assert note == f"a note, {REPLAYED}"
+    on_cpu = Bench(torch.device("cpu"), seconds=60, repeats=1)
+    on_cpu.compare("short", "what", sides)
+    assert replayed == [1, 1]
+    assert [r.note[:30] for r in on_cpu.rows] == ["", "n/a: operation not permitted w"]
+    compare_replays(on_cpu, "short", "what", {"ours": lambda: replayed.append(2)}, {}, "a note")
+    assert replayed == [1, 1, 2, 2]  # as it is
+    assert on_cpu.rows[-1].note == "a note"
+
+
 @pytest.mark.parametrize(
     ("spans", "share"),
     [([], None), ([(1, 1)], None), ([(0, 2), (1, 3), (3, 4)], 1.0), ([(0, 1), (3, 4)], 0.5)],
     ids=str,
 )
-def test_the_share_of_time_that_spans_cover(spans, share):
+def test_share_of_time_that_spans_cover(spans, share):
     assert covered(spans) == share

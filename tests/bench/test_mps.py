@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from outlast.bench import mps, seeds
+from outlast.bench.seeds import mps, sections
 from outlast.bench.timing import Bench, Row
 
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ def notes(tmp_path, monkeypatch):
 
 
 def is_over(notes: Path) -> bool:
-    return not mps._lives(int(Path(f"{notes}.pid").read_text()))
+    return not mps._is_alive(int(Path(f"{notes}.pid").read_text()))
 
 
 def idle():
@@ -66,14 +66,14 @@ def dead():
     os._exit(3)
 
 
-def where():
+def step_if_served():
     """Makes a step, if the service can be found."""
     assert Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"]).is_dir()
     return idle()
 
 
-def test_processes_tell_their_pace_and_whether_they_were_served(notes):
-    rate, served = mps.shared(2, where, 0.1, 300)
+def test_rate_of_processes_and_whether_they_were_served(notes):
+    rate, served = mps.shared_rate(2, step_if_served, 0.1, 300)
     assert 0 < rate < 2000
     assert served
     assert notes.read_text().split("\n") == ["start all", "get_server_list", "quit", ""]
@@ -81,39 +81,41 @@ def test_processes_tell_their_pace_and_whether_they_were_served(notes):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"), [(broken, "^no room$"), (dead, "ended without a word")], ids=["error", "end"]
+    ("make", "told"),
+    [(broken, "^no room$"), (dead, "ended with exit code 3")],
+    ids=["error", "end"],
 )
-def test_what_a_process_fails_with_is_told_and_the_service_ends(notes, make, told):
+def test_failing_process_is_an_error_and_the_service_ends(notes, make, told):
     with pytest.raises(RuntimeError, match=told):
-        mps.shared(1, make, 0.1, 300)
+        mps.shared_rate(1, make, 0.1, 300)
     assert notes.read_text().split("\n")[-2] == "quit"
     assert is_over(notes)
 
 
-def test_processes_that_take_too_long_are_told_and_ended():
+def test_processes_that_take_too_long_are_an_error():
     with pytest.raises(RuntimeError, match="0 of 1 processes in 0 s"):
-        mps.together(1, idle, 0.1, 1e-3, {})
+        mps.simultaneous_rates(1, idle, 0.1, 1e-3, {})
 
 
-def test_a_service_that_does_not_leave_when_asked_is_ended(notes, monkeypatch):
+def test_service_that_ignores_quit_is_killed(notes, monkeypatch):
     monkeypatch.setenv("STUBBORN", "yes")
-    monkeypatch.setattr(mps, "SOON", 0.5)
+    monkeypatch.setattr(mps, "TIMEOUT", 0.5)
     with mps.service():
         assert not is_over(notes)
     time.sleep(0.1)
     assert is_over(notes)
 
 
-def test_a_service_that_does_not_start_says_why(notes, monkeypatch):
+def test_service_that_does_not_start_says_why(notes, monkeypatch):
     monkeypatch.setenv("REFUSE", "yes")
     with pytest.raises(RuntimeError, match="no such luck"), mps.service():
         pytest.fail("it is not there")
 
 
-def test_a_bench_that_is_asked_to_end_ends_the_service(notes):
+def test_sigterm_ends_the_service(notes):
     code = """
 import time
-from outlast.bench import mps
+from outlast.bench.seeds import mps
 with mps.service():
     print("there", flush=True)
     time.sleep(60)
@@ -128,11 +130,13 @@ with mps.service():
 
 
 @pytest.mark.parametrize("served", [True, False])
-def test_the_row_is_beside_ours(monkeypatch, served):
-    monkeypatch.setattr(seeds, "shared", lambda count, make, seconds, patience: (1600.0, served))
+def test_row_compares_with_ours(monkeypatch, served):
+    monkeypatch.setattr(
+        sections, "shared_rate", lambda count, make, seconds, patience: (1600.0, served)
+    )
     bench = Bench(CPU, seconds=60, repeats=1)
     bench.rows.append(Row("peers", "32 seeds", "outlast", 8.0))
-    seeds.mps(bench)
+    sections.mps(bench)
     row = bench.rows[-1]
     assert (row.section, row.what, row.side, row.ms) == ("mps", "16 seeds", "mps", 10.0)
     assert row.note.startswith("1600 seed-steps/s, ")
@@ -140,10 +144,10 @@ def test_the_row_is_beside_ours(monkeypatch, served):
     assert row.note.endswith("no MPS server was seen") is not served
 
 
-def test_without_the_service_a_row_says_so(monkeypatch):
+def test_missing_service_is_a_row(monkeypatch):
     monkeypatch.setenv("PATH", "")
     bench = Bench(CPU, seconds=60, repeats=1)
-    seeds.mps(bench)
+    sections.mps(bench)
     (row,) = bench.rows
     assert row.ms is None
     assert row.note == "n/a: nvidia-cuda-mps-control is not there"

@@ -328,7 +328,7 @@ def test_what_cannot_be_written_is_told_before_the_work(
     monkeypatch.chdir(home)
     monkeypatch.setattr("tempfile.mkstemp", refuse)
     monkeypatch.setattr("outlast.evaluation.run.evaluate_run", work)
-    monkeypatch.setitem(importlib.import_module("outlast.bench.tra").SECTIONS, "cpu", work)
+    monkeypatch.setitem(importlib.import_module("outlast.bench.tra.sections").SECTIONS, "cpu", work)
     assert main(list(words)) == MISTAKE
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", f"error: cannot write {file}: Permission denied\n")

@@ -18,11 +18,10 @@ import outlast.reporting.page as report_module
 import outlast.studies.runner as runner
 from outlast.cli import FAILED, MISTAKE, STOPPED, main
 from outlast.registry import studies
-from outlast.runs.folder import RESULTS, locked
-from outlast.runs.records import read_run
-from outlast.runs.spec import RunSpec
+from outlast.runs import RESULTS, locked, read_run
 from outlast.studies import Arm, Claim, Study
-from outlast.studies.runner import News
+from outlast.studies.runner import Update
+from outlast.train.settings import RunSpec
 from tiny_runs import start_processes_at_once, tiny
 
 
@@ -227,7 +226,7 @@ def test_arms_trained_as_one_say_once_how_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start_processes_at_once(monkeypatch)
-    command = ["reproduce", "mini", "--seeds-at-once", "True", "--out", str(tmp_path / "study")]
+    command = ["reproduce", "mini", "--together", "True", "--out", str(tmp_path / "study")]
     assert main([*command, "--device", "cpu"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "seeds at once" in line]
     assert [line.split(" (")[0] for line in lines] == [
@@ -246,9 +245,9 @@ def test_arms_that_were_stopped_are_told_apart_from_those_that_failed(
 ) -> None:
     def run_study(*given: Any) -> list[str]:
         watch = given[6]
-        watch(News("joint", "stopped"))
+        watch(Update("joint", "stopped"))
         if fails:
-            watch(News("dat", "failed", error="it is [broken]"))
+            watch(Update("dat", "failed", error="it is [broken]"))
         return ["dat", "joint"] if fails else ["joint"]
 
     monkeypatch.setattr(runner, "run_study", run_study)

@@ -15,27 +15,27 @@ import pytest
 import outlast.studies.runner as runner
 import outlast.train.run_state as trainer_module
 from outlast.errors import RunFolderError
+from outlast.evaluation.run import evaluate_run
+from outlast.processes import Child, Parent
 from outlast.runs import (
+    BEFORE,
     CHECKPOINT,
     METRICS,
-    PREVIOUS_RESULTS,
     RESULTS,
     RUN,
     read_metrics,
     read_run,
     write_json,
 )
-from outlast.runs.spec import RunSpec
 from outlast.studies import Arm, Claim, Study
-from outlast.studies.runner import Job, News, Pack, needed, packs, run_study
-from outlast.workflow.evaluate import evaluate_run
+from outlast.studies.runner import Job, Pack, Update, needed, packs, run_pack, run_study
+from outlast.train.session import begin, go_on
+from outlast.train.settings import RunSpec
 from tiny_runs import (
     CPU,
     assert_same_run,
     checkpoint,
-    create,
     halt,
-    resume,
     start_processes_at_once,
     tiny,
     trained,
@@ -62,22 +62,22 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Watcher:
-    """Remembers the news, and may act on them."""
+    """Remembers the updates, and may act on them."""
 
-    def __init__(self, act: Callable[[News], None] = lambda news: None) -> None:
-        self.news: list[News] = []
+    def __init__(self, act: Callable[[Update], None] = lambda update: None) -> None:
+        self.updates: list[Update] = []
         self.act = act
 
-    def __call__(self, news: News) -> None:
-        self.news.append(news)
-        self.act(news)
+    def __call__(self, update: Update) -> None:
+        self.updates.append(update)
+        self.act(update)
 
     def states(self, arm: str) -> list[str]:
-        seen = [n.state for n in self.news if n.arm == arm]
+        seen = [n.state for n in self.updates if n.arm == arm]
         return [s for i, s in enumerate(seen) if i == 0 or seen[i - 1] != s]
 
 
-def run(arms: list[Arm], out: Path, watch: Callable[[News], None], **options: Any) -> list[str]:
+def run(arms: list[Arm], out: Path, watch: Callable[[Update], None], **options: Any) -> list[str]:
     options = {"device": "cpu", "workers": 2, "overwrite": False} | options
     return run_study(study(*arms), arms, out, watch=watch, **options)
 
@@ -87,7 +87,9 @@ def test_an_arm_with_cores_to_itself_shares_its_seeds_among_processes(
 ) -> None:
     seen = Watcher()
     assert run([Arm("plain", quick(processes=2))], tmp_path, seen) == []
-    assert next(n.words for n in seen.news if n.words).startswith("2 seeds in 2 processes (about ")
+    assert next(n.words for n in seen.updates if n.words).startswith(
+        "2 seeds in 2 processes (about "
+    )
     assert seen.states("plain")[-1] == "done"
 
 
@@ -108,11 +110,11 @@ def test_every_arm_is_trained_and_tested_and_then_left_alone(
         assert results["sequences"] == 32
         assert {r["multiple"] for r in results["rows"]} == {1, 3}
         assert_same_run(trained(arm.run, tmp_path / arm.name), out / arm.name)
-    assert [n.progress.step for n in watch.news if n.progress and n.arm == "dat"] == [10, 20]
+    assert [n.progress.step for n in watch.updates if n.progress and n.arm == "dat"] == [10, 20]
 
     before, again = files(out), Watcher()
     assert run(ARMS, out, again) == []
-    assert [(n.arm, n.state) for n in again.news] == [("plain", "done"), ("dat", "done")]
+    assert [(n.arm, n.state) for n in again.updates] == [("plain", "done"), ("dat", "done")]
     assert files(out) == before
 
     (out / "dat" / RESULTS).unlink()  # trained, but not tested
@@ -131,7 +133,7 @@ def test_an_interrupted_arm_goes_on(tmp_path: Path) -> None:
     assert json.loads(checkpoint(out / arm.name)[1])["step"] == 10
     watch = Watcher()
     assert run([arm], out, watch) == []
-    assert [n.progress.step for n in watch.news if n.progress] == [20]
+    assert [n.progress.step for n in watch.updates if n.progress] == [20]
     assert_same_run(trained(arm.run, tmp_path / "whole"), out / arm.name)
 
 
@@ -141,7 +143,7 @@ def test_a_failing_arm_is_reported_and_the_others_finish(tmp_path: Path) -> None
     (tmp_path / "dat" / METRICS).write_text("no metrics\nat all\n")
     watch = Watcher()
     assert run(ARMS, tmp_path, watch) == ["dat"]
-    (failed,) = [n for n in watch.news if n.state == "failed"]
+    (failed,) = [n for n in watch.updates if n.state == "failed"]
     assert failed.arm == "dat"
     assert "line 1 is damaged" in failed.error
     assert watch.states("plain")[-1] == "done"
@@ -154,14 +156,14 @@ def test_an_arm_without_a_sound_seed_is_a_result(tmp_path: Path) -> None:
     assert run([bad, ARMS[0]], tmp_path, watch) == []
     assert watch.states("plain")[-1] == "done"
     assert watch.states("bad") == ["started", "training", "testing", "diverged"]
-    (told,) = [n for n in watch.news if n.state == "diverged"]
+    (told,) = [n for n in watch.updates if n.state == "diverged"]
     assert "not finite" in told.error
     rows = json.loads((tmp_path / "bad" / RESULTS).read_text())["rows"]
     assert {(row["seed"], row["parked"]) for row in rows} == {(0, 0), (1, 0)}
 
     before, again = files(tmp_path), Watcher()  # it is left alone, and told in the same words
     assert run([bad, ARMS[0]], tmp_path, again) == []
-    assert [(n.arm, n.state, n.error) for n in again.news] == [
+    assert [(n.arm, n.state, n.error) for n in again.updates] == [
         ("bad", "diverged", told.error), ("plain", "done", ""),
     ]  # fmt: skip
     assert files(tmp_path) == before
@@ -171,17 +173,38 @@ def test_an_arm_without_a_sound_seed_is_a_result(tmp_path: Path) -> None:
 def test_an_arm_whose_process_dies_is_reported(tmp_path: Path) -> None:
     """As one that the system ends for want of memory: it cannot say so itself."""
 
-    def kill(news: News) -> None:
-        if news.state == "training" and news.arm == "long":
+    def kill(update: Update) -> None:
+        if update.state == "training" and update.arm == "long":
             pid = int((tmp_path / "long" / ".lock").read_text().removeprefix("process "))
             os.kill(pid, signal.SIGKILL)
 
     long, watch = Arm("long", quick(steps=100_000)), Watcher(kill)
     assert run([long, ARMS[0]], tmp_path, watch) == ["long"]
-    (failed,) = [n for n in watch.news if n.state == "failed"]
+    (failed,) = [n for n in watch.updates if n.state == "failed"]
     assert failed.arm == "long"
-    assert "exit code -9" in failed.error
+    assert failed.error == "its process was ended by SIGKILL, perhaps for want of memory"
     assert watch.states("plain")[-1] == "done"
+
+
+def mistaken(parent: Parent, pack: Pack, job: Job) -> None:
+    """As `run_pack`, with a mistake of ours in it."""
+    parent.send(Update(pack.arms[0].name, "testing"))
+    parent.send(Update(pack.arms[0].name, "done"))
+    raise ValueError("a mistake")
+
+
+@pytest.mark.usefixtures("at_once")
+def test_unexpected_error_is_logged_and_fails_the_open_arms_of_its_pack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner, "run_pack", mistaken)
+    watch = Watcher()
+    assert run(ARMS, tmp_path, watch, together=True) == ["dat"]
+    assert watch.states("plain") == ["started", "testing", "done"]
+    assert watch.states("dat") == ["started", "failed"]
+    assert watch.updates[-1].error == "ValueError: a mistake"
+    (record,) = caplog.records
+    assert "in mistaken" in record.getMessage()
 
 
 @pytest.mark.usefixtures("at_once")
@@ -191,9 +214,9 @@ def test_asked_to_stop_every_arm_saves_and_leaves(tmp_path: Path) -> None:
         long = [Arm(n, quick(steps=100_000, seeds=(s,))) for s, n in enumerate(("a", "b", "c"))]
         seen: set[str] = set()
 
-        def ask(news: News) -> None:
-            if news.progress:
-                seen.add(news.arm)
+        def ask(update: Update) -> None:
+            if update.progress:
+                seen.add(update.arm)
                 if seen == {"a", "b"}:
                     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -231,7 +254,7 @@ def test_a_folder_with_another_run_is_not_touched(
 
 @pytest.mark.usefixtures("at_once")
 def test_told_to_it_starts_anew(tmp_path: Path) -> None:
-    begin(quick(seeds=(5,)), tmp_path / "plain", CPU)
+    create(quick(seeds=(5,)), tmp_path / "plain")
     assert run([ARMS[0]], tmp_path, Watcher(), overwrite=True) == []
     assert read_run(tmp_path / "plain")["seeds"] == [0, 1]
     assert (tmp_path / "plain" / CHECKPOINT).exists()
@@ -267,9 +290,9 @@ def test_a_study_of_arms_together(tmp_path: Path) -> None:
     for arm in MANY:
         end = "diverged" if arm.name == "bad" else "done"
         assert watch.states(arm.name) == ["started", "training", "testing", end]
-        words = [n.words for n in watch.news if n.arm == arm.name and n.words]
+        words = [n.words for n in watch.updates if n.arm == arm.name and n.words]
         assert words[0].startswith("2 seeds at once" if arm.name == "gru" else "7 seeds at once")
-    assert "not finite" in next(n.error for n in watch.news if n.state == "diverged")
+    assert "not finite" in next(n.error for n in watch.updates if n.state == "diverged")
     for arm in (MANY[0], MANY[2], MANY[4]):
         results = json.loads((out / arm.name / RESULTS).read_text())
         assert {r["seed"] for r in results["rows"]} == set(arm.run.seeds)
@@ -282,7 +305,7 @@ def test_a_study_of_arms_together(tmp_path: Path) -> None:
     # given again, none is touched; and one that is to be tested again is, beside the others
     before, again = files(out), Watcher()
     assert run(MANY, out, again, together=True) == []
-    assert [n.state for n in again.news if n.arm in ("plain", "bad")] == ["done", "diverged"]
+    assert [n.state for n in again.updates if n.arm in ("plain", "bad")] == ["done", "diverged"]
     assert files(out) == before
     kept = {a.name: (checkpoint(out / a.name), files(out)[str(out / a.name / RESULTS)])
             for a in MANY if a.name != "bad"}  # fmt: skip
@@ -302,8 +325,8 @@ def test_arms_together_that_were_stopped_go_on_bit_for_bit(tmp_path: Path) -> No
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
 
-        def ask(news: News) -> None:
-            if news.progress and news.progress.step == 20:
+        def ask(update: Update) -> None:
+            if update.progress and update.progress.step == 20:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         watch = Watcher(ask)
@@ -324,7 +347,7 @@ def test_arms_added_to_finished_ones_do_not_pay_for_them(tmp_path: Path) -> None
     added = replace(added, run=replace(added.run, settings=longer))
 
     def at_once(watch: Watcher) -> list[str]:
-        return [n.words.split(" (")[0] for n in watch.news if n.words]
+        return [n.words.split(" (")[0] for n in watch.updates if n.words]
 
     watch = Watcher()
     assert run([first], tmp_path, watch, together=True) == []
@@ -357,8 +380,8 @@ def test_an_arm_begun_beside_one_that_ended_sooner_goes_on_bit_for_bit(tmp_path:
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
 
-        def ask(news: News) -> None:
-            if news.arm == arms[1].name and news.progress and news.progress.step == 30:
+        def ask(update: Update) -> None:
+            if update.arm == arms[1].name and update.progress and update.progress.step == 30:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         run(arms, tmp_path / "parts", Watcher(ask), together=True)
@@ -372,26 +395,20 @@ def test_an_arm_begun_beside_one_that_ended_sooner_goes_on_bit_for_bit(tmp_path:
     assert run(arms, tmp_path / "parts", again, together=True) == []
     assert again.states(arms[0].name) == ["done"]
     # on some devices products over fewer seeds are rounded alike: so see that it was there
-    assert [n.words.split(" (")[0] for n in again.news if n.words] == ["3 seeds at once"]
+    assert [n.words.split(" (")[0] for n in again.updates if n.words] == ["3 seeds at once"]
     for arm in arms:
         assert_same_run(tmp_path / "whole" / arm.name, tmp_path / "parts" / arm.name)
 
 
 @pytest.mark.usefixtures("at_once")
-def test_an_arm_that_nobody_listens_to_saves_and_leaves(tmp_path: Path) -> None:
-    """As when the process that runs the study is killed: no arm goes on unseen."""
-    context: Any = runner.multiprocessing.get_context("spawn")
-    ear, mouth = context.Pipe(duplex=False)
+def test_an_arm_saves_and_leaves_when_the_study_dies(tmp_path: Path) -> None:
     pack = Pack((Arm("long", quick(steps=100_000)),), tmp_path, frozenset(["long"]))
-    job = Job("cpu", 1, 1.0, (1,), 8, False)
-    process = context.Process(target=runner._work, args=(pack, job, mouth))
-    process.start()
-    mouth.close()
-    assert ear.recv().state == "training"
-    ear.close()
-    process.join(60)
-    assert process.exitcode is not None
-    assert json.loads(checkpoint(tmp_path / "long")[1])["step"] < 100_000
+    child = Child(run_pack, pack, Job("cpu", 1, 1.0, (1,), 8, False), graceful=True)
+    assert child.receive().state == "training"
+    child.receive()  # a block is trained
+    child.close()
+    assert child.process.wait(60) == 0
+    assert 0 < json.loads(checkpoint(tmp_path / "long")[1])["step"] < 100_000
 
 
 def test_an_arm_tested_before_its_end_is_tested_again(tmp_path: Path) -> None:
@@ -417,7 +434,7 @@ def test_going_on_takes_back_the_results_of_an_earlier_step(tmp_path: Path) -> N
     evaluate_run(folder, (1,), 8)
     assert json.loads((folder / RESULTS).read_text())["step"] == 10
     evaluate_run(folder, (1,), 4)
-    assert (folder / PREVIOUS_RESULTS).exists()
+    assert (folder / BEFORE).exists()
     assert resume(folder)
     assert not (folder / RESULTS).exists()
-    assert not (folder / PREVIOUS_RESULTS).exists()
+    assert not (folder / BEFORE).exists()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -22,33 +21,30 @@ from typing import Any
 import pytest
 import torch
 
-import outlast.train.run_state as trainer_module
-import outlast.train.trainer as fleet_module
+import outlast.train.run_state as run_state_module
+import outlast.train.trainer as trainer_module
 import outlast.train.waves as memory
-import outlast.train.workers as crew_module
+import outlast.train.workers as workers_module
 from outlast.cli import MISTAKE, main
-from outlast.errors import SpecError, TrainingError
+from outlast.errors import TrainingError
 from outlast.machine import cores
+from outlast.processes import Child
 from outlast.registry import tasks
-from outlast.runs.checkpoint import load_state
-from outlast.runs.folder import RUN
-from outlast.runs.records import read_metrics
-from outlast.runs.spec import RunSpec
+from outlast.runs import RUN, read_metrics
 from outlast.tasks.parity import Parity
+from outlast.train.checkpoint import load_state
+from outlast.train.session import begin, go_on, go_on_together
+from outlast.train.settings import RunSpec
 from outlast.train.waves import at_once, even
-from outlast.train.worker import sendable
-from outlast.train.workers import LONG, LONG_BLOCK, Worker, WorkerPool, usable_threads, wanted
-from outlast.workflow.train import train_runs
-from tiny_runs import (
-    CPU,
-    InMemory,
-    assert_same_run,
-    assert_seed_is,
-    checkpoint,
-    create,
-    resume,
-    tiny,
+from outlast.train.worker import serve_blocks
+from outlast.train.workers import (
+    LONG,
+    LONG_BLOCK,
+    WorkerPool,
+    process_count,
+    usable_threads,
 )
+from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, tiny
 
 SEEDS = (3, 0, 7, 1, 2)
 RETRY = "dat(switch=below(0.000001), latest=6, otherwise=retry)"
@@ -61,45 +57,45 @@ def spec(*methods: str, **changed: Any) -> RunSpec:
 
 
 @pytest.fixture(scope="module")
-def hands() -> Iterator[list[Worker]]:
+def workers() -> Iterator[list[Child]]:
     """The processes that the tests of this file share."""
-    started = [Worker() for _ in range(2)]
+    started = [Child(serve_blocks) for _ in range(2)]
     yield started
-    for hand in started:
-        hand.close()
+    for worker in started:
+        worker.close()
 
 
 @pytest.fixture
-def shared(hands: list[Worker], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fleets are given the shared processes."""
+def shared(workers: list[Child], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers are given the shared processes."""
 
-    class Shared(WorkerPool):
+    class SharedPool(WorkerPool):
         def __init__(self, runs: Sequence[RunSpec], count: int, threads: int) -> None:
-            self.hands = hands[:count]
-            self.order(runs, threads)
+            self.workers = workers[:count]
+            self.set_up(runs, threads)
 
         def close(self) -> None:
-            self.hands = []
+            self.workers = []
 
-    monkeypatch.setattr(fleet_module, "WorkerPool", Shared)
+    monkeypatch.setattr(trainer_module, "WorkerPool", SharedPool)
 
 
 def in_processes(*runs: RunSpec) -> InMemory:
     """Runs whose rows two processes will step."""
     found = InMemory(*runs)
-    assert "in 2 processes" in found.trainer.fit()
+    assert "in 2 processes" in found.fleet.fit()
     return found
 
 
 def in_waves(*runs: RunSpec) -> InMemory:
     """The same in this process, cut as for two."""
     found = InMemory(*runs)
-    found.trainer.set_waves(even(len(found.trainer.rows), len(found.trainer.rows), 2))
+    found.fleet.set_waves(even(len(found.fleet.rows), len(found.fleet.rows), 2))
     return found
 
 
 def assert_same_tables(one: InMemory, other: InMemory) -> None:
-    for mine, theirs in zip(one.trainer.rows.copy(), other.trainer.rows.copy(), strict=True):
+    for mine, theirs in zip(one.fleet.rows.copy(), other.fleet.rows.copy(), strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -118,17 +114,17 @@ def assert_same_tables(one: InMemory, other: InMemory) -> None:
     ],
     ids=lambda run: " + ".join(run.methods) or run.model,
 )
-def test_seeds_in_two_processes_are_those_of_one(run: RunSpec, shared: None) -> None:
+def test_seeds_in_two_processes_equal_those_in_one(run: RunSpec, shared: None) -> None:
     apart, whole = in_processes(run).steps(18), InMemory(run).steps(18)
     loose = {"atol": 1e-2} if run.settings.precision == "bf16" else {}
     for seed in SEEDS:
         assert_seed_is(apart, whole, seed, **loose)
     if not run.settings.together:  # what a process does is what a wave does here, to the last bit
         assert_same_tables(apart, in_waves(run).steps(18))
-    assert not torch.equal(apart.trainer.seeds.model.table, InMemory(run).trainer.seeds.model.table)
+    assert not torch.equal(apart.fleet.rows.stack.table, InMemory(run).fleet.rows.stack.table)
 
 
-def test_runs_of_other_numbers_go_together(shared: None) -> None:
+def test_runs_with_different_settings_share_processes(shared: None) -> None:
     runs = [
         spec(lr=1e-3, seeds=(0, 1)),
         spec("ema(0.9)", lr=4e-3, weight_decay=0.5, max_grad_norm=0.05, seeds=(1, 4, 2)),
@@ -141,18 +137,18 @@ def test_runs_of_other_numbers_go_together(shared: None) -> None:
             assert_seed_is(apart, alone, seed, index)
 
 
-def test_seeds_that_rest_stay_as_they_are_and_are_left_out(shared: None) -> None:
+def test_resting_seeds_are_unchanged_and_not_sent(shared: None) -> None:
     """Of six the first, the third and the fifth are parked in their first block."""
     run = spec("ema(0.9)", seeds=(*SEEDS, 4))
     apart, whole = in_processes(run), InMemory(run)
     for each in (apart, whole):
         each.trainer.stack.table.data[[0, 2, 4]] *= 1e30
-    before = [table[[0, 2, 4]].clone() for table in apart.trainer.rows.tables()]
+    before = [table[[0, 2, 4]].clone() for table in apart.fleet.rows.tables()]
     apart.steps(18), whole.steps(18)
     assert apart.trainer.parked == [0, None] * 3
-    assert apart.trainer.chosen == (1, 3, 5)
-    assert apart.trainer.waves == [slice(0, 2), slice(2, 3)]
-    for table, own in zip(apart.trainer.rows.tables(), before, strict=True):
+    assert apart.fleet.chosen == (1, 3, 5)
+    assert apart.fleet.waves == [slice(0, 2), slice(2, 3)]
+    for table, own in zip(apart.fleet.rows.tables(), before, strict=True):
         assert torch.equal(table[[0, 2, 4]], own)
     for seed in (0, 1, 4):
         assert_seed_is(apart, whole, seed)
@@ -164,12 +160,12 @@ FULL = spec(RETRY, "ema(0.9)", steps=24, probe_every=6, checkpoint_every=6, seed
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, hands: list[Worker]) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, workers: list[Child]) -> Path:
     """The run that nobody stopped, in two processes of its own."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     create(FULL, folder)
     said: list[str] = []
-    assert train_runs([folder], CPU, say=said.append) == (True, [None])
+    assert go_on_together([folder], CPU, say=said.append) == (True, [None])
     assert said[0].startswith("3 seeds in 2 processes (about ")
     assert "restart" in {line.get("event") for line in read_metrics(folder)}
     return folder
@@ -180,7 +176,7 @@ class Killed(BaseException):
 
 
 def killed_after_saving(folder: Path, saves: int) -> None:
-    left, save = [saves], trainer_module.save_checkpoint
+    left, save = [saves], run_state_module.save_checkpoint
 
     def last(*args: Any) -> None:
         save(*args)
@@ -189,12 +185,12 @@ def killed_after_saving(folder: Path, saves: int) -> None:
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer_module, "save_checkpoint", last)
+        patch.setattr(run_state_module, "save_checkpoint", last)
         with pytest.raises(Killed):
             resume(folder)
 
 
-def test_killed_and_resumed_is_the_run_that_was_not(
+def test_resumed_run_is_bit_for_bit_the_unstopped_one(
     whole: Path, shared: None, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -215,7 +211,7 @@ def assert_close_run(folder: Path, whole: Path) -> None:
     assert seen[0] == seen[1]
 
 
-def test_gone_on_in_one_process_it_is_the_same_to_rounding(
+def test_resume_in_one_process_equals_two_up_to_rounding(
     whole: Path, shared: None, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -228,19 +224,19 @@ def test_gone_on_in_one_process_it_is_the_same_to_rounding(
     assert_close_run(folder, whole)
 
 
-def test_how_it_is_stepped_may_be_told_anew(
+def test_resume_accepts_other_processes_and_keeps_the_record(
     whole: Path, shared: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As on another machine. The record stays as it is, and the result is the same to rounding."""
     folder = tmp_path / "run"
-    begin(replace(FULL, settings=replace(FULL.settings, processes=1)), folder, CPU)
+    create(replace(FULL, settings=replace(FULL.settings, processes=1)), folder)
     killed_after_saving(folder, 2)
     record = (folder / RUN).read_bytes()
     command = ["resume", str(folder), "--device", "cpu", "--processes"]
     assert main([*command, "-1", "--seeds", "0", "--out", str(tmp_path / "some")]) == MISTAKE
     assert "processes=-1: expected a number >= 0" in capsys.readouterr().err
     assert not (tmp_path / "some").exists()
-    assert main([*command, "2", "--seeds-at-once", "2"]) == 0
+    assert main([*command, "2", "--together", "2"]) == 0
     text = capsys.readouterr().out
     assert "3 seeds in 2 processes, 2 at once, in 3 waves of 1 at most (as told)" in text
     assert (folder / RUN).read_bytes() == record
@@ -269,10 +265,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc to look for children")
-def test_asked_to_stop_it_saves_and_leaves_and_killed_it_leaves_nobody(tmp_path: Path) -> None:
+def test_sigterm_saves_and_sigkill_leaves_no_worker_behind(tmp_path: Path) -> None:
     """Whoever asks a whole job to end asks the other processes too."""
     folder = tmp_path / "run"
-    begin(replace(FULL, settings=replace(FULL.settings, steps=100_000)), folder, CPU)
+    create(replace(FULL, settings=replace(FULL.settings, steps=100_000)), folder)
     for number in (signal.SIGTERM, signal.SIGKILL):
         process = subprocess.Popen(
             [sys.executable, "-m", "outlast", "resume", str(folder), "--device", "cpu"],
@@ -296,20 +292,22 @@ def test_asked_to_stop_it_saves_and_leaves_and_killed_it_leaves_nobody(tmp_path:
             assert max(line["step"] for line in read_metrics(folder)) == saved > 0
 
 
-def test_a_second_ctrl_c_leaves_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_second_ctrl_c_ends_workers_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """In the middle of a block: the others are ended, whatever they do."""
     folder = tmp_path / "run"
     create(FULL, folder)
     started: list[subprocess.Popen[bytes]] = []
-    answer = Worker.answer
+    receive = Child.receive
 
-    def interrupted(self: Worker) -> Any:
+    def interrupted(self: Child) -> Any:
         started.append(self.process)
         if len(started) > 2:  # both are ready
             raise KeyboardInterrupt
-        return answer(self)
+        return receive(self)
 
-    monkeypatch.setattr(Worker, "answer", interrupted)
+    monkeypatch.setattr(Child, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         resume(folder)
     assert all(process.returncode is not None for process in started)
@@ -319,40 +317,22 @@ def test_a_second_ctrl_c_leaves_at_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def work_of(run: InMemory) -> tuple[Any, ...]:
-    """What a crew is given for the next block."""
+    """What a pool is given for the next block."""
     plan, data = run.trainer.next_block()
-    return run.trainer.rows, [(0, 1), (2, 3, 4)], data, plan
+    return run.fleet.rows, [(0, 1), (2, 3, 4)], data, plan
 
 
-def test_an_error_comes_home_as_it_is_and_leaves_no_answer_behind(shared: None) -> None:
+def test_worker_error_is_raised_here_and_leaves_no_stale_reply(shared: None) -> None:
     run = in_processes(spec())
-    assert run.trainer.crew is not None
+    assert run.fleet.crew is not None
     rows, waves, data, plan = work_of(run)
     wrong = data.map(lambda page: page.clone())
     wrong.inputs[0, 3] = 10**6
     with pytest.raises(IndexError, match="index out of range") as caught:
-        run.trainer.crew.run(rows, waves, wrong, plan)
+        run.fleet.crew.run(rows, waves, wrong, plan)
     assert "embedding" in caught.value.__notes__[0]  # where it happened
     assert_same_tables(run, InMemory(spec()))
     assert_same_tables(in_processes(spec()).steps(6), in_waves(spec()).steps(6))
-
-
-class Stubborn(Exception):
-    """An error that does not travel."""
-
-    def __init__(self, one: str, two: str) -> None:
-        super().__init__(f"{one} and {two}")
-
-
-def test_errors_travel_or_are_told() -> None:
-    for error in (torch.OutOfMemoryError("a byte short"), SpecError("x=1: expected 2")):
-        found = pickle.loads(pickle.dumps(sendable(error)))
-        assert type(found) is type(error)
-        assert str(found) == str(error)
-        assert str(error) in found.__notes__[0]
-    found = sendable(Stubborn("this", "that"))
-    assert type(found) is RuntimeError
-    assert str(found) == "Stubborn: this and that"
 
 
 @pytest.mark.parametrize(
@@ -360,7 +340,7 @@ def test_errors_travel_or_are_told() -> None:
     [torch.OutOfMemoryError("a byte short"), RuntimeError("can't allocate memory: a byte short")],
     ids=["a GPU's", "a CPU's"],
 )
-def test_memory_that_turns_out_short_halves_the_waves(
+def test_memory_error_halves_the_waves(
     error: Exception, shared: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, whole = in_processes(spec()), InMemory(spec())
@@ -374,36 +354,31 @@ def test_memory_that_turns_out_short_halves_the_waves(
 
     monkeypatch.setattr(WorkerPool, "run", short)
     run.steps(6)
-    assert run.trainer.waves == [slice(row, row + 1) for row in range(5)]
-    whole.trainer.set_waves(even(5, 1))
+    assert run.fleet.waves == [slice(row, row + 1) for row in range(5)]
+    whole.fleet.set_waves(even(5, 1))
     assert_same_tables(run, whole.steps(6))
 
 
-@pytest.mark.parametrize("when", ["before", "amid"])
-def test_a_process_that_is_killed_is_an_error_that_says_so(when: str) -> None:
-    """And not a wait without end: before its work, or in the middle of it."""
+def test_killed_worker_is_an_error_that_names_the_signal() -> None:
+    """And not a wait without end. The rows stay as they were."""
     run = InMemory(spec(batch_size=256, steps_per_block=5, checkpoint_every=5))
-    crew = WorkerPool([run.trainer.run], 1, 1)
+    pool = WorkerPool([run.trainer.run], 1, 1)
     rows, _, data, plan = work_of(run)
-    delay = 0.0 if when == "before" else 0.3
-    killer = threading.Timer(delay, crew.hands[0].process.kill)
-    killer.start()
-    if when == "before":
-        killer.join()
-    before = run.trainer.rows.copy()
+    threading.Timer(0.3, pool.workers[0].process.kill).start()
+    before = run.fleet.rows.copy()
     with pytest.raises(TrainingError, match=r"ended by SIGKILL, perhaps for want of memory"):
-        crew.run(rows, [list(range(5)) * 20], data, plan)  # seconds of work
-    crew.close()
-    for table, own in zip(run.trainer.rows.tables(), before, strict=True):
-        assert torch.equal(table, own)
+        pool.run(rows, [list(range(5)) * 20], data, plan)  # seconds of work
+    assert pool.workers == []
+    for table, row in zip(run.fleet.rows.tables(), before, strict=True):
+        assert torch.equal(table, row)
 
 
-def test_where_a_process_dies_the_blocks_before_are_saved(
+def test_blocks_before_a_worker_died_are_saved(
     shared: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, run = tmp_path / "run", spec(steps=24, checkpoint_every=24)
     create(run, folder)
-    step, calls = fleet_module.WorkerPool.run, iter(range(3))
+    step, calls = trainer_module.WorkerPool.run, iter(range(3))
 
     def dies(self: WorkerPool, *args: Any) -> list[torch.Tensor]:
         if next(calls) == 2:
@@ -411,7 +386,7 @@ def test_where_a_process_dies_the_blocks_before_are_saved(
         return step(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fleet_module.WorkerPool, "run", dies)
+        patch.setattr(trainer_module.WorkerPool, "run", dies)
         with pytest.raises(TrainingError, match="SIGKILL"):
             resume(folder)
     assert load_state(folder)["step"] == 6
@@ -422,27 +397,27 @@ def test_where_a_process_dies_the_blocks_before_are_saved(
     assert_same_run(folder, whole)
 
 
-def test_a_fleet_whose_processes_are_ended_says_so_and_may_start_others(shared: None) -> None:
+def test_closed_pool_is_an_error_and_fit_starts_another(shared: None) -> None:
     run = in_processes(spec()).steps(10)
-    run.trainer.close()
+    run.fleet.close()
     with pytest.raises(TrainingError, match=r"processes .* are ended: fit\(\) starts others"):
         run.steps(20)
-    assert "in 2 processes" in run.trainer.fit()
+    assert "in 2 processes" in run.fleet.fit()
     assert_same_tables(run.steps(20), in_waves(spec()).steps(20))
 
 
-def test_a_task_that_no_other_process_knows_is_trained_in_this_one(shared: None) -> None:
+def test_task_unknown_to_workers_is_trained_in_this_process(shared: None) -> None:
     class Ours(Parity):
         """A task of this file."""
 
     tasks.register("ours")(Ours)
     try:
         run = InMemory(spec(task="ours(length=4)"))
-        words = run.trainer.fit()
+        words = run.fleet.fit()
         assert words.startswith("5 seeds at once (")
         assert "; not in processes, as they do not start: " in words
         assert "ours" in words
-        assert run.trainer.crew is None
+        assert run.fleet.crew is None
         run.steps(6)
     finally:
         tasks._entries.pop("ours")
@@ -472,22 +447,22 @@ GPU = torch.device("cuda")
     ],
     ids=str,
 )
-def test_how_many_processes(
+def test_process_count(
     changed: dict[str, Any], threads: int, device: torch.device, count: int
 ) -> None:
-    told = {"processes": 0, "block": LONG_BLOCK} | changed
-    run = spec(**told, checkpoint_every=told["block"])
-    assert wanted([run], device, threads) == count
+    settings = {"processes": 0, "block": LONG_BLOCK} | changed
+    run = spec(**settings, checkpoint_every=settings["block"])
+    assert process_count([run], device, threads) == count
 
 
-def test_how_many_processes_for_runs_together() -> None:
-    told = {"processes": 0, "block": LONG_BLOCK, "checkpoint": LONG_BLOCK, "seeds": (0,)}
-    runs = [spec(**told, steps=n) for n in (10, 6000, 10)]
-    assert wanted(runs, CPU, 8) == 3
-    assert wanted([*runs, spec(processes=2)], CPU, 8) == 2
+def test_process_count_of_several_runs() -> None:
+    settings = {"processes": 0, "block": LONG_BLOCK, "checkpoint": LONG_BLOCK, "seeds": (0,)}
+    runs = [spec(**settings, steps=n) for n in (10, 6000, 10)]
+    assert process_count(runs, CPU, 8) == 3
+    assert process_count([*runs, spec(processes=2)], CPU, 8) == 2
 
 
-def test_no_more_threads_than_a_container_lets_run(
+def test_cores_and_threads_respect_container_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the cores it is bound to and by its time on them, in both versions of control groups."""
@@ -512,7 +487,7 @@ def test_no_more_threads_than_a_container_lets_run(
     monkeypatch.delattr("os.sched_getaffinity")  # as on a Mac
     assert cores(tmp_path, tmp_path) == 64
 
-    monkeypatch.setattr(crew_module, "cores", lambda: 3)
+    monkeypatch.setattr(workers_module, "cores", lambda: 3)
     for threads, usable in ((1, 1), (16, 3)):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         assert usable_threads() == usable
@@ -532,18 +507,18 @@ SINGLY = "in 8 waves of 1 at most (about 1 GiB a seed"
         (10.0, 1, "8 seeds in 2 waves of 4 at most (about 1 GiB a seed, 5 GiB to use)"),
     ],
 )
-def test_they_fit_in_memory_at_the_same_time(
+def test_processes_and_waves_fit_in_memory(
     gigabytes: float, processes: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = InMemory(spec(seeds=tuple(range(8))))
     monkeypatch.setattr(memory, "free_memory", lambda _: gigabytes * memory.GIB)
     monkeypatch.setattr(memory, "dry_step", lambda *_: 8 * memory.GIB)
-    found = run.trainer._fit(1.0, processes)
+    found = run.fleet._fit(1.0, processes)
     assert found.why.startswith(words)
     assert found.processes == int(words.split()[3]) if "processes" in words else 1
 
 
-def test_waves_are_a_multiple_of_the_processes_where_there_are_rows() -> None:
+def test_wave_count_is_a_multiple_of_the_processes() -> None:
     assert even(8, 8, 2) == [slice(0, 4), slice(4, 8)]
     assert even(5, 1, 2) == [slice(i, i + 1) for i in range(5)]
     assert [w.stop - w.start for w in even(10, 6, 3)] == [2, 1, 2, 2, 1, 2]
@@ -560,28 +535,28 @@ def test_waves_are_a_multiple_of_the_processes_where_there_are_rows() -> None:
         (1, [1] * 5, "in 5 waves of 1 at most (as told)"),
     ],
 )
-def test_as_many_seeds_as_told_are_shared_by_the_processes(
+def test_processes_share_the_seeds_of_together(
     together: int, sizes: list[int], words: str, shared: None
 ) -> None:
     """In no more turns than one process would take."""
     run = InMemory(spec(seeds_at_once=together))
-    assert run.trainer.fit() == f"5 seeds {words}"
-    assert [wave.stop - wave.start for wave in run.trainer.waves] == sizes
+    assert run.fleet.fit() == f"5 seeds {words}"
+    assert [wave.stop - wave.start for wave in run.fleet.waves] == sizes
 
 
-def test_never_more_at_once_than_told() -> None:
+def test_waves_never_exceed_seeds_at_once() -> None:
     for rows, most, beside in product(range(1, 30), range(1, 9), range(1, 5)):
-        hands = min(beside, most)
-        waves = even(rows, most, hands)
-        assert at_once(waves, hands) <= most
-        assert -(-len(waves) // hands) == -(-rows // most), "a turn more than it takes"
+        processes = min(beside, most)
+        waves = even(rows, most, processes)
+        assert at_once(waves, processes) <= most
+        assert -(-len(waves) // processes) == -(-rows // most), "a round more than it takes"
 
 
-def test_nor_when_some_are_left_out(shared: None) -> None:
+def test_waves_do_not_exceed_seeds_at_once_after_compacting(shared: None) -> None:
     """Three at once in two processes, of sixteen and then of the eight that are not at rest."""
     run = InMemory(spec(seeds=tuple(range(16)), seeds_at_once=3))
-    run.trainer.fit()
+    run.fleet.fit()
     run.trainer.stack.table.data[:8] *= 1e30
     run.steps(10)
-    assert run.trainer.chosen == tuple(range(8, 16))
-    assert [wave.stop - wave.start for wave in run.trainer.waves] == [1, 2, 1, 1, 2, 1]
+    assert run.fleet.chosen == tuple(range(8, 16))
+    assert [wave.stop - wave.start for wave in run.fleet.waves] == [1, 2, 1, 1, 2, 1]

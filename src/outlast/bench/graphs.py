@@ -1,34 +1,27 @@
-"""A run as a CUDA graph, so that the host's share of it is gone; and what the GPU did in one."""
+"""A run as a CUDA graph, so that the host's share of the time is gone."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 
 import torch
 
-from outlast.bench.timing import Side
+from outlast.bench.timing import FAILURES, Bench, Side
 
-#: what a kernel's name tells of its kind: ours are called by what they do
-KINDS = {
-    "products": re.compile("gemm|gemv|cutlass|cublas|nvjet|xmma|splitk", re.IGNORECASE),
-    **{
-        room: re.compile(f"^_?{room}_")
-        for room in ("norm", "gelu", "glu", "lstm", "attention", "heads", "loss", "adamw")
-    },
-}
+REPLAYED = "replay of a CUDA graph"
 
 
 def captured(side: Side) -> Side:
-    """Warm up on a side stream, record one run there, and give its replay."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
+    """Warm up on a side stream, record one run there, and return its replay."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
         for _ in range(3):
             side()
-    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     # on the same stream: a gradient is handed over where its leaf was first used
-    with torch.cuda.graph(graph, stream=aside):
+    with torch.cuda.graph(graph, stream=stream):
         # a graph knows addresses alone: what it reads (the side has it) and writes must outlive it
         kept = (side, side())
 
@@ -39,36 +32,29 @@ def captured(side: Side) -> Side:
     return replay
 
 
-def busy(side: Side) -> float | None:
-    """The share of one run's time in which the GPU does anything; None where it cannot be seen."""
-    return covered(sorted((start, end) for _, start, end in spans(side)))
+def compare_replays(
+    bench: Bench,
+    section: str,
+    what: str,
+    sides: Mapping[str, Side],
+    errors: Mapping[str, float],
+    note: str,
+) -> None:
+    """`Bench.compare`, on a GPU with each side as the replay of a CUDA graph, which is noted."""
+    if bench.device.type == "cuda":
+        sides = {name: captured_or_failing(side) for name, side in sides.items()}
+        note = f"{note}, {REPLAYED}"
+    bench.compare(section, what, sides, errors, note)
 
 
-def spans(side: Side) -> list[tuple[str, float, float]]:
-    """What the GPU did in one run, as far as it can be seen: names, starts and ends in us."""
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profiler:
-        side()
-        torch.cuda.synchronize()
-    return [
-        (e.name, e.time_range.start, e.time_range.end)
-        for e in profiler.events() or []
-        if e.device_type.name == "CUDA"
-    ]
+def captured_or_failing(side: Side) -> Side:
+    """The replay of a side; one that cannot be captured fails when it is timed."""
+    try:
+        return captured(side)
+    except FAILURES as error:
+        reason = str(error)
 
+    def fail() -> None:
+        raise RuntimeError(reason)
 
-def kind_of(name: str) -> str:
-    """The kind of a kernel: a product, one of ours, or torch's sums, copies and the like."""
-    return next((kind for kind, names in KINDS.items() if names.search(name)), "others")
-
-
-def covered(spans: list[tuple[float, float]]) -> float | None:
-    """The share of the time from the first start to the last end that sorted spans cover."""
-    if not spans:
-        return None
-    reached = begun = spans[0][0]
-    total = 0.0
-    for start, end in spans:
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total / (reached - begun) if reached > begun else None
+    return fail

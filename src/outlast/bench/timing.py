@@ -90,19 +90,26 @@ class Bench:
         what: str,
         sides: Mapping[str, Side],
         errors: Mapping[str, float] | None = None,
-        note: str = "",
-    ) -> dict[str, float]:
-        """Time the sides in turns and add a row for each; the first is what others are against."""
+        note: str | Callable[[float], str] = "",
+        steps: int = 1,
+    ) -> None:
+        """Time the sides in turns and add a row for each, against the first.
+
+        The time of a row is that of one of the `steps` of a side; a note may be made from it.
+        """
         if self.spent(section, what):
-            return {}
-        found, failed = self.times(sides)
-        first = next(iter(sides))
+            return
+        times, failed = self.times(sides)
+        first = times.get(next(iter(sides)))
         for side in sides:
-            ms = found.get(side)
-            ratio = ms / found[first] if ms is not None and first in found else None
-            error = (errors or {}).get(side)
-            self.add(Row(section, what, side, ms, ratio, error, note=failed.get(side, note)))
-        return found
+            row = Row(section, what, side, None, error=(errors or {}).get(side))
+            if side in times:
+                row.ms = times[side] / steps
+                row.against = times[side] / first if first else None
+                row.note = note if isinstance(note, str) else note(row.ms)
+            else:
+                row.note = failed[side]
+            self.add(row)
 
     def times(self, sides: Mapping[str, Side]) -> tuple[dict[str, float], dict[str, str]]:
         """Median milliseconds of the sides that run, and why the others do not."""
@@ -155,18 +162,18 @@ class Bench:
         if self.device.type == "cuda":
             self.wait()
             torch.cuda.reset_peak_memory_stats()
-            there = torch.cuda.memory_allocated()
+            before = torch.cuda.memory_allocated()
             side()
             self.wait()
-            return (torch.cuda.max_memory_allocated() - there) / 2**20
+            return (torch.cuda.max_memory_allocated() - before) / 2**20
         _give_back()
-        before = _resident("VmRSS")
+        resident = _resident("VmRSS")
         reset = Path("/proc/self/clear_refs")
-        if before is None or not reset.exists():
+        if resident is None or not reset.exists():
             return None
         reset.write_text("5")  # forget the highest mark
         side()
-        return (_resident("VmHWM") or before) - before
+        return (_resident("VmHWM") or resident) - resident
 
 
 def _give_back() -> None:
@@ -182,8 +189,8 @@ def _resident(name: str) -> float | None:
     account = Path("/proc/self/status")
     if not account.exists():
         return None
-    found = re.search(rf"^{name}:\s+(\d+) kB", account.read_text(), re.MULTILINE)
-    return int(found[1]) / 1024 if found else None
+    match = re.search(rf"^{name}:\s+(\d+) kB", account.read_text(), re.MULTILINE)
+    return int(match[1]) / 1024 if match else None
 
 
 def not_run(error: Exception) -> str:

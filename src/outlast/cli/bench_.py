@@ -7,9 +7,6 @@ from typing import Annotated
 
 import tyro
 
-#: the section that needs a run
-TRAINED = "trained"
-
 
 def main(
     name: Annotated[str, tyro.conf.Positional],
@@ -38,52 +35,40 @@ def main(
     """
     import torch
 
-    from outlast.bench import bench_module
+    from outlast.bench.registry import find_benchmark
     from outlast.bench.timing import REPEATS, Bench
     from outlast.cli.common import check_out
-    from outlast.errors import bad_value
     from outlast.machine import pick_device
     from outlast.runs.folder import write_json
 
-    module = bench_module(name)
+    benchmark = find_benchmark(name)
     check_out(out)
-    layouts: dict[str, str] = getattr(module, "LAYOUTS", {})
-    if layout is not None and layout not in layouts:
-        raise bad_value("layout", layout, " | ".join(layouts) or f"none for {name}")
-    layout = layout or next(iter(layouts), "")
-    where = pick_device(device)
-    bench = Bench(where, budget, repeats, _say, run, layout)
-    chosen = sections or module.default(where)
-    able = getattr(module, "ON_CPU", module.default(where))
-    for section in chosen:
-        if section not in module.SECTIONS:
-            raise bad_value("sections", section, " | ".join(module.SECTIONS))
-        if where.type != "cuda" and section not in able:
-            accepted = f"{' | '.join(able)} where there is no CUDA device"
-            raise bad_value("sections", section, accepted)
-    if run is not None and TRAINED not in chosen:
-        asked = f"none without --sections {TRAINED}"
-        raise bad_value("run", run, asked if TRAINED in module.SECTIONS else f"none for {name}")
-    card = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
+    layout = benchmark.choose_layout(layout)
+    chosen_device = pick_device(device)
+    on_gpu = chosen_device.type == "cuda"
+    bench = Bench(chosen_device, budget, repeats, _say, run, layout)
+    chosen = benchmark.choose_sections(sections, chosen_device)
+    benchmark.check_run(run, chosen)
+    card = torch.cuda.get_device_name(chosen_device) if on_gpu else "CPU"
     facts = {"bench": name, "device": card, "torch": torch.__version__, "repeats": repeats}
     facts |= {"layout": layout} if layout else {}
-    model = f"{layout}: {layouts[layout]}" if layout else ""
+    model = f"{layout}: {benchmark.layouts[layout]}" if layout else ""
     trial = f" (for trying out, not for a record: fewer than {REPEATS} turns)"
     note = trial if repeats < REPEATS else ""
-    what = f"{name} ({model})" if model else name
-    _say(f"outlast bench {what}: {card}, torch {torch.__version__}, median of {repeats}{note}")
-    if where.type == "cuda":
-        module.prepare(bench, chosen)
+    title = f"{name} ({model})" if model else name
+    _say(f"outlast bench {title}: {card}, torch {torch.__version__}, median of {repeats}{note}")
+    if on_gpu:
+        benchmark.prepare(bench, chosen)
     for section in chosen:
         try:
-            module.SECTIONS[section](bench)
-        finally:  # after each: a run that is stopped has kept what it knew
+            benchmark.sections[section](bench)
+        finally:  # after each section: a run that is stopped keeps what it knows
             if out is not None:
                 write_json(out, facts | {"rows": bench.records()})
-        if where.type == "cuda":
+        if on_gpu:
             torch.cuda.empty_cache()
-    if out is not None and hasattr(module, "draw"):
-        module.draw(bench.rows, out.with_suffix(".png"), model)
+    if out is not None and benchmark.draw is not None:
+        benchmark.draw(bench.rows, out.with_suffix(".png"), model)
 
 
 def _say(text: str) -> None:

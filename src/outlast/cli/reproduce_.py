@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 if TYPE_CHECKING:
-    from outlast.studies import Arm
+    from outlast.studies import Arm, Study
 
 
 def main(
@@ -41,7 +41,7 @@ def main(
         arms: Names or patterns of arms, such as "serial4-*"; by default the study's headline.
         seeds: Other seeds than the study's, such as 0-9.
         steps: Another number of steps than the study's, for all arms; schedules shrink with it.
-        precision: Another precision of products than the study's.
+        precision: Another precision of matmuls than the study's.
         out: The study folder; by default runs/STUDY-SCALE.
         device: auto, cpu, cuda, cuda:1 ...
         workers: Processes at the same time; by default one a core, or four on a GPU.
@@ -50,7 +50,7 @@ def main(
         dry: Only say what would be run.
     """
     from outlast.cli import FAILED, STOPPED
-    from outlast.cli.common import console, read_seeds
+    from outlast.cli.common import console, read_seeds, say
     from outlast.cli.listener import progress
     from outlast.errors import bad_value
     from outlast.machine import pick_device, usable_threads
@@ -58,66 +58,55 @@ def main(
     from outlast.reporting.page import report
     from outlast.runs.records import write_study
     from outlast.specs import Spec
-    from outlast.studies.runner import News, run_study, unfinished_arms
+    from outlast.studies.runner import Update, run_study, unfinished_arms
 
     spec = Spec(study, (), (("scale", scale),))
-    made = studies.entry(study).factory(**studies.bind(spec))
-    chosen = made.choose(
+    plan: Study = studies.entry(study).factory(**studies.bind(spec))
+    chosen = plan.choose(
         arms, read_seeds(seeds) if seeds else None, steps=steps, precision=precision
     )
-    where = pick_device(device)
-    count = workers if workers is not None else (4 if where.type == "cuda" else usable_threads())
+    picked = pick_device(device)
+    count = workers if workers is not None else (4 if picked.type == "cuda" else usable_threads())
     if count < 1:
         raise bad_value("workers", count, "a whole number >= 1")
-    console.print(f"[bold]{made.title}[/bold] ({made.scale})\n{made.question}\n")
+    console.print(f"[bold]{plan.title}[/bold] ({plan.scale})\n{plan.question}\n")
     _show_arms(chosen)
     if dry:
         return 0
     folder = out or Path("runs") / f"{study}-{scale}"
     # what goes on with the study: --overwrite would start anew
     command = "outlast " + shlex.join(word for word in sys.argv[1:] if word != "--overwrite")
-    names = {a.name: a.label for a in chosen}
-    there = [a.name for a in made.arms if a.name in names or (folder / a.name).is_dir()]
+    labels = {arm.name: arm.label for arm in chosen}
+    present = [a.name for a in plan.arms if a.name in labels or (folder / a.name).is_dir()]
     unfinished_arms(chosen, folder, overwrite)  # what is in the way is an error now
-    write_study(folder, made.record(command, there))
-    told: dict[str, dict[str, str]] = {"diverged": {}, "failed": {}}
+    write_study(folder, plan.record(command, present))
+    errors: dict[str, dict[str, str]] = {"diverged": {}, "failed": {}}
     with progress(console) as show:
 
-        def watch(news: News) -> None:
-            if news.state in told:
-                told[news.state][news.arm] = news.error
-            if not news.words:
-                show(names[news.arm], news.progress or news.error or news.state)
-            elif news.arm == news.pack[0]:  # once for all of them
-                others = f" and {len(news.pack) - 1} more" if len(news.pack) > 1 else ""
+        def watch(update: Update) -> None:
+            if update.state in errors:
+                errors[update.state][update.arm] = update.error
+            if not update.words:
+                show(labels[update.arm], update.progress or update.error or update.state)
+            elif update.arm == update.pack[0]:  # once for all of them
+                others = f" and {len(update.pack) - 1} more" if len(update.pack) > 1 else ""
                 # a line of its own: a bar would show it for a moment only
-                words = f"{names[news.arm]}{others}: {news.words}"
-                console.print(words, markup=False, soft_wrap=True)
+                say(f"{labels[update.arm]}{others}: {update.words}")
 
-        unfinished = run_study(
-            made,
-            chosen,
-            folder,
-            str(where),
-            count,
-            overwrite,
-            watch,
-            together,
-        )
+        unfinished = run_study(plan, chosen, folder, str(picked), count, overwrite, watch, together)
     page = report([folder], folder / "report")
     console.print()
-    for state, arms_so in told.items():
-        for name, error in arms_so.items():
-            console.print(f"{state}: {name}: {error}", markup=False, soft_wrap=True)
-    stopped = [name for name in unfinished if name not in told["failed"]]
+    for state, by_arm in errors.items():
+        for name, error in by_arm.items():
+            say(f"{state}: {name}: {error}")
+    stopped = [name for name in unfinished if name not in errors["failed"]]
     if stopped:
-        how = "the same command goes on with them"
+        advice = "the same command goes on with them"
         if overwrite:
-            how = f"go on with: {command} (what was not yet begun anew is kept as it was)"
-        words = f"not finished: {', '.join(stopped)}; {how}"
-        console.print(words, markup=False, soft_wrap=True)
+            advice = f"go on with: {command} (what was not yet begun anew is kept as it was)"
+        say(f"not finished: {', '.join(stopped)}; {advice}")
     console.print(f"the page: {page.resolve().as_uri()}", soft_wrap=True)
-    bad = told["failed"] or len(told["diverged"]) == len(chosen)
+    bad = errors["failed"] or len(errors["diverged"]) == len(chosen)
     return FAILED if bad else STOPPED if stopped else 0
 
 
@@ -133,15 +122,15 @@ def _show_arms(chosen: list[Arm]) -> None:
         table.add_column(name, overflow="fold", justify="right" if name in counts else "left")
     for arm in chosen:
         run = arm.run
-        try:  # all that would be wrong with it when it is begun
-            size = describe(canonical(run)).parameters
+        try:  # all that would be wrong with it when it is created
+            parameters = describe(canonical(run)).parameters
         except SpecError as error:
             raise SpecError(f"arm {arm.name}: {error}") from None
         table.add_row(
             arm.name,
             run.model,
             " + ".join(run.methods),
-            f"{size:,}",
+            f"{parameters:,}",
             f"{run.settings.steps:,}",
             str(len(run.seeds)),
         )

@@ -1,31 +1,28 @@
 """Running the arms of a study side by side in processes, each in its own run folder.
 
 Arms of one model, task and batch may share a process, where they are trained as one (on a GPU they
-are, as that fills it best). An arm's record names those it was begun with. It goes on beside the
-same ones, finished or not, and so bit for bit as if it had not been stopped; arms that were at
-their end before it began are left out. (On a CPU it has the cores to itself that others leave: with
-more or fewer than before it is the same to float32 rounding.)
+are, as that fills it best). An arm's record names those it was created with. It is resumed beside
+the same ones, finished or not, and so bit for bit as if it had not been stopped. Arms that were at
+their end before it was created are left out. On a CPU an arm has the cores that others leave: with
+more or fewer than before it is the same up to float32 rounding.
 
-An arm that is finished is left alone, one that was interrupted goes on where it stopped; so a
-study is resumed by giving the same command again. An arm whose every seed has diverged is finished
-too: it is tested as it was left, and told apart.
+An arm that is finished is left alone, and one that was interrupted is resumed. So a study is
+resumed by giving the same command again. An arm whose every seed has diverged is finished too: it
+is tested as it was left, and named.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
+import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from outlast.errors import OutlastError, RunFolderError, TrainingError
 from outlast.machine import pick_device, signals, usable_threads
+from outlast.processes import Child, Parent, ProcessDiedError, ready_children
 from outlast.runs.folder import RUN
 from outlast.runs.records import read_run
 from outlast.runs.status import covers, diverged, finished, tested
@@ -36,16 +33,17 @@ from outlast.workflow.create import canonical, create_runs
 from outlast.workflow.evaluate import Evaluation
 from outlast.workflow.train import Listener, Outcome, train_and_evaluate
 
+log = logging.getLogger(__name__)
 #: the states in which an arm needs nothing more, and all those after which nothing is said of it
 ENDS = ("done", "diverged")
-LAST_WORDS = (*ENDS, "failed", "stopped")
+FINAL_STATES = (*ENDS, "failed", "stopped")
 
 
 @dataclass(frozen=True)
-class News:
+class Update:
     """What an arm's process tells: progress, that it is done or has diverged, what went wrong.
 
-    `words` are about all the arms in `pack`, each of which is told them.
+    `words` are about all the arms in `pack`; each of these arms has an update with them.
     """
 
     arm: str
@@ -83,13 +81,11 @@ class Job:
 
 
 @dataclass
-class _Worker:
-    """The process of a pack, where its news come from, and what it said last of each arm."""
+class _PackProcess:
+    """The process of a pack, and the last state of each arm with work to do."""
 
-    process: BaseProcess
-    ear: Connection
-    said: dict[str, str]
-    asked: bool = False
+    child: Child
+    states: dict[str, str]
 
 
 def run_study(
@@ -99,7 +95,7 @@ def run_study(
     device: str,
     workers: int,
     overwrite: bool,
-    watch: Callable[[News], None],
+    watch: Callable[[Update], None],
     together: bool | None = None,
 ) -> list[str]:
     """Run arms, `workers` processes at a time; returns the names of those not at their end.
@@ -111,60 +107,61 @@ def run_study(
     unfinished = {a.name for a in unfinished_arms(arms, out, overwrite, study)}
     for arm in arms:
         if arm.name not in unfinished:
-            watch(_end(arm.name, diverged(out / arm.name)))
+            watch(_last_update(arm.name, diverged(out / arm.name)))
     waiting = [
         Pack(needed(pack, out, todo), out, todo)
         for pack in packs(arms, together)
         if (todo := frozenset(a.name for a in pack) & unfinished)
     ]
-    context = multiprocessing.get_context("spawn")
-    running: dict[str, _Worker] = {}
-    beside = max(1, min(workers, len(waiting)))
-    threads = max(1, usable_threads() // beside)
+    at_once = max(1, min(workers, len(waiting)))
     job = Job(
         device,
-        threads,
-        1 / beside,
+        max(1, usable_threads() // at_once),
+        1 / at_once,
         study.ladder,
         study.sequences,
         overwrite,
         study.precision,
     )
+    running: list[_PackProcess] = []
     with signals() as asked:
-        while (waiting and not asked) or running:
-            while waiting and len(running) < workers and not asked:
-                pack = waiting.pop(0)
-                # a pipe for each: one that dies while it writes does not hold up the others
-                ear, mouth = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(pack, job, mouth))
-                process.start()
-                mouth.close()
-                names = [a.name for a in pack.arms if a.name in pack.todo]
-                running[names[0]] = _Worker(process, ear, dict.fromkeys(names, "started"))
-                for name in names:
-                    watch(News(name, "started"))
-            if asked:
-                _pass_on(running)
-            for news in _listen(running, bool(asked)):
-                if news.state in ENDS:
-                    unfinished.discard(news.arm)
-                watch(news)
+        try:
+            while (waiting and not asked) or running:
+                while waiting and len(running) < workers and not asked:
+                    running.append(_start(waiting.pop(0), job))
+                    for name, state in running[-1].states.items():
+                        watch(Update(name, state))
+                if asked:
+                    for process in running:
+                        process.child.ask_to_stop()
+                for update in _updates(running, bool(asked)):
+                    if update.state in ENDS:
+                        unfinished.discard(update.arm)
+                    watch(update)
+        finally:
+            for process in running:
+                process.child.close()  # it saves and leaves
     return sorted(unfinished)
 
 
-def _end(arm: str, failure: TrainingError | None) -> News:
+def _start(pack: Pack, job: Job) -> _PackProcess:
+    states = {arm.name: "started" for arm in pack.arms if arm.name in pack.todo}
+    return _PackProcess(Child(run_pack, pack, job, graceful=True), states)
+
+
+def _last_update(arm: str, failure: TrainingError | None) -> Update:
     """What is said of an arm that is trained and tested."""
-    return News(arm, "done") if failure is None else News(arm, "diverged", error=str(failure))
+    return Update(arm, "done") if failure is None else Update(arm, "diverged", error=str(failure))
 
 
 def packs(arms: Sequence[Arm], together: bool) -> list[tuple[Arm, ...]]:
     """Arms that are trained as one: those of one model, task and batch, in their order."""
     if not together:
         return [(arm,) for arm in arms]
-    found: dict[object, list[Arm]] = {}
+    shared: dict[object, list[Arm]] = {}
     for arm in arms:
-        found.setdefault(shared_by_pack(canonical(arm.run)), []).append(arm)
-    return [tuple(pack) for pack in found.values()]
+        shared.setdefault(shared_by_pack(canonical(arm.run)), []).append(arm)
+    return [tuple(pack) for pack in shared.values()]
 
 
 def needed(pack: Sequence[Arm], out: Path, todo: Collection[str]) -> tuple[Arm, ...]:
@@ -206,107 +203,78 @@ def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
     return finished(folder) and tested(folder)
 
 
-def _listen(running: dict[str, _Worker], asked: bool) -> list[News]:
-    """The news of a moment; a pack whose process has ended is taken off `running`."""
-    names = {worker.ear: name for name, worker in running.items()}
-    heard = []
-    for ear in wait(list(names), timeout=0.2):
-        key = names[ear]  # type: ignore[index]
-        worker = running[key]
+def _updates(running: list[_PackProcess], asked: bool) -> list[Update]:
+    """The updates of a moment; a pack whose process has ended is taken off `running`."""
+    ready = ready_children([process.child for process in running], timeout=0.2)
+    updates = []
+    for process in [process for process in running if process.child in ready]:
         try:
-            news: News = worker.ear.recv()
-            worker.said[news.arm] = news.state
-            heard.append(news)
-        except (EOFError, OSError):
-            del running[key]
-            worker.process.join()
-            for name, said in worker.said.items():
-                if said in LAST_WORDS:
-                    continue
-                if asked:  # before it could listen
-                    heard.append(News(name, "stopped"))
-                else:  # killed, perhaps for want of memory
-                    code = worker.process.exitcode
-                    heard.append(News(name, "failed", error=f"its process ended, exit code {code}"))
-    return heard
+            received = [process.child.receive()]
+        except ProcessDiedError as death:
+            running.remove(process)
+            # a process that was asked before it could listen has died of it
+            state, error = ("stopped", "") if asked else ("failed", f"its process {death.how}")
+            received = _for_open_arms(process, state, error)
+        except OutlastError as error:
+            received = _for_open_arms(process, "failed", str(error))
+        except Exception as error:  # the other packs go on
+            log.error("%s", "\n".join(getattr(error, "__notes__", [repr(error)])))
+            received = _for_open_arms(process, "failed", f"{type(error).__name__}: {error}")
+        for update in received:
+            process.states[update.arm] = update.state
+        updates += received
+    return updates
 
 
-def _pass_on(running: dict[str, _Worker]) -> None:
-    """Ask each process once to save and leave."""
-    for worker in running.values():
-        if not worker.asked:
-            worker.asked = True
-            worker.process.terminate()
+def _for_open_arms(process: _PackProcess, state: str, error: str) -> list[Update]:
+    """The same update for each arm of which nothing final was said."""
+    open_arms = [arm for arm, last in process.states.items() if last not in FINAL_STATES]
+    return [Update(arm, state, error=error) for arm in open_arms]
 
 
 class _Sender(Listener):
-    """Sends what happens to the arms of a pack to the parent process."""
+    """Sends what happens to the arms of a pack to the parent process.
 
-    def __init__(self, pack: Pack, sender: Connection) -> None:
-        self.pack, self.sender = pack, sender
-        #: arms with work to do; the others are here because one of those was created with them
-        self.working = tuple(arm.name for arm in pack.arms if arm.name in pack.todo)
-        self.open = set(self.working)
+    An arm that was at its end before is in the pack for the others' sake: nothing is sent of it.
+    """
 
-    def send(
-        self,
-        arm: str,
-        state: str,
-        progress: Progress | None = None,
-        error: str = "",
-        words: str = "",
-    ) -> None:
-        if arm not in self.open:
-            return
-        if state in LAST_WORDS:
-            self.open.discard(arm)
-        try:
-            self.sender.send(News(arm, state, progress, error, words, self.working))
-        except OSError:  # nobody listens any more: save and leave
-            os.kill(os.getpid(), signal.SIGTERM)
+    def __init__(self, parent: Parent, pack: Pack) -> None:
+        self.parent = parent
+        self.names = tuple(arm.name for arm in pack.arms if arm.name in pack.todo)
 
-    def send_all(self, state: str, error: str = "", words: str = "") -> None:
-        for arm in self.working:
-            self.send(arm, state, error=error, words=words)
+    def send(self, update: Update) -> None:
+        if update.arm in self.names:
+            self.parent.send(replace(update, pack=self.names))
 
     def say(self, words: str) -> None:
-        self.send_all("training", words=words)
+        for name in self.names:
+            self.send(Update(name, "training", words=words))
 
     def training(self, folder: Path, progress: Progress) -> None:
-        self.send(folder.name, "training", progress)
+        self.send(Update(folder.name, "training", progress))
 
     def testing(self, folder: Path) -> None:
-        self.send(folder.name, "testing")
+        self.send(Update(folder.name, "testing"))
 
     def ended(self, folders: Sequence[Path], outcome: Outcome) -> None:
-        if not outcome.ended:
-            self.send_all("stopped")
         for folder, failure in zip(folders, outcome.failures, strict=True):
-            end = _end(folder.name, failure)
-            self.send(folder.name, end.state, error=end.error)
+            stopped = Update(folder.name, "stopped")
+            self.send(_last_update(folder.name, failure) if outcome.ended else stopped)
 
 
-def _work(pack: Pack, job: Job, mouth: Connection) -> None:
-    """The life of one process: create or resume the runs of a pack, then test them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent passes it on as SIGTERM
+def run_pack(parent: Parent, pack: Pack, job: Job) -> None:
+    """What the process of a pack does: create its runs or resume them, then test them."""
     torch.set_num_threads(job.threads)
-    sender = _Sender(pack, mouth)
-    try:
-        device = pick_device(job.device)
-        new = [
-            (arm.run, folder)
-            for arm, folder in zip(pack.arms, pack.folders, strict=True)
-            if job.overwrite or not (folder / RUN).exists()
-        ]
-        create_runs(new, device, job.overwrite, pack=[arm.name for arm in pack.arms])
-        evaluations = {
-            pack.out / arm.name: Evaluation(arm.ladder or job.ladder, job.sequences, job.precision)
-            for arm in pack.arms
-            if arm.name in pack.todo
-        }
-        train_and_evaluate(pack.folders, device, sender, evaluations, job.share)
-    except OutlastError as error:
-        sender.send_all("failed", error=str(error))
-    except Exception as error:  # the other packs go on; the parent reports it
-        sender.send_all("failed", error=f"{type(error).__name__}: {error}")
-        raise
+    device = pick_device(job.device)
+    new = [
+        (arm.run, folder)
+        for arm, folder in zip(pack.arms, pack.folders, strict=True)
+        if job.overwrite or not (folder / RUN).exists()
+    ]
+    create_runs(new, device, job.overwrite, pack=[arm.name for arm in pack.arms])
+    evaluations = {
+        pack.out / arm.name: Evaluation(arm.ladder or job.ladder, job.sequences, job.precision)
+        for arm in pack.arms
+        if arm.name in pack.todo
+    }
+    train_and_evaluate(pack.folders, device, _Sender(parent, pack), evaluations, job.share)

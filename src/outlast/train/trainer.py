@@ -45,7 +45,7 @@ from outlast.train.data import join
 from outlast.train.plan import Plan
 from outlast.train.run_state import Progress, RunState
 from outlast.train.seeds import SeedState
-from outlast.train.step import WaveStepper
+from outlast.train.waves import WaveStepper
 
 log = logging.getLogger(__name__)
 Watch = Callable[[Path, Progress], None]

@@ -1,13 +1,8 @@
-"""How many seeds are stepped at once: as many as fit in the device's memory, the rest in waves.
+"""How all seeds are stepped: as many at once as fit in memory, the rest in waves.
 
-The weights and moments of all seeds stay on the device. What is large is what a step keeps for its
-backward pass. So a wave is some of the rows: each block of steps is done for one wave after the
-other, and the run does not notice. A dry step at the longest length, forward and backward, measures
-what a seed takes. On a CPU several processes may step waves side by side (`workers.py`).
-
-Waves do not help with the tables of all seeds. If a copy of those and the data of a block are more
-than there is, that is an error before anything is drawn. If the data alone are too much, it is an
-error before a run has a folder.
+A wave is some of the rows. Each block of steps is done for one wave after the other, and the run
+does not notice. On a CPU several processes may step waves side by side (`workers.py`). Rows that
+rest are left out, where it saves. `memory.py` says what a seed takes.
 
 A run in waves that is resumed with other memory free may be cut in other waves. It is then the same
 up to float32 rounding; the setting `seeds_at_once` fixes the waves.
@@ -15,35 +10,34 @@ up to float32 rounding; the setting `seeds_at_once` fixes the waves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
-from outlast.errors import TrainingError, bad_value, short_of_memory
-from outlast.kernels.loss import part_losses
-from outlast.machine import free_memory
-from outlast.runs.spec import RunSpec, Settings
-from outlast.streams import stream
-from outlast.tasks import IGNORE, Batch, Task
-from outlast.train.seeds import SeedState
+from outlast.errors import TrainingError, short_of_memory
+from outlast.machine import free_memory, usable_threads
+from outlast.runs.spec import RunSpec
+from outlast.tasks import Batch
+from outlast.train.data import of_seeds
+from outlast.train.memory import GIB, bytes_of_data, bytes_of_seed, check_tables, count_seeds
+from outlast.train.plan import Plan
+from outlast.train.seeds import SeedState, rows_to_step
+from outlast.train.step import Stepper
+from outlast.train.workers import WorkerPool
 
-#: the most rows of a dry step; as with many, so that kernels are not made for it alone
-DRY = 8
+log = logging.getLogger(__name__)
+
+MIB = 2**20
 #: the share of free memory that the seeds of a step may take
 USABLE = {"cuda": 0.8, "cpu": 0.5}
-#: what a step takes over what it keeps for the backward pass: gradients on their way, copies
-OVERHEAD = 2.0
 #: copies of a block's data: sampled, put in order, cut into waves, and those of a CUDA graph
 DATA_COPIES = 4
 #: more copies of rows and data on their way to another process: packed, on arrival, and unpacked
 MOVED = 3
-#: bytes of a token: its id, the answer due there, and the part that is tested
-TOKEN = 8 + 8 + 1
-GIB, MIB = 2**30, 2**20
 #: what a process takes for itself, before it steps any row: mostly torch
 PER_PROCESS = 0.3 * GIB
 #: a run with fewer steps, or fewer steps in a block, does not repay the start of its processes and
@@ -78,17 +72,17 @@ def rows_at_once(waves: Sequence[slice], processes: int) -> int:
 
 
 def process_count(runs: Sequence[RunSpec], device: torch.device, threads: int) -> int:
-    """How many processes are to step the seeds of some runs, by their settings or by the rule.
+    """How many processes step the seeds of some runs: as their settings say, or by a rule.
 
-    It depends on the settings and on the threads alone. So a run that is resumed with as many
-    threads is bit for bit the run that was not stopped.
+    It depends on settings and threads alone. So a run that is resumed with as many threads is bit
+    for bit the run that was not stopped.
     """
     if device.type != "cpu":
         return 1
     rows, steps = sum(len(run.seeds) for run in runs), max(run.settings.steps for run in runs)
-    wanted = [run.settings.processes for run in runs if run.settings.processes]
-    if wanted:
-        return min([*wanted, rows])
+    limits = [run.settings.processes for run in runs if run.settings.processes]
+    if limits:
+        return min([*limits, rows])
     pays = steps >= LONG and runs[0].settings.steps_per_block >= LONG_BLOCK
     return min(rows, threads) if pays else 1
 
@@ -105,17 +99,15 @@ def choose_waves(
     `share` is the share of the device that may be used; `processes` are the most that may step
     waves at the same time. `own_positions`: each seed has positions of its own, and so a bias.
     """
-    settings, task = runs[0].settings, seeds.model.task
+    settings = runs[0].settings
     wanted = [run.settings.seeds_at_once for run in runs if run.settings.seeds_at_once]
     if wanted:
         return _waves(len(seeds), min(wanted), "as set", processes)
     device = seeds.model.table.device
     copy = sum(table.nbytes for table in seeds.tables())
-    data = bytes_of_data(task, len(seeds), settings)
-    _check_tables(len(seeds), copy, data, device)
-    batch = _longest_batch(task, (min(len(seeds), DRY), settings.batch_size), device)
-    bf16 = settings.precision == "bf16"
-    each = max(1.0, _bytes_of_seed(seeds, batch, bf16, own_positions))
+    data = bytes_of_data(seeds.model.task, len(seeds), settings)
+    check_tables(len(seeds), copy, data, device)
+    each = bytes_of_seed(seeds, settings, own_positions)
     tables = 2 * copy + DATA_COPIES * data  # copied at a block's start, and for a capture
     room = free_memory(device) * USABLE[device.type] * share - tables
 
@@ -138,112 +130,133 @@ def _waves(rows: int, most: int, reason: str, processes: int) -> Waves:
     if len(waves) > processes:
         first = "" if processes == 1 else f"{how}, {most} at once, "
         how = f"{first}in {len(waves)} waves of {largest} at most"
-    return Waves(waves, f"{_count(rows)} {how} ({reason})", processes)
+    return Waves(waves, f"{count_seeds(rows)} {how} ({reason})", processes)
 
 
-def bytes_of_data(task: Task, rows: int, settings: Settings) -> int:
-    """What the data of a block take at most, known before any are drawn."""
-    sequences = rows * settings.steps_per_block * settings.batch_size
-    return sequences * task.tokens(task.lengths[1]) * TOKEN
+class WaveStepper:
+    """Steps the seeds of some runs: in waves that fit in memory, without those that rest."""
 
+    def __init__(self, seeds: SeedState, runs: Sequence[RunSpec]) -> None:
+        self.seeds, self.runs = seeds, runs
+        self.device = seeds.model.table.device
+        #: the rows that are stepped; the others rest
+        self.chosen = tuple(range(len(seeds)))
+        self.waves: list[slice] = []
+        self.steppers: list[Stepper] = []
+        self.workers: WorkerPool | None = None
+        self.set_waves([slice(0, len(seeds))])
 
-def check_data(task: Task, rows: int, settings: Settings, device: torch.device) -> None:
-    """Raise if the data of a block alone are more than all that is free.
+    @property
+    def processes(self) -> int:
+        """How many waves are stepped at the same time."""
+        return 1 if self.workers is None else len(self.workers.workers)
 
-    With `seeds_at_once` set it is tried all the same.
-    """
-    needed, free = bytes_of_data(task, rows, settings), free_memory(device)
-    if needed > free and not settings.seeds_at_once:
-        raise bad_value(
-            "batch_size",
-            settings.batch_size,
-            f"one whose data fit into the {free / GIB:.3g} GiB that {device} has free: a block of "
-            f"{settings.steps_per_block} steps of {_count(rows)} takes {needed / GIB:.3g} GiB. "
-            f"Take a smaller batch_size or steps_per_block, or fewer seeds in one run; "
-            f"seeds_at_once=1 tries all the same",
-        )
+    @property
+    def compact(self) -> bool:
+        """Whether some rows are left out."""
+        return len(self.chosen) < len(self.seeds)
 
+    def run(self, data: Batch, plan: Plan, before: Sequence[Tensor]) -> Tensor:
+        """The steps of a block, wave by wave; returns metrics (steps, seeds, 2, parts).
 
-def _check_tables(rows: int, copy: int, data: int, device: torch.device) -> None:
-    """Raise if what no wave can do without is more than all that is free."""
-    needed, free = copy + data, free_memory(device)
-    if needed > free:
-        raise TrainingError(
-            f"{_count(rows)} in one run take {needed / GIB:.3g} GiB beside their weights and "
-            f"moments: {copy / GIB:.3g} for a copy of these, {data / GIB:.3g} for the data of a "
-            f"block. {device} has {free / GIB:.3g} GiB free. Train fewer seeds in one run, or with "
-            f"a smaller batch_size or steps_per_block; seeds_at_once=1 tries all the same."
-        )
+        `before` is what `SeedState.read` gave. If memory turns out to be short, the rows are put
+        back as they were, and the block starts again in smaller waves.
+        """
+        while True:
+            try:
+                rows = [self.chosen[wave] for wave in self.waves]
+                if self.workers is not None:
+                    return self._spread(self.workers.run(self.seeds, rows, data, plan))
+                pieces = []
+                for stepper, wave in zip(self.steppers, rows, strict=True):
+                    if self.compact:
+                        stepper.seeds.write(self.seeds.read(wave))
+                    pieces.append(stepper.run(*self._of_wave(data, plan, wave)).cpu())
+                    if self.compact:
+                        self.seeds.write(stepper.seeds.read(), wave)
+                return self._spread(pieces)
+            except (MemoryError, RuntimeError) as error:
+                if rows_at_once(self.waves, 1) == 1 or not short_of_memory(error):
+                    raise
+            # only now: the error holds on to what the step had made, the old waves to their graphs
+            self.steppers = []
+            self.seeds.write(before)
+            self.set_waves(self._split(rows_at_once(self.waves, self.processes) // 2))
+            log.info("memory is short: seeds in %d waves from here on", len(self.waves))
 
+    def _of_wave(self, data: Batch, plan: Plan, rows: Sequence[int]) -> tuple[Batch, Plan]:
+        if len(rows) == len(self.seeds):
+            return data, plan
+        return of_seeds(data, rows), plan.of_seeds(rows)
 
-def _longest_batch(task: Task, shape: tuple[int, int], device: torch.device) -> Batch:
-    """Data of one step of the longest length, (seeds, batch, tokens)."""
-    data = task.sample(task.lengths[1], shape[0] * shape[1], stream(device, "dry step"))
-    return data.map(lambda page: page.unflatten(0, shape))
+    def _spread(self, pieces: Sequence[Tensor]) -> Tensor:
+        """The metrics of all rows, from those of each wave; rows that were left out have 0."""
+        metrics = torch.cat(list(pieces), 1)
+        if not self.compact:
+            return metrics
+        whole = metrics.new_zeros(len(metrics), len(self.seeds), *metrics.shape[2:])
+        whole[:, list(self.chosen)] = metrics
+        return whole
 
+    # ---- which rows at once --------------------------------------------------------------
 
-def _bytes_of_seed(seeds: SeedState, data: Batch, bf16: bool, own_positions: bool) -> float:
-    """Bytes of one seed's step, by a dry step of those that data are given for, or of fewer."""
-    rows = len(data.inputs)
-    try:
-        return dry_step(seeds.part(slice(rows)), data, bf16, own_positions) / rows
-    except (MemoryError, RuntimeError) as error:
-        if not short_of_memory(error):
-            raise
-        if rows == 1:
-            raise TrainingError(
-                f"a step of one seed does not fit into the memory of {data.inputs.device}: take a "
-                f"smaller batch_size, model or length ({error})"
-            ) from error
-    # only now: the error holds on to what the step had made
-    return _bytes_of_seed(seeds, data.map(lambda page: page[: rows // 2]), bf16, own_positions)
+    def fit(self, share: float = 1.0, own_positions: bool = False) -> str:
+        """Choose waves and processes by the memory that is free; returns how many and why."""
+        self.close()
+        self.workers = None
+        threads = usable_threads()
 
+        def choose(processes: int) -> Waves:
+            return choose_waves(self.seeds, self.runs, share, processes, own_positions)
 
-def _count(seeds: int) -> str:
-    return f"{seeds} seed{'s' * (seeds != 1)}"
+        waves = choose(process_count(self.runs, self.device, threads))
+        reason = waves.reason
+        if waves.processes > 1:
+            try:
+                self.workers = WorkerPool(self.runs, waves.processes, threads)
+            except Exception as error:  # a task of the caller's script, say, that no other has
+                waves = choose(1)
+                reason = f"{waves.reason}; not in processes, as they do not start: {error}"
+        self.chosen = tuple(range(len(self.seeds)))
+        self.set_waves(waves.waves)
+        return reason
 
+    def close(self) -> None:
+        """End the processes that were started, if any."""
+        if self.workers is not None:
+            self.workers.close()
 
-def dry_step(seeds: SeedState, data: Batch, bf16: bool, own_positions: bool = False) -> float:
-    """Bytes that a forward and backward pass takes; nothing is changed."""
-    device, model = data.inputs.device, seeds.model
-    model.set_modes()
-    keys = torch.zeros(len(seeds), dtype=torch.long, device=device)
-    tokens = torch.arange(data.inputs.shape[-1], device=device)
-    positions = tokens.repeat(len(seeds), 1) if own_positions else None
-    parts = len(model.task.parts)
+    def choose_rows(self, rests: Sequence[int], clock: int) -> None:
+        """Leave out rows that rest at the step `clock`, where enough do."""
+        if not self.processes:
+            raise TrainingError("the processes that stepped seeds are ended: fit() starts others")
+        chosen = rows_to_step(rests, clock)
+        if chosen != self.chosen:
+            self.steppers, self.chosen = [], chosen  # what the old ones held is free for the new
+            self._build(self._split(self.most))
 
-    def losses() -> Tensor:
-        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            logits = model.run(data.inputs, positions=positions, keys=keys)
-        return part_losses(logits, data.targets, data.part, parts, IGNORE)[0].sum()
+    def set_waves(self, waves: Sequence[slice]) -> None:
+        """Step these of the chosen rows one after the other, or each in a process."""
+        self.most = rows_at_once(waves, self.processes)
+        self._build(waves)
 
-    if device.type == "cuda":
-        return _peak(lambda: model.gradient(losses()), device)
-    return OVERHEAD * _kept(losses) + 4.0 * model.table.numel()
+    def _split(self, most: int) -> list[slice]:
+        """Waves of the chosen rows with so many at once at most."""
+        return split_evenly(len(self.chosen), most, self.processes)
 
-
-def _peak(work: Callable[[], object], device: torch.device) -> float:
-    """By the allocator's own count; once before, for what is made but once."""
-    work()
-    torch.cuda.synchronize(device)
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    work()
-    torch.cuda.synchronize(device)
-    return float(torch.cuda.max_memory_allocated(device) - before)
-
-
-def _kept(work: Callable[[], object]) -> float:
-    """By what autograd keeps, each piece of memory counted once."""
-    sizes: dict[int, int] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with saved_tensors_hooks(note, lambda tensor: tensor):
-        result = work()  # kept until it is counted, so that no memory is used twice
-    total = float(sum(sizes.values()))
-    del result
-    return total
+    def _build(self, waves: Sequence[slice]) -> None:
+        """Make a stepper for each wave; worker processes have steppers of their own."""
+        self.waves, self.steppers = list(waves), []
+        if self.workers is not None:
+            return
+        # graphs that never run at the same time, and leave nothing behind, may share their memory
+        pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        by_length = all(run.settings.by_length for run in self.runs)
+        bf16 = self.runs[0].settings.precision == "bf16"
+        for wave in waves:
+            seeds = self.seeds
+            if self.compact:
+                seeds = self.seeds.part(self.chosen[wave])
+            elif len(waves) > 1:
+                seeds = self.seeds.part(wave)
+            self.steppers.append(Stepper(seeds, seeds.model.task.parts, bf16, pool, by_length))

@@ -26,8 +26,8 @@ from outlast.runs.folder import locked, remove_outcomes, require_free_folder
 from outlast.runs.records import RunRecord, Shown, write_run
 from outlast.runs.spec import NEVER, RunSpec
 from outlast.tasks import Task
+from outlast.train.memory import check_data
 from outlast.train.plan import setup
-from outlast.train.waves import check_data
 
 log = logging.getLogger(__name__)
 

@@ -6,14 +6,15 @@ AdamW. It is trained on one batch over and over, so making data costs it nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from outlast.bench.graphs import captured
+from outlast.bench.timing import Side
+from outlast.machine import precision
 from outlast.registry import tasks
 from outlast.tasks import IGNORE, Batch
 
@@ -65,8 +66,8 @@ class Block(nn.Module):
         """Causal, by torch's fused one."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        found: Tensor = self.out(seen.transpose(1, 2).flatten(2))
-        return found
+        out: Tensor = self.out(seen.transpose(1, 2).flatten(2))
+        return out
 
 
 class Hybrid(nn.Module):
@@ -87,11 +88,11 @@ class Hybrid(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        found: Tensor = self.head(self.norm(self.blocks(self.embedding(tokens))))
-        return found
+        logits: Tensor = self.head(self.norm(self.blocks(self.embedding(tokens))))
+        return logits
 
 
-def training_step(model: nn.Module, batch: Batch) -> Callable[[], Any]:
+def training_step(model: nn.Module, batch: Batch) -> Side:
     """One step of AdamW with clipping, eagerly; nothing in it waits for the host."""
     weights = list(model.parameters())
     cuda = batch.inputs.is_cuda
@@ -113,8 +114,14 @@ def peer_batch(size: Size, device: torch.device) -> Batch:
     return task.sample(task.lengths, size.batch, torch.Generator(device).manual_seed(0))
 
 
-def peer_step(size: Size, device: torch.device) -> Callable[[], Any]:
+def peer_step(size: Size, device: torch.device) -> Side:
     """A step of one seed of the hybrid, with an output for every token as ours has."""
-    known = tasks.build(size.task).vocabulary
-    model = Hybrid(size.blocks, size.width, HEADS, known, known, size.layout).to(device)
+    outputs = tasks.build(size.task).vocabulary
+    model = Hybrid(size.blocks, size.width, HEADS, outputs, outputs, size.layout).to(device)
     return training_step(model, peer_batch(size, device))
+
+
+def peer_graph(size: Size, device: torch.device) -> Side:
+    """A step of the peer, replayed."""
+    with precision("auto", device):
+        return captured(peer_step(size, device))

@@ -1,4 +1,4 @@
-"""What `outlast bench tra` compares: random inputs, kinds of attention, and the truth of each."""
+"""What `outlast bench tra` compares: inputs, kinds of attention, and the definition of each."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ BATCH, HEADS = 2, 16
 #: queries whose result is compared with the truth
 CHECKED = 128
 EARLY = 2.0**-24
-PEERS = {"sdpa flash": "FLASH_ATTENTION", "sdpa cudnn": "CUDNN_ATTENTION"}
 #: heads whose kept keys are counted
 COUNTED = 4
+#: what is timed, by its name in a row, and whether gradients are a part of it
+PASSES = (("forward", False), ("fwd+bwd", True))
 
 Attend = Callable[..., Tensor]
 
@@ -49,9 +50,9 @@ def eager(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
     return reference.attend(q, k, v, gate, None, None, how)[0]
 
 
-def sdpa(peer: str) -> Callable[..., Tensor]:
+def sdpa(kernel: str) -> Attend:
     """Plain causal attention by one of torch's own kernels."""
-    which = getattr(torch.nn.attention.SDPBackend, PEERS[peer])
+    which = getattr(torch.nn.attention.SDPBackend, kernel)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with torch.nn.attention.sdpa_kernel(which):
@@ -61,9 +62,10 @@ def sdpa(peer: str) -> Callable[..., Tensor]:
 
 
 class Truth(NamedTuple):
-    """A definition to hold results against, for some last queries, and which inputs are a query's.
+    """A definition that results are compared with, for some last queries.
 
-    The others are a key's, and all of them are given.
+    `of_queries` says for each input whether it belongs to a query; the others belong to a key, and
+    all keys are given.
     """
 
     attend: Attend
@@ -95,6 +97,19 @@ TRA = Truth(eager, (True, False, False, True))
 PLAIN = Truth(_plain, (True, False, False))
 FORGETTING = Truth(_forgetting, (True, False, False, False))
 ENTMAX = Truth(_entmax, (True, False, False))
+
+
+class Contender(NamedTuple):
+    """Some attention, and the definition that its results are compared with."""
+
+    attend: Attend
+    truth: Truth = TRA
+
+
+TRA_FUSED, TRA_EARLY = {"tra": Contender(fused)}, {"tra, early": Contender(fused_early)}
+FLASH = {"sdpa flash": Contender(sdpa("FLASH_ATTENTION"), PLAIN)}
+#: torch's own kernels; times are given against the first
+TORCH = FLASH | {"sdpa cudnn": Contender(sdpa("CUDNN_ATTENTION"), PLAIN)}
 
 
 @dataclass
@@ -142,12 +157,12 @@ class Inputs:
     def density(self) -> float:
         """The share of the keys it sees that a query keeps, counted over a few heads."""
         q, k, v, gate = (t[:1, :COUNTED] for t in self.leaves)
-        found = threshold_relative_attention(q, k, v, gate, normalised=True, return_parts=True)
+        parts = threshold_relative_attention(q, k, v, gate, normalised=True, return_parts=True)
         queries, keys = q.shape[2], k.shape[2]
         seen = q.shape[1] * sum(range(keys - queries + 1, keys + 1))
-        return found.kept.sum().item() / seen
+        return parts.kept.sum().item() / seen
 
-    def words(self) -> str:
+    def description(self) -> str:
         """The spread of the gates, and the share of keys that is kept."""
         gates = self.gate.detach().exp().flatten()[:: max(1, self.gate.numel() // 2**20)]
         shares = torch.tensor([0.05, 0.5, 0.95], device=gates.device)
@@ -157,48 +172,47 @@ class Inputs:
             spread = f"all gates {middle:.3g}"
         return f"{spread}, density {self.density():.2f}"
 
-    def side(self, attend: Callable[..., Tensor], backward: bool, gated: bool = True) -> Side:
+    def side(self, contender: Contender, backward: bool) -> Side:
         """A run of some attention, with its backward pass or without."""
-        leaves = self.leaves if gated else self.leaves[:3]
+        attend, leaves = contender.attend, self.leaves[: len(contender.truth.of_queries)]
         if not backward:
-            bare = [t.detach() for t in leaves]
-            return lambda: attend(*bare)
+            detached = [t.detach() for t in leaves]
+            return lambda: attend(*detached)
         return lambda: torch.autograd.grad(attend(*leaves), leaves, self.above)
 
-    def error(self, attend: Attend, backward: bool, truth: Truth = TRA) -> float:
+    def error(self, contender: Contender, backward: bool) -> float:
         """How far the last queries of the first head are from the truth."""
-        some = min(CHECKED, self.q.shape[2])
+        attend, truth = contender
+        queries = min(CHECKED, self.q.shape[2])
         above = torch.zeros_like(self.above)
-        above[:1, :1, -some:] = self.above[:1, :1, -some:]
+        above[:1, :1, -queries:] = self.above[:1, :1, -queries:]
         leaves = self.leaves[: len(truth.of_queries)]
         if not backward:
             leaves = [t.detach() for t in leaves]
         out = attend(*leaves)
         exact = [
-            t[:1, :1, -some if own else 0 :].detach().double().requires_grad_()
-            for t, own in zip(leaves, truth.of_queries, strict=True)
+            t[:1, :1, -queries if of_query else 0 :].detach().double().requires_grad_()
+            for t, of_query in zip(leaves, truth.of_queries, strict=True)
         ]
-        wanted = truth.attend(*exact)
-        pairs = [(out[:1, :1, -some:], wanted)]
+        exact_out = truth.attend(*exact)
+        pairs = [(out[:1, :1, -queries:], exact_out)]
         if backward:
-            found = torch.autograd.grad(out, leaves, above)
-            right = torch.autograd.grad(wanted, exact, above[:1, :1, -some:].double())
-            pairs += [(a[:1, :1, -b.shape[2] :], b) for a, b in zip(found, right, strict=True)]
+            gradients = torch.autograd.grad(out, leaves, above)
+            right = torch.autograd.grad(exact_out, exact, above[:1, :1, -queries:].double())
+            pairs += [(a[:1, :1, -b.shape[2] :], b) for a, b in zip(gradients, right, strict=True)]
         return max(((a.double() - b).norm() / b.norm()).item() for a, b in pairs)
 
-    def errors(
-        self, backward: bool, attends: Mapping[str, Attend], truth: Truth = TRA
-    ) -> dict[str, float]:
-        """That of each that can run; why another cannot is said when it is timed."""
-        found = {}
-        for name, attend in attends.items():
+    def errors(self, contenders: Mapping[str, Contender], backward: bool) -> dict[str, float]:
+        """The error of each that can run; why another cannot is said when it is timed."""
+        errors = {}
+        for name, contender in contenders.items():
             with suppress(*FAILURES):
-                found[name] = self.error(attend, backward, truth)
-        return found
+                errors[name] = self.error(contender, backward)
+        return errors
 
-
-def peers(data: Inputs, backward: bool) -> tuple[dict[str, Side], dict[str, float]]:
-    """torch's own kernels and their errors; the first is what times are given against."""
-    attends = {name: sdpa(name) for name in PEERS}
-    sides = {name: data.side(attend, backward, gated=False) for name, attend in attends.items()}
-    return sides, data.errors(backward, attends, PLAIN)
+    def measured(
+        self, contenders: Mapping[str, Contender], backward: bool
+    ) -> tuple[dict[str, Side], dict[str, float]]:
+        """The runs of contenders to be timed, and their errors."""
+        sides = {name: self.side(contender, backward) for name, contender in contenders.items()}
+        return sides, self.errors(contenders, backward)

@@ -45,13 +45,13 @@ def draw(rows: Sequence[Row], path: Path, model: str = "") -> bool:
 
 def curves(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The rows of each curve, by its name: what ran on the CPU is a smaller model, and apart."""
-    found: dict[str, list[Row]] = {name: [] for name in CURVES}
+    lines: dict[str, list[Row]] = {name: [] for name in CURVES}
     for row in rows:
         if row.section in SCALING and row.ms is not None:
             kind = "float32" if row.side == "auto" else row.side
             name = f"{kind} on the CPU" if row.section == "cpu" else kind
-            found.setdefault(name, []).append(row)
-    return found
+            lines.setdefault(name, []).append(row)
+    return lines
 
 
 def seeds_of(row: Row) -> int:
@@ -63,7 +63,7 @@ def _panel(
     axes: Axes, title: str, value: Callable[[Row], float | None], lines: dict[str, list[Row]]
 ) -> None:
     for colour, (name, rows) in zip(PALETTE, lines.items(), strict=False):
-        points = sorted((seeds_of(row), found) for row in rows if (found := value(row)) is not None)
+        points = sorted((seeds_of(row), y) for row in rows if (y := value(row)) is not None)
         if points:
             axes.loglog(*zip(*points, strict=True), marker="o", ms=3, color=colour, label=name)
     seeds = sorted({seeds_of(row) for rows in lines.values() for row in rows})

@@ -1,0 +1,1 @@
+"""`outlast bench lstm`: the fused LSTM beside torch's."""

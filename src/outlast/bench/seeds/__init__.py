@@ -1,0 +1,1 @@
+"""`outlast bench seeds`: many seeds trained at once beside one at a time."""

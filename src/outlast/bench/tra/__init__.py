@@ -1,0 +1,1 @@
+"""`outlast bench tra`: Threshold Relative Attention beside other attention."""
