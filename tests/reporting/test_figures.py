@@ -14,19 +14,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from report_folders import MULTIPLES, write_run, write_study
 
-from outlast.reporting.curves import loss_figure
-from outlast.reporting.digest import Digest, digest
+from outlast.reporting.accuracy_by_length import accuracy_figure
+from outlast.reporting.learning_curves import loss_figure
 from outlast.reporting.load import read
-from outlast.reporting.plots import accuracy_figure
-from outlast.reporting.sheet import MOST, NARROW, WIDE, Form, grouped
+from outlast.reporting.panels import MOST, NARROW, WIDE, Form, grouped
 from outlast.reporting.style import MARKERS, PALETTE, _saved, svg
+from outlast.reporting.summary import ArmSummary, summarise_arm
 
 THREE = (None, "sparse", "dense")
 
 
 def study(
     folder: Path, groups: dict[str, int], variants: Sequence[str | None] = (None,), until: int = 0
-) -> list[Digest]:
+) -> list[ArmSummary]:
     """Arms 0, 1, 2, ... in each group, no two of them alike; the first group has the variants."""
     arms = [(f"{group}-{i}", f"arm {i}", group) for group, n in groups.items() for i in range(n)]
     for salt, (name, label, group) in enumerate(arms):
@@ -35,7 +35,7 @@ def study(
             folder / name, label, seeds=(0,), reach=1 + salt / 4, variants=tested, until=until,
             salt=salt, task=group,
         )  # fmt: skip
-    return [digest(arm) for arm in read([write_study(folder, arms, [])])[0].arms]
+    return [summarise_arm(arm) for arm in read([write_study(folder, arms, [])])[0].arms]
 
 
 def same(folder: Path, accuracies: Sequence[Sequence[float]]) -> Figure:
@@ -48,12 +48,12 @@ def same(folder: Path, accuracies: Sequence[Sequence[float]]) -> Figure:
             for m, value in zip((1, 2, 4), values, strict=True)
         ]
         (run / "results.json").write_text(json.dumps({"format": 1, "rows": rows}))
-    found = [digest(arm) for arm in read([write_study(folder, arms, [])])[0].arms]
+    found = [summarise_arm(arm) for arm in read([write_study(folder, arms, [])])[0].arms]
     return figure_of(found)
 
 
-def figure_of(digests: list[Digest], form: Form = WIDE) -> Figure:
-    figure = accuracy_figure(digests, ["joint"], form)
+def figure_of(summaries: list[ArmSummary], form: Form = WIDE) -> Figure:
+    figure = accuracy_figure(summaries, ["joint"], form)
     assert figure is not None
     return figure
 
@@ -95,7 +95,7 @@ def test_a_panel_has_ticks_where_its_arms_were_tested(tmp_path: Path) -> None:
     write_run(tmp_path / "b", seeds=(0,), multiples=near, until=0, task="near")
     write_run(tmp_path / "c", seeds=(0,), multiples=far, until=0, task="cut", ceiling=cut)
     arms = [("a", "a", "far"), ("b", "b", "near"), ("c", "c", "cut")]
-    found = [digest(arm) for arm in read([write_study(tmp_path, arms, [])])[0].arms]
+    found = [summarise_arm(arm) for arm in read([write_study(tmp_path, arms, [])])[0].arms]
     axes = figure_of(found).axes
     ticks = {title(ax): [float(tick) for tick in sorted(ax.get_xticks())] for ax in axes}
     assert ticks == {"far": [1, 2, 4, 10], "near": [1, 2, 4], "cut": [1, 2]}
@@ -161,7 +161,7 @@ def test_long_names_end_within_the_sheet(tmp_path: Path) -> None:
     for name, label, _ in arms:
         write_run(tmp_path / name, label, seeds=(0,), until=0)
     study = read([write_study(tmp_path, arms, [])])[0]
-    figure = figure_of([digest(arm) for arm in study.arms])
+    figure = figure_of([summarise_arm(arm) for arm in study.arms])
     figure.draw_without_rendering()
     assert len(figure.legends) == 4
     for key in figure.legends:

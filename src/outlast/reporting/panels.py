@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from outlast.reporting.digest import Digest
+from outlast.reporting.formatting import short, times
 from outlast.reporting.style import INK, MARKERS, PALETTE, RULE, SHADE, drawing
-from outlast.reporting.words import short, times
+from outlast.reporting.summary import ArmSummary
 
 MOST = len(PALETTE)  # arms in one panel
 LEFT, RIGHT, TITLE, FOOT, LINE = 0.52, 0.12, 0.34, 0.44, 0.19
@@ -37,10 +37,10 @@ NARROW = Form("narrow", 3.7, 1, 0.0)
 
 
 @dataclass(frozen=True)
-class Styled:
+class StyledArm:
     """An arm with the colour and the marker it has in every figure."""
 
-    digest: Digest
+    summary: ArmSummary
     index: int
     label: str
     weight: float = 2.2  # of its line: later arms are thinner, so that none hides another
@@ -59,43 +59,43 @@ class Group:
     """Arms that share a panel."""
 
     title: str
-    arms: tuple[Styled, ...]
+    arms: tuple[StyledArm, ...]
 
 
-def grouped(digests: Sequence[Digest]) -> list[Group]:
+def grouped(arms: Sequence[ArmSummary]) -> list[Group]:
     """All arms of one task together while they are few; else by group, a panel's worth at a time.
 
     A group's first arm, the one the others are compared with, is in every panel of a split group.
     Across groups, arms whose labels end alike ("..., joint") share a colour where that is clear.
     """
-    tasks = {d.run.task for d in digests if d.run}
-    if len(digests) <= MOST and len(tasks) <= 1:
-        arms = [_styled(d, i, d.arm.label) for i, d in enumerate(digests)]
-        return [Group("", tuple(arms))] if arms else []
-    by_group: dict[str, list[Digest]] = {}
-    for d in digests:
-        by_group.setdefault(d.arm.group or "", []).append(d)
+    tasks = {arm.run.task for arm in arms if arm.run}
+    if len(arms) <= MOST and len(tasks) <= 1:
+        drawn = [_styled(arm, i, arm.label) for i, arm in enumerate(arms)]
+        return [Group("", tuple(drawn))] if drawn else []
+    by_group: dict[str, list[ArmSummary]] = {}
+    for arm in arms:
+        by_group.setdefault(arm.group or "", []).append(arm)
     if _roles_are_clear(by_group):
-        roles = list(dict.fromkeys(_role(d) for d in digests))
+        roles = list(dict.fromkeys(_role(arm) for arm in arms))
         return [
-            Group(name, tuple(_styled(d, roles.index(_role(d)), _role(d)) for d in members))
+            Group(name, tuple(_styled(arm, roles.index(_role(arm)), _role(arm)) for arm in members))
             for name, members in by_group.items()
         ]
     size = _share(max(len(members) for members in by_group.values()))
     return [group for name, members in by_group.items() for group in _split(name, members, size)]
 
 
-def _styled(d: Digest, index: int, label: str) -> Styled:
-    return Styled(d, index, label, 2.6 - 0.2 * index)
+def _styled(arm: ArmSummary, index: int, label: str) -> StyledArm:
+    return StyledArm(arm, index, label, 2.6 - 0.2 * index)
 
 
-def _role(d: Digest) -> str:
-    return d.arm.label.partition(", ")[2] or d.arm.label
+def _role(arm: ArmSummary) -> str:
+    return arm.label.partition(", ")[2] or arm.label
 
 
-def _roles_are_clear(by_group: dict[str, list[Digest]]) -> bool:
-    roles = {_role(d) for members in by_group.values() for d in members}
-    each = (len({_role(d) for d in m}) == len(m) for m in by_group.values())
+def _roles_are_clear(by_group: dict[str, list[ArmSummary]]) -> bool:
+    roles = {_role(arm) for members in by_group.values() for arm in members}
+    each = (len({_role(arm) for arm in m}) == len(m) for m in by_group.values())
     return len(by_group) > 1 and len(roles) <= MOST and all(each)
 
 
@@ -108,14 +108,14 @@ def _share(arms: int) -> int:
     return math.ceil(others / math.ceil(others / most))
 
 
-def _split(name: str, members: list[Digest], size: int) -> list[Group]:
+def _split(name: str, members: list[ArmSummary], size: int) -> list[Group]:
     first, *others = members
     size = size if len(members) > MOST else MOST
     parts = [others[start : start + size] for start in range(0, len(others), size)] or [[]]
     groups = []
     for number, part in enumerate(parts, 1):
         title = f"{name} ({number}/{len(parts)})".strip() if len(parts) > 1 else name
-        arms = (_styled(d, i, d.arm.label) for i, d in enumerate([first, *part]))
+        arms = (_styled(arm, i, arm.label) for i, arm in enumerate([first, *part]))
         groups.append(Group(title, tuple(arms)))
     return groups
 
@@ -195,7 +195,7 @@ def sheet(
     return Sheet(figure, tuple(axes), form, direct)
 
 
-def _arms(panels: Sequence[Group]) -> list[Styled]:
+def _arms(panels: Sequence[Group]) -> list[StyledArm]:
     """The arms of these panels, each colour and name once."""
     found = {(arm.index, arm.label): arm for group in panels for arm in group.arms}
     return list(found.values())
@@ -241,12 +241,12 @@ def _columns(form: Form, count: int) -> int:
     return 2 if count in (2, 4) else form.columns
 
 
-def _keys(arms: Sequence[Styled]) -> list[Key]:
+def _keys(arms: Sequence[StyledArm]) -> list[Key]:
     ordered = sorted(arms, key=lambda arm: arm.index)
     return [(_line(arm), arm.label) for arm in ordered]
 
 
-def _line(arm: Styled) -> Line2D:
+def _line(arm: StyledArm) -> Line2D:
     return Line2D([], [], color=arm.colour, marker=arm.marker, markersize=4.5, linewidth=2)
 
 

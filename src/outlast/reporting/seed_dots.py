@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from outlast.evaluation.statistics import LEVEL
-from outlast.reporting.digest import Digest, Measure, multiples_of, variants_of
-from outlast.reporting.sheet import Form, Styled, grouped
+from outlast.reporting.formatting import percent, short, successes, times
+from outlast.reporting.panels import Form, StyledArm, grouped
 from outlast.reporting.style import INK, MUTED, RULE, drawing
-from outlast.reporting.words import percent, short, successes, times
+from outlast.reporting.summary import ArmSummary, Measure, multiples_of, variants_of
 
 #: inches: a line, the rim above and below all of them, and what is left between two panels
 LINE, HEAD, FOOT, BETWEEN = 0.2, 0.42, 0.3, 0.5
@@ -33,27 +33,27 @@ class Line:
 
     y: float
     name: str
-    arm: Styled | None = None
+    arm: StyledArm | None = None
 
     @property
     def tall(self) -> float:
         return _tall(self.name)
 
 
-def strip_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
+def seed_dots_figure(arms: Sequence[ArmSummary], form: Form) -> Figure | None:
     """Exact accuracy of each seed; None where no arm has two seeds that were tested."""
-    versions = variants_of(digests)
+    versions = variants_of(arms)
     if not versions:
         return None
     found = [
         multiple
-        for multiple in _lengths(digests, form)
-        if any(len(_seeds(d, versions[0], multiple)) > 1 for d in digests)
+        for multiple in _lengths(arms, form)
+        if any(len(_seeds(arm, versions[0], multiple)) > 1 for arm in arms)
     ]
     if not found:
         return None
     names = 2.6 if form.columns > 1 else 1.5
-    lines = _lines(digests, int(LETTERS * names))
+    lines = _lines(arms, int(LETTERS * names))
     tall = LINE * sum(line.tall for line in lines)
     height = HEAD + tall + FOOT
     wide = (form.width - names) / len(found)
@@ -70,16 +70,16 @@ def strip_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
     return figure
 
 
-def _lengths(digests: Sequence[Digest], form: Form) -> list[float]:
+def _lengths(arms: Sequence[ArmSummary], form: Form) -> list[float]:
     """The trained length, about three times that, and the longest; on a phone one alone."""
-    tested = multiples_of(digests)
+    tested = multiples_of(arms)
     middle = min((m for m in tested if m > 1), key=lambda m: abs(m - 3), default=tested[-1])
     return [middle] if form.columns == 1 else sorted({tested[0], middle, tested[-1]})
 
 
-def _lines(digests: Sequence[Digest], letters: int) -> list[Line]:
+def _lines(arms: Sequence[ArmSummary], letters: int) -> list[Line]:
     """The lines from the top; ``letters`` of a name have room in a row."""
-    named = _named(digests)
+    named = _named(arms)
     rows = _rows([name for name, arm in named if arm], letters)
     lines: list[Line] = []
     y = 0.0
@@ -105,19 +105,19 @@ def _rows(names: Sequence[str], letters: int) -> dict[str, str]:
     }
 
 
-def _named(digests: Sequence[Digest]) -> list[tuple[str, Styled | None]]:
+def _named(arms: Sequence[ArmSummary]) -> list[tuple[str, StyledArm | None]]:
     """Each group's name, and its arms' without the words that all of them begin with."""
-    styled = {id(arm.digest): arm for group in grouped(digests) for arm in group.arms}
-    groups = dict.fromkeys(d.arm.group or "" for d in digests)
-    same = _same_words([d.arm.label for d in digests])
-    found: list[tuple[str, Styled | None]] = []
+    styled = {id(arm.summary): arm for group in grouped(arms) for arm in group.arms}
+    groups = dict.fromkeys(arm.group or "" for arm in arms)
+    same = _same_words([arm.label for arm in arms])
+    found: list[tuple[str, StyledArm | None]] = []
     for group in groups:
-        members = [d for d in digests if (d.arm.group or "") == group]
+        members = [arm for arm in arms if (arm.group or "") == group]
         named = len(groups) > 1 and group != ""
         if named:
             found.append((group, None))
         cut = max(same, _shared(members) if named else 0)
-        found += [(d.arm.label[cut:], styled[id(d)]) for d in members]
+        found += [(arm.label[cut:], styled[id(arm)]) for arm in members]
     return found
 
 
@@ -136,20 +136,20 @@ def _closed(text: str) -> bool:
     return all(text.count(a) == text.count(b) for a, b in ("()", "[]", "“”"))
 
 
-def _shared(members: Sequence[Digest]) -> int:
+def _shared(members: Sequence[ArmSummary]) -> int:
     """The letters that all labels of a group begin with, up to a comma: "serial x4, "."""
-    before = {d.arm.label.partition(", ")[0] for d in members}
-    commas = all(", " in d.arm.label for d in members)
+    before = {arm.label.partition(", ")[0] for arm in members}
+    commas = all(", " in arm.label for arm in members)
     return len(before.pop()) + 2 if commas and len(before) == 1 and len(members) > 1 else 0
 
 
-def _measure(d: Digest, variant: str | None, multiple: float) -> Measure | None:
-    ladder = d.ladder(variant)
+def _measure(arm: ArmSummary, variant: str | None, multiple: float) -> Measure | None:
+    ladder = arm.ladder(variant)
     return ladder.at(multiple) if ladder else None
 
 
-def _seeds(d: Digest, variant: str | None, multiple: float) -> list[float]:
-    measure = _measure(d, variant, multiple)
+def _seeds(arm: ArmSummary, variant: str | None, multiple: float) -> list[float]:
+    measure = _measure(arm, variant, multiple)
     return list(measure.seeds.values()) if measure else []
 
 
@@ -166,7 +166,7 @@ def _panel(ax: Axes, lines: Sequence[Line], variant: str | None, multiple: float
         if line.arm is None:
             continue
         ax.axhline(line.y, color=RULE, linewidth=0.6, zorder=0)
-        measure = _measure(line.arm.digest, variant, multiple)
+        measure = _measure(line.arm.summary, variant, multiple)
         if measure is None:
             ax.text(0.5, line.y, "not tested", ha="center", va="center", color=MUTED, fontsize=7)
             continue

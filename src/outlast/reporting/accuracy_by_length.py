@@ -8,30 +8,30 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from outlast.reporting.digest import Digest, Ladder, multiples_of, variants_of
-from outlast.reporting.sheet import (
+from outlast.reporting.formatting import percent, short, times
+from outlast.reporting.overlapping_curves import Curve, draw_curves
+from outlast.reporting.panels import (
     Form,
     Group,
     Key,
     Sheet,
-    Styled,
+    StyledArm,
     chance_key,
     entitle,
     grouped,
     range_key,
     sheet,
 )
-from outlast.reporting.strokes import Curve, draw_curves
 from outlast.reporting.style import INK, MUTED, SHADE, drawing
-from outlast.reporting.words import percent, short, times
+from outlast.reporting.summary import ArmSummary, Ladder, multiples_of, variants_of
 
 SAME = 0.004  # accuracies that cannot be told apart in a panel
 Panel = tuple[Group, str | None, str, str]  # arms, variant, part, title
 
 
-def accuracy_figure(digests: Sequence[Digest], parts: Sequence[str], form: Form) -> Figure | None:
+def accuracy_figure(arms: Sequence[ArmSummary], parts: Sequence[str], form: Form) -> Figure | None:
     """Exact accuracy of ``parts`` by length, every seed shown; None where nothing was tested."""
-    panels = _panels(digests, parts)
+    panels = _panels(arms, parts)
     if not panels:
         return None
     chances = any(_chances(*panel[:3]) for panel in panels)
@@ -39,19 +39,19 @@ def accuracy_figure(digests: Sequence[Digest], parts: Sequence[str], form: Form)
     page = sheet(form, [group for group, *_ in panels], extra, direct=True)
     with drawing():
         for ax, (group, variant, part, title) in zip(page.axes, panels, strict=True):
-            _draw(ax, group, variant, part, multiples_of(digests), page)
+            _draw(ax, group, variant, part, multiples_of(arms), page)
             entitle(ax, title, 12 if page.direct else 8)
         _label_axes(page, [group for group, *_ in panels])
     return page.figure
 
 
-def _panels(digests: Sequence[Digest], parts: Sequence[str]) -> list[Panel]:
-    variants = variants_of(digests)
+def _panels(arms: Sequence[ArmSummary], parts: Sequence[str]) -> list[Panel]:
+    variants = variants_of(arms)
     panels: list[Panel] = []
-    for group in grouped(digests):
+    for group in grouped(arms):
         for variant in variants:
             for part in parts:
-                drawn = tuple(a for a in group.arms if _measured(a.digest, variant, part))
+                drawn = tuple(a for a in group.arms if _measured(a.summary, variant, part))
                 words = [group.title, variant or ("plain" if len(variants) > 1 else "")]
                 words.append(_part_title(group, part) if parts != ["joint"] else "")
                 if drawn:
@@ -60,13 +60,13 @@ def _panels(digests: Sequence[Digest], parts: Sequence[str]) -> list[Panel]:
     return panels
 
 
-def _measured(d: Digest, variant: str | None, part: str) -> bool:
-    ladder = d.ladder(variant)
+def _measured(arm: ArmSummary, variant: str | None, part: str) -> bool:
+    ladder = arm.ladder(variant)
     return ladder is not None and any(mean is not None for mean in ladder.means(part))
 
 
 def _part_title(group: Group, part: str) -> str:
-    runs = [arm.digest.run for arm in group.arms]
+    runs = [arm.summary.run for arm in group.arms]
     auxiliary = any(run and part in run.auxiliary for run in runs)
     return f"{part} (auxiliary)" if auxiliary else part
 
@@ -74,7 +74,7 @@ def _part_title(group: Group, part: str) -> str:
 def _draw(
     ax: Axes, group: Group, variant: str | None, part: str, ladder_of: list[float], page: Sheet
 ) -> None:
-    found = [(arm, arm.digest.ladder(variant)) for arm in group.arms]
+    found = [(arm, arm.summary.ladder(variant)) for arm in group.arms]
     arms = [(arm, ladder) for arm, ladder in found if ladder]
     tested = sorted({r.multiple for _, own in arms for r in own.rungs if part in r.exact})
     small = len(page.axes) > 1 or page.form.columns == 1
@@ -91,7 +91,7 @@ def _draw(
         _notes(ax, group, variant, part)
 
 
-def _seeds(ax: Axes, arm: Styled, ladder: Ladder, part: str) -> None:
+def _seeds(ax: Axes, arm: StyledArm, ladder: Ladder, part: str) -> None:
     xs = [rung.multiple for rung in ladder.rungs]
     seeds = sorted({s for r in ladder.rungs if part in r.exact for s in r.exact[part].seeds})
     if len(seeds) < 2:  # the mean is the seed
@@ -111,7 +111,7 @@ def _seeds(ax: Axes, arm: Styled, ladder: Ladder, part: str) -> None:
     )
 
 
-def _mean(ax: Axes, arm: Styled, ladder: Ladder, part: str) -> Curve:
+def _mean(ax: Axes, arm: StyledArm, ladder: Ladder, part: str) -> Curve:
     """The mean over the seeds, its interval drawn."""
     found = [(r.multiple, r.exact[part].summary) for r in ladder.rungs if part in r.exact]
     banded = [(x, s.low, s.high) for x, s in found if s.low is not None and s.high is not None]
@@ -126,7 +126,7 @@ def _names(ax: Axes, group: Group, variant: str | None, part: str) -> None:
     """Each arm's name at the end of its line, pushed apart where lines end together."""
     ends = []
     for arm in group.arms:
-        ladder = arm.digest.ladder(variant)
+        ladder = arm.summary.ladder(variant)
         rungs = ladder.rungs if ladder else ()
         known = [r for r in rungs if part in r.exact]
         if known:
@@ -172,7 +172,7 @@ def _spread(values: Sequence[float], gap: float) -> list[float]:
 
 def _notes(ax: Axes, group: Group, variant: str | None, part: str) -> None:
     """Words on the plot itself: the training range and chance."""
-    lengths = {arm.digest.run.length for arm in group.arms if arm.digest.run}
+    lengths = {arm.summary.run.length for arm in group.arms if arm.summary.run}
     text = f"trained up to {lengths.pop():g}" if len(lengths) == 1 else "trained lengths"
     ax.annotate(
         text,
@@ -204,7 +204,7 @@ def _chances(group: Group, variant: str | None, part: str) -> list[float]:
     """
     if variant is not None:
         return []
-    runs = [arm.digest.run for arm in group.arms]
+    runs = [arm.summary.run for arm in group.arms]
     return sorted({run.chance[part] for run in runs if run and part in run.chance})
 
 
@@ -241,7 +241,7 @@ def _length_axis(ax: Axes, multiples: list[float], tested: list[float], small: b
 
 def _label_axes(page: Sheet, groups: Sequence[Group]) -> None:
     """One sentence for the x axes, under the lowest panel of the first column."""
-    runs = [arm.digest.run for group in groups for arm in group.arms]
+    runs = [arm.summary.run for group in groups for arm in group.arms]
     lengths = {run.length for run in runs if run}
     trained = f" ({lengths.pop():g})" if len(lengths) == 1 else ""
     text = f"test length, in multiples of the longest trained{trained}"

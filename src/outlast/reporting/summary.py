@@ -29,7 +29,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Rung:
-    """One tested length; a part is absent where it could not be tested, and ``reason`` says why."""
+    """One tested length. A part that could not be tested is absent, and ``reason`` says why."""
 
     length: float
     multiple: float
@@ -57,12 +57,12 @@ class Ladder:
         return next((r for r in self.rungs if abs(r.multiple - multiple) < 1e-6), None)
 
     def means(self, part: str = "joint") -> list[float | None]:
-        found = [rung.exact.get(part) for rung in self.rungs]
-        return [measure.summary.mean if measure else None for measure in found]
+        measures = [rung.exact.get(part) for rung in self.rungs]
+        return [measure.summary.mean if measure else None for measure in measures]
 
     def of_seed(self, seed: int, part: str = "joint") -> list[float | None]:
-        found = [rung.exact.get(part) for rung in self.rungs]
-        return [measure.seeds.get(seed) if measure else None for measure in found]
+        measures = [rung.exact.get(part) for rung in self.rungs]
+        return [measure.seeds.get(seed) if measure else None for measure in measures]
 
     def effective(self, level: float, seed: int | None = None) -> Rung | None:
         """The rung up to which accuracy holds: of the mean over seeds, or of one seed."""
@@ -83,7 +83,7 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Phase:
-    """How phase 1 ended for each seed; ``parked`` are those that were parked in it."""
+    """How phase 1 ended for each seed. Seeds in ``parked`` were parked during it."""
 
     converged: tuple[int, ...]
     failed: tuple[int, ...]
@@ -93,13 +93,25 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Digest:
+class ArmSummary:
     """Everything a report says about one arm."""
 
     arm: Arm
     status: str
     ladders: tuple[Ladder, ...]
     phase: Phase | None
+
+    @property
+    def name(self) -> str:
+        return self.arm.name
+
+    @property
+    def label(self) -> str:
+        return self.arm.label
+
+    @property
+    def group(self) -> str | None:
+        return self.arm.group
 
     @property
     def run(self) -> Run | None:
@@ -122,39 +134,39 @@ class Digest:
         return next((ladder for ladder in self.ladders if ladder.variant == variant), None)
 
 
-def digest(arm: Arm) -> Digest:
+def summarise_arm(arm: Arm) -> ArmSummary:
     """The numbers of one arm."""
     rows = (arm.run.rows or ()) if arm.run else ()
     variants = dict.fromkeys(row.variant for row in rows)
     ladders = [_ladder(v, [row for row in rows if row.variant == v]) for v in variants]
-    return Digest(arm, _status(arm.run), tuple(ladders), _phase(arm.run) if arm.run else None)
+    return ArmSummary(arm, _status(arm.run), tuple(ladders), _phase(arm.run) if arm.run else None)
 
 
-def variants_of(digests: Iterable[Digest]) -> list[str | None]:
+def variants_of(arms: Iterable[ArmSummary]) -> list[str | None]:
     """Every variant tested, in order of appearance, the plain task first."""
-    seen = dict.fromkeys(ladder.variant for d in digests for ladder in d.ladders)
+    seen = dict.fromkeys(ladder.variant for arm in arms for ladder in arm.ladders)
     return sorted(seen, key=lambda variant: variant is not None)
 
 
-def multiples_of(digests: Iterable[Digest]) -> list[float]:
+def multiples_of(arms: Iterable[ArmSummary]) -> list[float]:
     """Every tested multiple of the training length, short to long."""
-    return sorted({r.multiple for d in digests for ladder in d.ladders for r in ladder.rungs})
+    return sorted({r.multiple for arm in arms for ladder in arm.ladders for r in ladder.rungs})
 
 
-def parts_of(digests: Iterable[Digest]) -> list[str]:
+def parts_of(arms: Iterable[ArmSummary]) -> list[str]:
     """Every part tested, in order of appearance, without ``joint``."""
-    rungs = [r for d in digests for ladder in d.ladders for r in ladder.rungs]
+    rungs = [r for arm in arms for ladder in arm.ladders for r in ladder.rungs]
     return list(dict.fromkeys(part for rung in rungs for part in rung.exact if part != "joint"))
 
 
-def study_json(study: Study, digests: list[Digest]) -> dict[str, Any]:
-    """A study's numbers for machines; its claims are added by whoever judged them."""
+def study_json(study: Study, arms: list[ArmSummary]) -> dict[str, Any]:
+    """A study's numbers for machines. The caller adds the claims."""
     return {
         "study": study.name,
         "title": study.title,
         "scale": study.scale,
         "command": study.command,
-        "arms": [_arm_json(d) for d in digests],
+        "arms": [_arm_json(arm) for arm in arms],
     }
 
 
@@ -225,21 +237,27 @@ def _phase(run: Run) -> Phase | None:
     )
 
 
-def _arm_json(d: Digest) -> dict[str, Any]:
-    about = d.run.about if d.run else {}
+def _arm_json(arm: ArmSummary) -> dict[str, Any]:
+    about = arm.run.about if arm.run else {}
     copied = ("task", "model", "methods", "parameters", "seeds", "length", "chance", "settings")
     return {
-        "name": d.arm.name,
-        "label": d.arm.label,
-        "group": d.arm.group,
-        "status": d.status,
+        "name": arm.name,
+        "label": arm.label,
+        "group": arm.group,
+        "status": arm.status,
         **{key: about.get(key) for key in copied},
-        "sequences": d.run.sequences if d.run else None,
-        "phase1": asdict(d.phase) if d.phase else None,
-        "parked": {str(seed): step for seed, step in d.run.parked.items()} if d.run else {},
-        "succeeded": {str(seed): step for seed, step in d.run.succeeded.items()} if d.run else {},
-        "results": [_ladder_json(ladder) for ladder in d.ladders],
+        "sequences": arm.run.sequences if arm.run else None,
+        "phase1": asdict(arm.phase) if arm.phase else None,
+        "parked": {str(seed): step for seed, step in arm.run.parked.items()} if arm.run else {},
+        "succeeded": {str(seed): step for seed, step in arm.run.succeeded.items()}
+        if arm.run
+        else {},
+        "results": [_ladder_json(ladder) for ladder in arm.ladders],
     }
+
+
+def _by_seed(steps: dict[int, int]) -> dict[str, int]:
+    return {str(seed): step for seed, step in steps.items()}
 
 
 def _ladder_json(ladder: Ladder) -> dict[str, Any]:

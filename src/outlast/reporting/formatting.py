@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from outlast.evaluation.statistics import Summary
-from outlast.reporting.digest import Ladder, Phase
+from outlast.reporting.summary import Ladder, Phase
 
 NONE = "–"
 
@@ -69,10 +69,10 @@ def effective(ladder: Ladder, level: float) -> str:
 
 def fall(ladder: Ladder) -> tuple[str, str]:
     """The largest fall, and between which lengths."""
-    found = ladder.cliff()
-    if found is None:
+    cliff = ladder.cliff()
+    if cliff is None:
         return ("none", "") if any(mean is not None for mean in ladder.means()) else (NONE, "")
-    size, before, after = found
+    size, before, after = cliff
     return f"−{points(size)}", f"{times(before.multiple)} → {times(after.multiple)}"
 
 

@@ -12,16 +12,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from report_folders import write_run, write_study
 
-from outlast.reporting.digest import Digest, digest
 from outlast.reporting.load import read
-from outlast.reporting.sheet import NARROW, WIDE, Form
-from outlast.reporting.strips import LETTERS, _heaped, _same_words, strip_figure
+from outlast.reporting.panels import NARROW, WIDE, Form
+from outlast.reporting.seed_dots import LETTERS, _heaped, _same_words, seed_dots_figure
 from outlast.reporting.style import INK, png
+from outlast.reporting.summary import ArmSummary, summarise_arm
 
 Arm = tuple[str, str, dict[float, list[float]]]  # label, group, seeds by the tested multiple
 
 
-def arms(folder: Path, given: Sequence[Arm]) -> list[Digest]:
+def arms(folder: Path, given: Sequence[Arm]) -> list[ArmSummary]:
     named = [(f"a{i}", label, group) for i, (label, group, _) in enumerate(given)]
     for (name, label, _), (_, _, by_length) in zip(named, given, strict=True):
         run = write_run(folder / name, label, until=0)
@@ -31,7 +31,7 @@ def arms(folder: Path, given: Sequence[Arm]) -> list[Digest]:
             for seed, value in enumerate(values)
         ]
         (run / "results.json").write_text(json.dumps({"format": 1, "rows": rows}))
-    return [digest(arm) for arm in read([write_study(folder, named, [])])[0].arms]
+    return [summarise_arm(arm) for arm in read([write_study(folder, named, [])])[0].arms]
 
 
 def titles(figure: Figure) -> list[str]:
@@ -51,7 +51,7 @@ def test_each_seed_is_a_dot_beside_the_mean_and_how_many_hold(tmp_path: Path) ->
         ("both heaps", "", {1: [1.0, 1.0, 0.95], 3: [0.1, 0.99, 0.92], 10: [0.0, 0.98, 0.5]}),
         ("none", "", {1: [0.2, 0.2, 0.2], 3: [0.1, 0.1, 0.1], 10: [0.0, 0.0, 0.0]}),
     ]
-    figure = strip_figure(arms(tmp_path, given), WIDE)
+    figure = seed_dots_figure(arms(tmp_path, given), WIDE)
     assert figure is not None
     assert titles(figure) == ["1×", "3×", "10×"]
     first, middle, last = figure.axes
@@ -67,7 +67,7 @@ def test_each_seed_is_a_dot_beside_the_mean_and_how_many_hold(tmp_path: Path) ->
 
 def test_on_a_phone_there_is_one_length(tmp_path: Path) -> None:
     given = [("an arm", "", {m: [0.5, 0.6] for m in (1, 2, 3, 4)})]
-    figure = strip_figure(arms(tmp_path, given), NARROW)
+    figure = seed_dots_figure(arms(tmp_path, given), NARROW)
     assert figure is not None
     assert titles(figure) == ["3×"]
 
@@ -80,7 +80,7 @@ def test_a_group_has_a_line_of_its_own_and_says_what_its_arms_share(tmp_path: Pa
         ("lstm, wide", "pure", one),
         ("lstm", "pure", one),
     ]
-    figure = strip_figure(arms(tmp_path, given), WIDE)
+    figure = seed_dots_figure(arms(tmp_path, given), WIDE)
     assert figure is not None
     (ax,) = figure.axes
     at = {text.get_text().strip(): text.get_position()[1] for text in ax.texts}
@@ -88,9 +88,9 @@ def test_a_group_has_a_line_of_its_own_and_says_what_its_arms_share(tmp_path: Pa
     assert [at[name] for name in names] == [0, 1, 2, 3, 4, 5]
 
 
-def names(digests: list[Digest], form: Form) -> list[str]:
+def names(summaries: list[ArmSummary], form: Form) -> list[str]:
     """The arms' names as they stand in the figure, from the top."""
-    figure = strip_figure(digests, form)
+    figure = seed_dots_figure(summaries, form)
     assert figure is not None
     left = [text for text in figure.axes[0].texts if text.get_position()[0] < 0]
     return [text.get_text() for text in sorted(left, key=lambda text: text.get_position()[1])]
@@ -116,7 +116,7 @@ def test_the_names_of_a_grid_are_whole_but_for_what_all_share(tmp_path: Path, fo
 @pytest.mark.parametrize("form", [WIDE, NARROW])
 def test_names_in_rows_have_room(tmp_path: Path, form: Form) -> None:
     given = [(label, "", {1: [0.5, 0.6]}) for label in (*GRID, "grid short")]
-    figure = strip_figure(arms(tmp_path, given), form)
+    figure = seed_dots_figure(arms(tmp_path, given), form)
     assert figure is not None
     figure.draw_without_rendering()
     panel = figure.axes[0].get_window_extent()
@@ -152,7 +152,7 @@ def test_words_that_all_names_begin_with(labels: list[str], left: list[str]) -> 
 
 def test_what_was_not_tested_is_said_and_hides_no_other(tmp_path: Path) -> None:
     given = [("far", "", {1: [0.5, 0.6], 10: [0.3, 0.4]}), ("near", "", {1: [0.5, 0.6]})]
-    figure = strip_figure(arms(tmp_path, given), WIDE)
+    figure = seed_dots_figure(arms(tmp_path, given), WIDE)
     assert figure is not None
     assert titles(figure) == ["1×", "10×"]
     assert "not tested" in texts(figure.axes[1])
@@ -161,7 +161,7 @@ def test_what_was_not_tested_is_said_and_hides_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seeds", [[0.5], []])
 def test_one_seed_or_none_is_no_distribution(tmp_path: Path, seeds: list[float]) -> None:
-    assert strip_figure(arms(tmp_path, [("one", "", {1: seeds, 3: seeds})]), WIDE) is None
+    assert seed_dots_figure(arms(tmp_path, [("one", "", {1: seeds, 3: seeds})]), WIDE) is None
 
 
 def test_dots_that_would_lie_on_each_other_are_heaped_around_their_line() -> None:

@@ -17,7 +17,7 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
-from outlast.reporting.sheet import Styled
+from outlast.reporting.panels import StyledArm
 from outlast.reporting.style import PAPER
 
 STRIPE = 4.0  # points; the length of one arm's dash
@@ -28,7 +28,7 @@ Points = Sequence[tuple[float, float]]
 class Curve:
     """An arm's line: how wide it is, and how large its marks are; none if 0."""
 
-    arm: Styled
+    arm: StyledArm
     points: Points
     width: float
     mark: float = 0
