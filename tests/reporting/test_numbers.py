@@ -12,8 +12,9 @@ from report_folders import claim, write_run, write_study
 from outlast.reporting import formatting
 from outlast.reporting.accuracy_by_length import accuracy_figure
 from outlast.reporting.claims import headline, judge, tally
+from outlast.reporting.groups import MOST, grouped
 from outlast.reporting.load import read
-from outlast.reporting.panels import MOST, WIDE, grouped
+from outlast.reporting.panels import WIDE
 from outlast.reporting.summary import ArmSummary, summarise_arm
 from outlast.reporting.tables import (
     Cell,

@@ -4,45 +4,73 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from outlast.reporting.formatting import percent, short, times
+from outlast.reporting.formatting import in_rows, percent, times
+from outlast.reporting.groups import Group, StyledArm, grouped
 from outlast.reporting.overlapping_curves import Curve, draw_curves
-from outlast.reporting.panels import (
-    Form,
-    Group,
-    Key,
-    Sheet,
-    StyledArm,
-    chance_key,
-    entitle,
-    grouped,
-    range_key,
-    sheet,
-)
+from outlast.reporting.panels import Form, Key, chance_key, panel_grid, range_key
 from outlast.reporting.style import INK, MUTED, SHADE, drawing
 from outlast.reporting.summary import ArmSummary, Ladder, multiples_of, variants_of
 
 SAME = 0.004  # accuracies that cannot be told apart in a panel
-Panel = tuple[Group, str | None, str, str]  # arms, variant, part, title
+NAME_GAP = 0.048  # of the axis: what a row of a name takes
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One version of the test and one part of it, with the arms that were measured there."""
+
+    group: Group
+    variant: str | None
+    part: str
+    title: str
+
+    @property
+    def ladders(self) -> list[tuple[StyledArm, Ladder]]:
+        pairs = [(arm, arm.summary.ladder(self.variant)) for arm in self.group.arms]
+        return [(arm, ladder) for arm, ladder in pairs if ladder]
+
+    @property
+    def lengths(self) -> set[float]:
+        """The longest length that each arm was trained on."""
+        return {arm.summary.run.length for arm in self.group.arms if arm.summary.run}
+
+    @property
+    def chances(self) -> list[float]:
+        """What guessing gives at the longest length trained on.
+
+        It is known only for the version of the test that was trained on.
+        """
+        if self.variant is not None:
+            return []
+        runs = [arm.summary.run for arm in self.group.arms]
+        return sorted({run.chance[self.part] for run in runs if run and self.part in run.chance})
 
 
 def accuracy_figure(arms: Sequence[ArmSummary], parts: Sequence[str], form: Form) -> Figure | None:
-    """Exact accuracy of ``parts`` by length, every seed shown; None where nothing was tested."""
+    """Exact accuracy of ``parts`` by length, with every seed. None if nothing was tested."""
     panels = _panels(arms, parts)
     if not panels:
         return None
-    chances = any(_chances(*panel[:3]) for panel in panels)
-    extra: list[Key] = [range_key(), *([chance_key()] if chances else [])]
-    page = sheet(form, [group for group, *_ in panels], extra, direct=True)
+    extra: list[Key] = [range_key()]
+    if any(panel.chances for panel in panels):
+        extra.append(chance_key())
+    grid = panel_grid(form, [panel.group for panel in panels], extra, direct=True)
+    small = len(panels) > 1 or form.columns == 1
     with drawing():
-        for ax, (group, variant, part, title) in zip(page.axes, panels, strict=True):
-            _draw(ax, group, variant, part, multiples_of(arms), page)
-            entitle(ax, title, 12 if page.direct else 8)
-        _label_axes(page, [group for group, *_ in panels])
-    return page.figure
+        for ax, panel in zip(grid.axes, panels, strict=True):
+            _draw(ax, panel, multiples_of(arms), small)
+            grid.set_title(ax, panel.title)
+            if grid.direct:
+                _name_arms(ax, panel, form.letters)
+                _annotate(ax, panel)
+        lengths = {length for panel in panels for length in panel.lengths}
+        trained = f" ({lengths.pop():g})" if len(lengths) == 1 else ""
+        return grid.finish(f"test length, in multiples of the longest trained{trained}")
 
 
 def _panels(arms: Sequence[ArmSummary], parts: Sequence[str]) -> list[Panel]:
@@ -56,7 +84,7 @@ def _panels(arms: Sequence[ArmSummary], parts: Sequence[str]) -> list[Panel]:
                 words.append(_part_title(group, part) if parts != ["joint"] else "")
                 if drawn:
                     title = " · ".join(word for word in words if word)
-                    panels.append((Group(group.title, drawn), variant, part, title))
+                    panels.append(Panel(Group(group.title, drawn), variant, part, title))
     return panels
 
 
@@ -71,27 +99,22 @@ def _part_title(group: Group, part: str) -> str:
     return f"{part} (auxiliary)" if auxiliary else part
 
 
-def _draw(
-    ax: Axes, group: Group, variant: str | None, part: str, ladder_of: list[float], page: Sheet
-) -> None:
-    found = [(arm, arm.summary.ladder(variant)) for arm in group.arms]
-    arms = [(arm, ladder) for arm, ladder in found if ladder]
-    tested = sorted({r.multiple for _, own in arms for r in own.rungs if part in r.exact})
-    small = len(page.axes) > 1 or page.form.columns == 1
-    _length_axis(ax, ladder_of, tested, small)
+def _draw(ax: Axes, panel: Panel, multiples: list[float], small: bool) -> None:
+    """One panel. ``multiples`` are the lengths of all panels: they share a scale."""
+    rungs = [rung for _, ladder in panel.ladders for rung in ladder.rungs]
+    tested = sorted({rung.multiple for rung in rungs if panel.part in rung.exact})
+    _length_axis(ax, multiples, tested, small)
     accuracy_axis(ax)
     trained = (ax.get_xlim()[0], 1.0)
-    for chance in _chances(group, variant, part):  # a longer sequence may ask for more answers
+    for chance in panel.chances:  # a longer sequence may ask for more answers
         ax.plot(trained, [chance] * 2, color=INK, linewidth=1, linestyle=(0, (1, 2)), zorder=1.5)
-    for arm, ladder in arms:
-        _seeds(ax, arm, ladder, part)
-    draw_curves(ax, [_mean(ax, arm, ladder, part) for arm, ladder in arms], SAME, clip=False)
-    if page.direct:
-        _names(ax, group, variant, part)
-        _notes(ax, group, variant, part)
+    for arm, ladder in panel.ladders:
+        _draw_seeds(ax, arm, ladder, panel.part)
+    means = [_mean(ax, arm, ladder, panel.part) for arm, ladder in panel.ladders]
+    draw_curves(ax, means, SAME, clip=False)
 
 
-def _seeds(ax: Axes, arm: StyledArm, ladder: Ladder, part: str) -> None:
+def _draw_seeds(ax: Axes, arm: StyledArm, ladder: Ladder, part: str) -> None:
     xs = [rung.multiple for rung in ladder.rungs]
     seeds = sorted({s for r in ladder.rungs if part in r.exact for s in r.exact[part].seeds})
     if len(seeds) < 2:  # the mean is the seed
@@ -112,70 +135,62 @@ def _seeds(ax: Axes, arm: StyledArm, ladder: Ladder, part: str) -> None:
 
 
 def _mean(ax: Axes, arm: StyledArm, ladder: Ladder, part: str) -> Curve:
-    """The mean over the seeds, its interval drawn."""
-    found = [(r.multiple, r.exact[part].summary) for r in ladder.rungs if part in r.exact]
-    banded = [(x, s.low, s.high) for x, s in found if s.low is not None and s.high is not None]
+    """The mean over the seeds. Its interval is drawn here."""
+    known = [(r.multiple, r.exact[part].summary) for r in ladder.rungs if part in r.exact]
+    banded = [(x, s.low, s.high) for x, s in known if s.low is not None and s.high is not None]
     if banded:
         xs, low, high = zip(*banded, strict=True)
         ax.fill_between(xs, low, high, color=arm.colour, alpha=0.14, linewidth=0, zorder=2)
-    means = [(x, summary.mean) for x, summary in found]
+    means = [(x, summary.mean) for x, summary in known]
     return Curve(arm, means, arm.weight, 2.6 + 1.5 * arm.weight)
 
 
-def _names(ax: Axes, group: Group, variant: str | None, part: str) -> None:
-    """Each arm's name at the end of its line, pushed apart where lines end together."""
+def _name_arms(ax: Axes, panel: Panel, letters: int) -> None:
+    """Each arm's name at the end of its line. Names of lines that end together are pushed apart."""
     ends = []
-    for arm in group.arms:
-        ladder = arm.summary.ladder(variant)
-        rungs = ladder.rungs if ladder else ()
-        known = [r for r in rungs if part in r.exact]
-        if known:
-            early = known[-1].multiple < ax.get_xlim()[1] / 1.1
-            name = short(arm.label, 28 if early else 36)
-            name += f" (to {times(known[-1].multiple)})" if early else ""
-            ends.append((known[-1].exact[part].summary.mean, arm, name))
+    for arm, ladder in panel.ladders:
+        last = [rung for rung in ladder.rungs if panel.part in rung.exact][-1]
+        early = last.multiple < ax.get_xlim()[1] / 1.1
+        limit = f" (to {times(last.multiple)})" if early else ""
+        ends.append((last.exact[panel.part].summary.mean, arm, limit))
     ends.sort(key=lambda end: end[0])
-    placed = _spread([end for end, *_ in ends], 0.05)
-    for (end, arm, name), y in zip(ends, placed, strict=True):
-        ax.plot(
-            [1.012, 1.035],
-            [end, y],
-            color=arm.colour,
-            linewidth=0.8,
-            clip_on=False,
-            transform=ax.get_yaxis_transform(),
-        )
+    names = in_rows([arm.label for _, arm, _ in ends], letters, 2)
+    rows = max(name.count("\n") + 1 for name in names)
+    heights = _spread([end for end, *_ in ends], NAME_GAP * rows)
+    beside = ax.get_yaxis_transform()  # x in widths of the panel
+    for (end, arm, limit), name, height in zip(ends, names, heights, strict=True):
+        leader = [1.012, 1.035], [end, height]
+        ax.plot(*leader, color=arm.colour, linewidth=0.8, clip_on=False, transform=beside)
         ax.text(
             1.043,
-            y,
-            name,
+            height,
+            name + limit,
             color=arm.colour,
             va="center",
             fontsize=8.0,
             fontweight="bold",
-            transform=ax.get_yaxis_transform(),
+            transform=beside,
         )
 
 
 def _spread(values: Sequence[float], gap: float) -> list[float]:
     """Ascending values moved as little as need be to stand ``gap`` apart within 0 and 1."""
-    placed = [min(max(value, 0.0), 1.0) for value in values]
-    for _ in range(60):
-        for i in range(len(placed) - 1):
-            short_by = gap - (placed[i + 1] - placed[i])
+    heights = list(values)
+    for _ in range(200):
+        heights[0], heights[-1] = max(heights[0], 0.0), min(heights[-1], 1.0)
+        for i in range(len(heights) - 1):
+            short_by = gap - (heights[i + 1] - heights[i])
             if short_by > 1e-9:
-                placed[i] -= short_by / 2
-                placed[i + 1] += short_by / 2
-    shift = max(0.0, placed[-1] - 1.0) if placed else 0.0
-    return [value - shift for value in placed]
+                heights[i] -= short_by / 2
+                heights[i + 1] += short_by / 2
+    return heights
 
 
-def _notes(ax: Axes, group: Group, variant: str | None, part: str) -> None:
+def _annotate(ax: Axes, panel: Panel) -> None:
     """Words on the plot itself: the training range and chance."""
-    lengths = {arm.summary.run.length for arm in group.arms if arm.summary.run}
-    text = f"trained up to {lengths.pop():g}" if len(lengths) == 1 else "trained lengths"
+    lengths = panel.lengths
     ax.annotate(
-        text,
+        f"trained up to {lengths.pop():g}" if len(lengths) == 1 else "trained lengths",
         (1, 1),
         (-4, 3),
         xycoords=ax.get_xaxis_transform(),
@@ -184,7 +199,7 @@ def _notes(ax: Axes, group: Group, variant: str | None, part: str) -> None:
         color=MUTED,
         fontsize=7.5,
     )
-    for chance in _chances(group, variant, part)[:1]:
+    for chance in panel.chances[:1]:
         ax.annotate(
             f"chance at {times(1)}: {'< 0.1' if 0 < chance < 0.001 else percent(chance)} %",
             (0, chance),
@@ -195,17 +210,6 @@ def _notes(ax: Axes, group: Group, variant: str | None, part: str) -> None:
             fontsize=7.5,
             zorder=5,
         )
-
-
-def _chances(group: Group, variant: str | None, part: str) -> list[float]:
-    """What guessing gives at the longest length trained on.
-
-    Known for the version trained on alone: others ask more, or less.
-    """
-    if variant is not None:
-        return []
-    runs = [arm.summary.run for arm in group.arms]
-    return sorted({run.chance[part] for run in runs if run and part in run.chance})
 
 
 def accuracy_axis(ax: Axes) -> None:
@@ -237,28 +241,3 @@ def _length_axis(ax: Axes, multiples: list[float], tested: list[float], small: b
             ticks.append(m)
     ax.set_xticks(ticks, [times(m) for m in ticks])
     ax.set_xticks([], minor=True)
-
-
-def _label_axes(page: Sheet, groups: Sequence[Group]) -> None:
-    """One sentence for the x axes, under the lowest panel of the first column."""
-    runs = [arm.summary.run for group in groups for arm in group.arms]
-    lengths = {run.length for run in runs if run}
-    trained = f" ({lengths.pop():g})" if len(lengths) == 1 else ""
-    text = f"test length, in multiples of the longest trained{trained}"
-    under_last(page, text)
-
-
-def under_last(page: Sheet, text: str) -> None:
-    """What the x axes show, said once."""
-    boxes = [ax.get_position() for ax in page.axes]
-    first = page.axes[min(range(len(boxes)), key=lambda i: (round(boxes[i].y0, 4), boxes[i].x0))]
-    first.annotate(
-        text,
-        (0, 0),
-        (0, -26),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        color=MUTED,
-        fontsize=8,
-        annotation_clip=False,
-    )

@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from outlast.reporting.accuracy_by_length import SAME, accuracy_axis, under_last
+from outlast.reporting.accuracy_by_length import SAME, accuracy_axis
 from outlast.reporting.formatting import times
+from outlast.reporting.groups import Group, StyledArm, grouped
 from outlast.reporting.load import Run, Series
 from outlast.reporting.overlapping_curves import Curve, draw_curves
-from outlast.reporting.panels import Form, Group, Key, StyledArm, entitle, grouped, sheet
+from outlast.reporting.panels import Form, Key, panel_grid
 from outlast.reporting.style import MUTED, drawing
 from outlast.reporting.summary import ArmSummary
 
@@ -59,16 +60,15 @@ def _figure(
     if not panels:
         return None
     switches = any(e.name == "switch" for arm in arms if arm.run for e in arm.run.events)
-    page = sheet(form, [group for group, *_ in panels], [_switch_key()] if switches else [])
+    grid = panel_grid(form, [group for group, *_ in panels], [_switch_key()] if switches else [])
     with drawing():
-        for ax, (group, title, pick) in zip(page.axes, panels, strict=True):
+        for ax, (group, title, pick) in zip(grid.axes, panels, strict=True):
             means = [_draw(ax, arm, arm.summary.run, pick) for arm in group.arms if arm.summary.run]
             draw_curves(ax, means, near)
-            entitle(ax, title)
+            grid.set_title(ax, title)
             axis(ax)
             _step_axis(ax)
-        under_last(page, "training step")
-    return page.figure
+        return grid.finish("training step")
 
 
 def _panels(arms: Sequence[ArmSummary], picks: Sequence[tuple[str, Pick]]) -> list[Panel]:

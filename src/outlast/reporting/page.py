@@ -18,10 +18,11 @@ from outlast import __version__
 from outlast.reporting import tables
 from outlast.reporting.accuracy_by_length import accuracy_figure
 from outlast.reporting.claims import Verdict, headline, judge
+from outlast.reporting.groups import grouped
 from outlast.reporting.learning_curves import loss_figure, probe_figure
 from outlast.reporting.load import Study, read
 from outlast.reporting.markdown import study_markdown
-from outlast.reporting.panels import NARROW, WIDE, Form, grouped
+from outlast.reporting.panels import NARROW, WIDE, Form
 from outlast.reporting.seed_dots import seed_dots_figure
 from outlast.reporting.style import inline, png, svg
 from outlast.reporting.summary import ArmSummary, parts_of, study_json, summarise_arm

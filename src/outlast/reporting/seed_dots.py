@@ -1,11 +1,11 @@
 """Seed by seed: every arm a line, every seed a dot, at a few lengths.
 
-A mean over seeds that either hold or fail is a number that no seed has; the dots show both heaps.
+If some seeds hold and others fail, their mean is a number that no seed has. The dots show both
+heaps.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -14,59 +14,51 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from outlast.evaluation.statistics import LEVEL
-from outlast.reporting.formatting import percent, short, successes, times
-from outlast.reporting.panels import Form, StyledArm, grouped
+from outlast.reporting.formatting import in_rows, percent, successes, times
+from outlast.reporting.groups import StyledArm, grouped
+from outlast.reporting.panels import Form, fit_height
 from outlast.reporting.style import INK, MUTED, RULE, drawing
 from outlast.reporting.summary import ArmSummary, Measure, multiples_of, variants_of
 
-#: inches: a line, the rim above and below all of them, and what is left between two panels
-LINE, HEAD, FOOT, BETWEEN = 0.2, 0.42, 0.3, 0.5
-#: the letters of a name that have room in an inch; its rows, and what each takes of a line
-LETTERS, ROWS, ROW = 15, 4, 0.65
+LINE = 0.2  # inches: the height of a line
+ROWS, ROW = 6, 0.65  # the most rows of a name, and what each takes of a line
 #: dots nearer than this are drawn one above the other, within so much of their line
 NEAR, HEAP = 0.02, 0.7
 
 
 @dataclass(frozen=True)
 class Line:
-    """An arm, or the name of the group that follows; its name may have several rows."""
+    """An arm, or the name of the group that follows (no arm). A name may have several rows."""
 
     y: float
     name: str
-    arm: StyledArm | None = None
+    arm: StyledArm | None
 
     @property
-    def tall(self) -> float:
-        return _tall(self.name)
+    def height(self) -> float:
+        return _height(self.name)
 
 
 def seed_dots_figure(arms: Sequence[ArmSummary], form: Form) -> Figure | None:
-    """Exact accuracy of each seed; None where no arm has two seeds that were tested."""
-    versions = variants_of(arms)
-    if not versions:
+    """Exact accuracy of each seed. None if no arm has two seeds that were tested."""
+    variants = variants_of(arms)
+    if not variants:
         return None
-    found = [
+    shown = [
         multiple
         for multiple in _lengths(arms, form)
-        if any(len(_seeds(arm, versions[0], multiple)) > 1 for arm in arms)
+        if any(len(_seeds(arm, variants[0], multiple)) > 1 for arm in arms)
     ]
-    if not found:
+    if not shown:
         return None
-    names = 2.6 if form.columns > 1 else 1.5
-    lines = _lines(arms, int(LETTERS * names))
-    tall = LINE * sum(line.tall for line in lines)
-    height = HEAD + tall + FOOT
-    wide = (form.width - names) / len(found)
+    lines = _lines(arms, form.letters)
     with drawing():
-        figure = Figure(figsize=(form.width, height), dpi=180)
-        for column, multiple in enumerate(found):
-            box = (names + column * wide, FOOT, wide - BETWEEN, tall)
-            ax = figure.add_axes(
-                (box[0] / form.width, box[1] / height, box[2] / form.width, box[3] / height)
-            )
-            _panel(ax, lines, versions[0], multiple)
-            if not column:
-                _names(ax, lines, names, box[2])
+        figure = Figure(figsize=(form.width, 1), dpi=180)
+        panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+        for ax, multiple in zip(panels, shown, strict=True):
+            _panel(ax, lines, variants[0], multiple)
+        _name_lines(panels[0], lines)
+        fit_height(figure, panels[0], LINE * sum(line.height for line in lines))
     return figure
 
 
@@ -78,31 +70,21 @@ def _lengths(arms: Sequence[ArmSummary], form: Form) -> list[float]:
 
 
 def _lines(arms: Sequence[ArmSummary], letters: int) -> list[Line]:
-    """The lines from the top; ``letters`` of a name have room in a row."""
+    """The lines from the top. A row of a name has at most ``letters``."""
     named = _named(arms)
-    rows = _rows([name for name, arm in named if arm], letters)
+    texts = iter(in_rows([name for name, arm in named if arm], letters, ROWS))
     lines: list[Line] = []
     y = 0.0
     for name, arm in named:
-        text = rows[name] if arm else name
-        y += (lines[-1].tall + _tall(text)) / 2 if lines else 0
+        text = next(texts) if arm else name
+        y += (lines[-1].height + _height(text)) / 2 if lines else 0
         lines.append(Line(y, text, arm))
     return lines
 
 
-def _tall(name: str) -> float:
-    """How many lines a name of so many rows takes."""
+def _height(name: str) -> float:
+    """How many lines a name takes."""
     return max(1.0, ROW * (name.count("\n") + 1))
-
-
-def _rows(names: Sequence[str], letters: int) -> dict[str, str]:
-    """Names in rows; one that is longer than some rows is cut, unless it then reads as another."""
-    cut = {name: short(name, ROWS * letters) for name in names}
-    kept = {n: c if list(cut.values()).count(c) == 1 else n for n, c in cut.items()}
-    return {
-        name: "\n".join(textwrap.wrap(text, letters, break_on_hyphens=False))
-        for name, text in kept.items()
-    }
 
 
 def _named(arms: Sequence[ArmSummary]) -> list[tuple[str, StyledArm | None]]:
@@ -110,15 +92,15 @@ def _named(arms: Sequence[ArmSummary]) -> list[tuple[str, StyledArm | None]]:
     styled = {id(arm.summary): arm for group in grouped(arms) for arm in group.arms}
     groups = dict.fromkeys(arm.group or "" for arm in arms)
     same = _same_words([arm.label for arm in arms])
-    found: list[tuple[str, StyledArm | None]] = []
+    lines: list[tuple[str, StyledArm | None]] = []
     for group in groups:
         members = [arm for arm in arms if (arm.group or "") == group]
         named = len(groups) > 1 and group != ""
         if named:
-            found.append((group, None))
+            lines.append((group, None))
         cut = max(same, _shared(members) if named else 0)
-        found += [(arm.label[cut:], styled[id(arm)]) for arm in members]
-    return found
+        lines += [(arm.label[cut:], styled[id(arm)]) for arm in members]
+    return lines
 
 
 def _same_words(labels: Sequence[str]) -> int:
@@ -155,47 +137,48 @@ def _seeds(arm: ArmSummary, variant: str | None, multiple: float) -> list[float]
 
 def _panel(ax: Axes, lines: Sequence[Line], variant: str | None, multiple: float) -> None:
     ax.set_xlim(-0.03, 1.03)
-    ax.set_ylim(lines[-1].y + lines[-1].tall / 2, -lines[0].tall / 2)
+    ax.set_ylim(lines[-1].y + lines[-1].height / 2, -lines[0].height / 2)
     ax.set_xticks([0, 0.5, 1], ["0", "50", "100 %"])
-    ax.set_yticks([])
     ax.grid(visible=False)
     ax.spines["left"].set_visible(False)
-    ax.set_title(times(multiple), pad=6)
+    ax.set_title(times(multiple))
     ax.axvline(LEVEL, color=MUTED, linewidth=0.7, linestyle=(0, (1, 2)), zorder=1)
     for line in lines:
-        if line.arm is None:
-            continue
-        ax.axhline(line.y, color=RULE, linewidth=0.6, zorder=0)
-        measure = _measure(line.arm.summary, variant, multiple)
-        if measure is None:
-            ax.text(0.5, line.y, "not tested", ha="center", va="center", color=MUTED, fontsize=7)
-            continue
-        xs, ys = _heaped(list(measure.seeds.values()))
-        ax.plot(
-            xs,
-            [line.y + y for y in ys],
-            linestyle="",
-            marker="o",
-            markersize=3.4,
-            markeredgewidth=0,
-            alpha=0.75,
-            color=line.arm.colour,
-            clip_on=False,
-            zorder=3,
-        )
-        mean = measure.summary.mean
-        ax.plot([mean] * 2, [line.y - 0.4, line.y + 0.4], color=INK, linewidth=1, zorder=4)
-        ax.text(
-            1.03,
-            line.y,
-            f" {successes(measure.summary)}",
-            transform=ax.get_yaxis_transform(),
-            va="center",
-            color=MUTED,
-            fontsize=7,
-        )
+        if line.arm:
+            ax.axhline(line.y, color=RULE, linewidth=0.6, zorder=0)
+            _draw_arm(ax, line.y, line.arm, _measure(line.arm.summary, variant, multiple))
     over = f"≥ {percent(LEVEL, 0)} %"
     ax.text(1.03, 1, f" {over}", transform=ax.transAxes, va="bottom", color=MUTED, fontsize=7)
+
+
+def _draw_arm(ax: Axes, y: float, arm: StyledArm, measure: Measure | None) -> None:
+    """The dots of the seeds, their mean, and how many of them hold."""
+    if measure is None:
+        ax.text(0.5, y, "not tested", ha="center", va="center", color=MUTED, fontsize=7)
+        return
+    xs, ys = _heaped(list(measure.seeds.values()))
+    ax.plot(
+        xs,
+        [y + above for above in ys],
+        linestyle="",
+        marker="o",
+        markersize=3.4,
+        markeredgewidth=0,
+        alpha=0.75,
+        color=arm.colour,
+        clip_on=False,
+        zorder=3,
+    )
+    ax.plot([measure.summary.mean] * 2, [y - 0.4, y + 0.4], color=INK, linewidth=1, zorder=4)
+    ax.text(
+        1.03,
+        y,
+        f" {successes(measure.summary)}",
+        transform=ax.get_yaxis_transform(),
+        va="center",
+        color=MUTED,
+        fontsize=7,
+    )
 
 
 def _heaped(values: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -213,17 +196,10 @@ def _heaped(values: Sequence[float]) -> tuple[list[float], list[float]]:
     return [value for heap in heaps for value in heap], ys
 
 
-def _names(ax: Axes, lines: Sequence[Line], room: float, wide: float) -> None:
-    for line in lines:
-        group = line.arm is None
-        ax.text(
-            -(room - 0.05) / wide,
-            line.y,
-            line.name,
-            transform=ax.get_yaxis_transform(),
-            va="center",
-            linespacing=1.1,
-            fontsize=8 if group else 7.5,
-            fontweight="bold" if group else "normal",
-            color=INK if line.arm is None else line.arm.colour,
-        )
+def _name_lines(ax: Axes, lines: Sequence[Line]) -> None:
+    """The names as labels of the y axis, each in its arm's colour."""
+    names = [line.name for line in lines]
+    ax.set_yticks([line.y for line in lines], names, va="center", linespacing=1.1)
+    for label, line in zip(ax.get_yticklabels(), lines, strict=True):
+        label.set_color(line.arm.colour if line.arm else INK)
+        label.set_fontweight("normal" if line.arm else "bold")
