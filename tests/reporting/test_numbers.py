@@ -74,15 +74,15 @@ def summaries(tmp_path: Path, claims: list[dict[str, Any]]) -> tuple[list[ArmSum
         (claim("", "a", low=0.9001), "does not hold", "90.00 %", "≥ 90.01 %"),
     ],
 )
-def test_a_claim(
+def test_claim_has_its_verdict_value_and_band(
     tmp_path: Path, asked: dict[str, Any], verdict: str, measured: str, expected: str
 ) -> None:
     arms, study = summaries(tmp_path, [asked])
-    found = judge(study.claims, arms)[0]
-    assert (found.verdict, found.measured, found.expected) == (verdict, measured, expected)
+    judged = judge(study.claims, arms)[0]
+    assert (judged.verdict, judged.measured, judged.expected) == (verdict, measured, expected)
 
 
-def test_a_claim_says_nothing_where_what_it_rests_on_does_not_hold(tmp_path: Path) -> None:
+def test_claim_is_open_if_the_claim_it_rests_on_fails(tmp_path: Path) -> None:
     good, bad = claim("good", "a", low=0.9), claim("bad", "b", low=0.9)
     resting = [claim(f"rests on {t}", "a", low=0.5, given=t) for t in ("good", "bad", "nowhere")]
     arms, study = summaries(tmp_path, [good, bad, *resting])
@@ -112,7 +112,7 @@ def park(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> None:
         (claim("", "a", low=0.9), "holds", "[84.0, 96.0]"),
     ],
 )
-def test_an_arm_that_diverged_makes_no_claim_hold(
+def test_diverged_arm_makes_no_claim_hold(
     tmp_path: Path, asked: dict[str, Any], verdict: str, detail: str
 ) -> None:
     summaries(tmp_path, [asked])
@@ -120,12 +120,12 @@ def test_an_arm_that_diverged_makes_no_claim_hold(
     study = read([tmp_path / "study"])[0]
     arms = [summarise_arm(arm) for arm in study.arms]
     assert [d.diverged for d in arms] == [False, True, False]
-    (found,) = judge(study.claims, arms)
-    assert (found.verdict, found.detail) == (verdict, detail)
+    (judged,) = judge(study.claims, arms)
+    assert (judged.verdict, judged.detail) == (verdict, detail)
     assert "“B” 30.0 % (diverged)" in headline(arms, [])
 
 
-def test_an_arm_that_diverged_is_not_the_best(tmp_path: Path) -> None:
+def test_diverged_arm_is_not_named_as_best(tmp_path: Path) -> None:
     summaries(tmp_path, [])
     park(tmp_path / "study" / "a")
     arms = [summarise_arm(arm) for arm in read([tmp_path / "study"])[0].arms]
@@ -134,7 +134,7 @@ def test_an_arm_that_diverged_is_not_the_best(tmp_path: Path) -> None:
     assert said.endswith("“A” 90.0 % (diverged).")
 
 
-def test_the_sentence_has_the_key_numbers(tmp_path: Path) -> None:
+def test_headline_has_the_key_numbers(tmp_path: Path) -> None:
     claims = [claim("", "a", low=0.9), claim("", "a", "difference", versus="b", low=0.6)]
     arms, study = summaries(tmp_path, [*claims, claim("", "c")])
     verdicts = judge(study.claims, arms)
@@ -147,7 +147,7 @@ def test_the_sentence_has_the_key_numbers(tmp_path: Path) -> None:
     assert headline(arms[2:], []) == "Nothing has been evaluated yet."
 
 
-def test_what_is_said_of_an_unfinished_run_says_so(tmp_path: Path) -> None:
+def test_unfinished_run_is_named_in_headline_claims_and_table(tmp_path: Path) -> None:
     _, study = summaries(tmp_path, [claim("", "a", low=0.9), claim("", "b", high=0.5)])
     results = tmp_path / "study" / "a" / "results.json"
     results.write_text(json.dumps({**json.loads(results.read_text()), "step": 600}))
@@ -175,11 +175,11 @@ def test_effective_length_and_cliff_of_the_mean(tmp_path: Path) -> None:
     ("value", "text"),
     [(1.0, "100"), (0.9999, "99.9"), (0.0, "0"), (0.0001, "0.1"), (0.9944, "99.4")],
 )
-def test_percentages_do_not_round_to_certainty(value: float, text: str) -> None:
+def test_percentages_do_not_round_to_0_or_100(value: float, text: str) -> None:
     assert formatting.percent(value) == text
 
 
-def test_phase_1_is_told_by_seed(tmp_path: Path) -> None:
+def test_phase_1_names_the_seeds_that_failed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", seeds=(0, 1, 2), failed=(2,))
     with (folder / "metrics.jsonl").open("a") as file:
         for event in ("restart", "not converged"):
@@ -190,7 +190,7 @@ def test_phase_1_is_told_by_seed(tmp_path: Path) -> None:
     assert setup_table([arm]).columns[-1] == "phase 1 converged"
 
 
-def test_a_mean_with_a_parked_seed_in_it_says_so(tmp_path: Path) -> None:
+def test_mean_over_a_parked_seed_is_noted_everywhere(tmp_path: Path) -> None:
     difference = claim("", "a", "difference", versus="b", low=0.6)
     summaries(tmp_path, [claim("", "a", low=0.9), difference, claim("", "b", high=0.5)])
     park(tmp_path / "study" / "a", (1,))
@@ -209,7 +209,7 @@ def test_a_mean_with_a_parked_seed_in_it_says_so(tmp_path: Path) -> None:
     assert notes == ["(1 of 2 seeds parked)", "", ""]
 
 
-def test_a_parked_seed_is_not_waited_for(tmp_path: Path) -> None:
+def test_parked_seed_does_not_count_as_waiting(tmp_path: Path) -> None:
     """One that was parked after its switch has had its phase 1."""
     folder = write_run(tmp_path / "run", seeds=(0, 1, 2, 3))
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -231,7 +231,7 @@ def test_a_parked_seed_is_not_waited_for(tmp_path: Path) -> None:
     }
 
 
-def test_arms_are_grouped_when_they_are_many(tmp_path: Path) -> None:
+def test_many_arms_are_split_into_groups(tmp_path: Path) -> None:
     arms = [(f"a{i}", f"{'xy'[i % 2]} hybrid, role {i // 2}", "xy"[i % 2]) for i in range(10)]
     clear = [summarise_arm(arm) for arm in read([write_study(tmp_path / "s", arms, [])])[0].arms]
     groups = grouped(clear)
@@ -255,7 +255,7 @@ def test_arms_of_different_tasks_do_not_share_a_panel(tmp_path: Path) -> None:
     assert [[a.label for a in group.arms] for group in groups] == [["a", "b"], ["a", "b"]]
 
 
-def test_chance_is_drawn_for_the_version_trained_on_alone(tmp_path: Path) -> None:
+def test_chance_is_drawn_only_for_the_trained_version(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", variants=(None, "sparse"))
     figure = accuracy_figure([summarise_arm(read([folder])[0].arms[0])], ["joint"], WIDE)
     assert figure is not None
@@ -269,7 +269,7 @@ def test_chance_is_drawn_for_the_version_trained_on_alone(tmp_path: Path) -> Non
     }
 
 
-def test_chance_is_drawn_over_the_trained_lengths_alone(tmp_path: Path) -> None:
+def test_chance_is_drawn_only_over_trained_lengths(tmp_path: Path) -> None:
     """Longer sequences may ask for more answers, and then a guess is right less often."""
     figure = accuracy_figure(
         [summarise_arm(read([write_run(tmp_path / "run")])[0].arms[0])], ["joint"], WIDE
@@ -281,12 +281,12 @@ def test_chance_is_drawn_over_the_trained_lengths_alone(tmp_path: Path) -> None:
     assert any("chance at 1×: 3" in text.get_text() for text in ax.texts)
 
 
-def test_markdown_is_escaped() -> None:
+def test_markdown_tables_are_escaped() -> None:
     table = Table(("arm",), ((Cell("a | b <script> *x* $y$"),),))
     assert table.markdown.splitlines()[2] == r"| a \| b &lt;script&gt; \*x\* \$y\$ |"
     assert plain("two\nlines") == "two lines"
 
 
-def test_seeds_are_numbered_shortly() -> None:
+def test_neighbouring_seeds_are_written_as_a_range() -> None:
     assert formatting.numbered([3, 0, 1, 2, 7]) == "0–3, 7"
     assert formatting.numbered([0, 1]) == "0, 1"

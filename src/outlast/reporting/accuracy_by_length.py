@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -188,28 +189,14 @@ def _spread(values: Sequence[float], gap: float) -> list[float]:
 
 def _annotate(ax: Axes, panel: Panel) -> None:
     """Words on the plot itself: the training range and chance."""
+    look: dict[str, Any] = {"textcoords": "offset points", "color": MUTED, "fontsize": 7.5}
     lengths = panel.lengths
-    ax.annotate(
-        f"trained up to {lengths.pop():g}" if len(lengths) == 1 else "trained lengths",
-        (1, 1),
-        (-4, 3),
-        xycoords=ax.get_xaxis_transform(),
-        textcoords="offset points",
-        ha="right",
-        color=MUTED,
-        fontsize=7.5,
-    )
+    trained = f"trained up to {lengths.pop():g}" if len(lengths) == 1 else "trained lengths"
+    ax.annotate(trained, (1, 1), (-4, 3), ax.get_xaxis_transform(), ha="right", **look)
     for chance in panel.chances[:1]:
-        ax.annotate(
-            f"chance at {times(1)}: {'< 0.1' if 0 < chance < 0.001 else percent(chance)} %",
-            (0, chance),
-            (3, 3),
-            xycoords=ax.get_yaxis_transform(),
-            textcoords="offset points",
-            color=MUTED,
-            fontsize=7.5,
-            zorder=5,
-        )
+        share = "< 0.1" if 0 < chance < 0.001 else percent(chance)
+        text = f"chance at {times(1)}: {share} %"
+        ax.annotate(text, (0, chance), (3, 3), ax.get_yaxis_transform(), zorder=5, **look)
 
 
 def accuracy_axis(ax: Axes) -> None:

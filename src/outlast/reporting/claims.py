@@ -56,19 +56,9 @@ class Verdict:
         return "any"
 
     def as_json(self) -> dict[str, Any]:
-        names = (
-            "text",
-            "arm",
-            "versus",
-            "variant",
-            "part",
-            "multiple",
-            "statistic",
-            "low",
-            "high",
-            "given",
-        )
-        about = {name: getattr(self.claim, name) for name in (*names, "source")}
+        texts = ("text", "arm", "versus", "variant", "part", "statistic", "given", "source")
+        numbers = ("multiple", "low", "high")
+        about = {name: getattr(self.claim, name) for name in (*texts, *numbers)}
         return {**about, "value": self.value, "seeds": self.seeds, "verdict": self.verdict}
 
 

@@ -106,7 +106,7 @@ def _section(study: Study, out: Path, prefix: str) -> Section:
         _pictures(arms, out, prefix),
         _tables(arms, verdicts),
         tables.reasons(arms),
-        {a.summary.arm.label: a.index for group in grouped(arms) for a in group.arms},
+        {a.summary.label: a.index for group in grouped(arms) for a in group.arms},
     )
 
 

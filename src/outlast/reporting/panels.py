@@ -64,9 +64,9 @@ class Panels:
     direct: bool
 
     def set_title(self, ax: Axes, text: str) -> None:
-        """Set a panel's title, in two rows if it is long."""
+        """Set a panel's title, in two rows if it is long, above the notes of a direct panel."""
         letters = 12 * self.figure.get_figwidth() / _grid(ax).ncols
-        ax.set_title(wrapped(text, int(letters) - 4, 2))
+        ax.set_title(wrapped(text, int(letters) - 4, 2), pad=16 if self.direct else 6)
 
     def finish(self, xlabel: str) -> Figure:
         """Say once what the x axes show, and lay the figure out."""

@@ -48,10 +48,8 @@ class Ladder:
 
     def at(self, multiple: float, part: str = "joint") -> Measure | None:
         """The measure at a multiple of the training length, if there is one."""
-        for rung in self.rungs:
-            if abs(rung.multiple - multiple) < 1e-6:
-                return rung.exact.get(part)
-        return None
+        rung = self.rung(multiple)
+        return rung.exact.get(part) if rung else None
 
     def rung(self, multiple: float) -> Rung | None:
         return next((r for r in self.rungs if abs(r.multiple - multiple) < 1e-6), None)
@@ -94,28 +92,15 @@ class Phase:
 
 @dataclass(frozen=True)
 class ArmSummary:
-    """Everything a report says about one arm."""
+    """Everything a report says about one arm. ``run`` is None until it has been started."""
 
-    arm: Arm
+    name: str
+    label: str
+    group: str | None
+    run: Run | None
     status: str
     ladders: tuple[Ladder, ...]
     phase: Phase | None
-
-    @property
-    def name(self) -> str:
-        return self.arm.name
-
-    @property
-    def label(self) -> str:
-        return self.arm.label
-
-    @property
-    def group(self) -> str | None:
-        return self.arm.group
-
-    @property
-    def run(self) -> Run | None:
-        return self.arm.run
 
     @property
     def diverged(self) -> bool:
@@ -139,7 +124,10 @@ def summarise_arm(arm: Arm) -> ArmSummary:
     rows = (arm.run.rows or ()) if arm.run else ()
     variants = dict.fromkeys(row.variant for row in rows)
     ladders = [_ladder(v, [row for row in rows if row.variant == v]) for v in variants]
-    return ArmSummary(arm, _status(arm.run), tuple(ladders), _phase(arm.run) if arm.run else None)
+    phase = _phase(arm.run) if arm.run else None
+    return ArmSummary(
+        arm.name, arm.label, arm.group, arm.run, _status(arm.run), tuple(ladders), phase
+    )
 
 
 def variants_of(arms: Iterable[ArmSummary]) -> list[str | None]:
