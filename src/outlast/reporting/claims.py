@@ -56,9 +56,9 @@ class Verdict:
         return "any"
 
     def as_json(self) -> dict[str, Any]:
-        texts = ("text", "arm", "versus", "variant", "part", "statistic", "given", "source")
-        numbers = ("multiple", "low", "high")
-        about = {name: getattr(self.claim, name) for name in (*texts, *numbers)}
+        measured = ("text", "arm", "versus", "variant", "part", "multiple", "statistic")
+        names = (*measured, "low", "high", "given", "source")
+        about = {name: getattr(self.claim, name) for name in names}
         return {**about, "value": self.value, "seeds": self.seeds, "verdict": self.verdict}
 
 
