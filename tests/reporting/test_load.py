@@ -9,8 +9,8 @@ import pytest
 from report_folders import write_demo, write_run, write_study
 
 from outlast.errors import RunFolderError
-from outlast.reporting.digest import digest
 from outlast.reporting.load import Arm, read, read_run
+from outlast.reporting.summary import summarise_arm
 
 
 def test_a_run_is_read(tmp_path: Path) -> None:
@@ -30,7 +30,8 @@ def test_unfinished_and_unevaluated_are_states(tmp_path: Path) -> None:
     bare = write_run(tmp_path / "c", evaluated=False)
     (bare / "metrics.jsonl").unlink()
     status = [
-        digest(Arm("x", "x", None, run)).status for run in (early, done, read_run(bare), None)
+        summarise_arm(Arm("x", "x", None, run)).status
+        for run in (early, done, read_run(bare), None)
     ]
     assert status == [
         "unfinished: step 700 of 2,500",
@@ -73,7 +74,7 @@ def test_a_test_does_not_finish_a_run(
     folder = ended(write_run(tmp_path / "run", seeds=(0, 1), until=600), events)
     if step is not None:
         say_tested(folder, step)
-    assert digest(Arm("x", "x", None, read_run(folder))).status == status
+    assert summarise_arm(Arm("x", "x", None, read_run(folder))).status == status
 
 
 def test_results_alone_say_that_every_seed_had_ended(tmp_path: Path) -> None:

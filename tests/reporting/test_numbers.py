@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from report_folders import claim, write_run, write_study
 
-from outlast.reporting import words
+from outlast.reporting import formatting
+from outlast.reporting.accuracy_by_length import accuracy_figure
 from outlast.reporting.claims import headline, judge, tally
-from outlast.reporting.digest import Digest, digest
+from outlast.reporting.groups import MOST, grouped
 from outlast.reporting.load import read
-from outlast.reporting.plots import accuracy_figure
-from outlast.reporting.sheet import MOST, WIDE, grouped
+from outlast.reporting.panels import WIDE
+from outlast.reporting.summary import ArmSummary, summarise_arm
 from outlast.reporting.tables import (
     Cell,
     Table,
@@ -45,14 +46,14 @@ def set_joint(folder: Path, values: dict[float, list[float | None]]) -> Path:
     return folder
 
 
-def digests(tmp_path: Path, claims: list[dict[str, Any]]) -> tuple[list[Digest], Any]:
+def summaries(tmp_path: Path, claims: list[dict[str, Any]]) -> tuple[list[ArmSummary], Any]:
     base = tmp_path / "study"
     good = {1: [1.0, 1.0], 3: [0.96, 0.84], 4: [None, None]}
     set_joint(write_run(base / "a", seeds=(0, 1)), good)
     set_joint(write_run(base / "b", seeds=(0, 1), methods=()), {1: [1.0, 1.0], 3: [0.2, 0.4]})
     arms = [("a", "A", "g"), ("b", "B", "g"), ("c", "C", "g")]
     study = read([write_study(base, arms, claims)])[0]
-    return [digest(arm) for arm in study.arms], study
+    return [summarise_arm(arm) for arm in study.arms], study
 
 
 @pytest.mark.parametrize(
@@ -73,18 +74,18 @@ def digests(tmp_path: Path, claims: list[dict[str, Any]]) -> tuple[list[Digest],
         (claim("", "a", low=0.9001), "does not hold", "90.00 %", "≥ 90.01 %"),
     ],
 )
-def test_a_claim(
+def test_claim_has_its_verdict_value_and_band(
     tmp_path: Path, asked: dict[str, Any], verdict: str, measured: str, expected: str
 ) -> None:
-    arms, study = digests(tmp_path, [asked])
-    found = judge(study.claims, arms)[0]
-    assert (found.verdict, found.measured, found.expected) == (verdict, measured, expected)
+    arms, study = summaries(tmp_path, [asked])
+    judged = judge(study.claims, arms)[0]
+    assert (judged.verdict, judged.measured, judged.expected) == (verdict, measured, expected)
 
 
-def test_a_claim_says_nothing_where_what_it_rests_on_does_not_hold(tmp_path: Path) -> None:
+def test_claim_is_open_if_the_claim_it_rests_on_fails(tmp_path: Path) -> None:
     good, bad = claim("good", "a", low=0.9), claim("bad", "b", low=0.9)
     resting = [claim(f"rests on {t}", "a", low=0.5, given=t) for t in ("good", "bad", "nowhere")]
-    arms, study = digests(tmp_path, [good, bad, *resting])
+    arms, study = summaries(tmp_path, [good, bad, *resting])
     verdicts = judge(study.claims, arms)
     assert [v.verdict for v in verdicts[2:]] == ["holds", "cannot say", "holds"]
     assert tally(verdicts) == "3 of 5 claims hold, 1 cannot be judged"
@@ -111,31 +112,31 @@ def park(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> None:
         (claim("", "a", low=0.9), "holds", "[84.0, 96.0]"),
     ],
 )
-def test_an_arm_that_diverged_makes_no_claim_hold(
+def test_diverged_arm_makes_no_claim_hold(
     tmp_path: Path, asked: dict[str, Any], verdict: str, detail: str
 ) -> None:
-    digests(tmp_path, [asked])
+    summaries(tmp_path, [asked])
     park(tmp_path / "study" / "b")
     study = read([tmp_path / "study"])[0]
-    arms = [digest(arm) for arm in study.arms]
+    arms = [summarise_arm(arm) for arm in study.arms]
     assert [d.diverged for d in arms] == [False, True, False]
-    (found,) = judge(study.claims, arms)
-    assert (found.verdict, found.detail) == (verdict, detail)
+    (judged,) = judge(study.claims, arms)
+    assert (judged.verdict, judged.detail) == (verdict, detail)
     assert "“B” 30.0 % (diverged)" in headline(arms, [])
 
 
-def test_an_arm_that_diverged_is_not_the_best(tmp_path: Path) -> None:
-    digests(tmp_path, [])
+def test_diverged_arm_is_not_named_as_best(tmp_path: Path) -> None:
+    summaries(tmp_path, [])
     park(tmp_path / "study" / "a")
-    arms = [digest(arm) for arm in read([tmp_path / "study"])[0].arms]
+    arms = [summarise_arm(arm) for arm in read([tmp_path / "study"])[0].arms]
     said = headline(arms, [])
     assert said.startswith("At 3× the training length, “B” gets 30.0 %")
     assert said.endswith("“A” 90.0 % (diverged).")
 
 
-def test_the_sentence_has_the_key_numbers(tmp_path: Path) -> None:
+def test_headline_has_the_key_numbers(tmp_path: Path) -> None:
     claims = [claim("", "a", low=0.9), claim("", "a", "difference", versus="b", low=0.6)]
-    arms, study = digests(tmp_path, [*claims, claim("", "c")])
+    arms, study = summaries(tmp_path, [*claims, claim("", "c")])
     verdicts = judge(study.claims, arms)
     assert headline(arms, verdicts) == (
         "At 3× the training length, “A” gets 90.0 % of the sequences entirely right (84.0 to 96.0 "
@@ -146,11 +147,11 @@ def test_the_sentence_has_the_key_numbers(tmp_path: Path) -> None:
     assert headline(arms[2:], []) == "Nothing has been evaluated yet."
 
 
-def test_what_is_said_of_an_unfinished_run_says_so(tmp_path: Path) -> None:
-    _, study = digests(tmp_path, [claim("", "a", low=0.9), claim("", "b", high=0.5)])
+def test_unfinished_run_is_named_in_headline_claims_and_table(tmp_path: Path) -> None:
+    _, study = summaries(tmp_path, [claim("", "a", low=0.9), claim("", "b", high=0.5)])
     results = tmp_path / "study" / "a" / "results.json"
     results.write_text(json.dumps({**json.loads(results.read_text()), "step": 600}))
-    arms = [digest(arm) for arm in read([tmp_path / "study"])[0].arms]
+    arms = [summarise_arm(arm) for arm in read([tmp_path / "study"])[0].arms]
     assert headline(arms, []) == (
         "At 3× the training length, “A” gets 90.0 % of the sequences entirely right (84.0 to 96.0 "
         "over 2 seeds, at step 600 of 2,500), “B” 30.0 % (20.0 to 40.0 over 2 seeds)."
@@ -163,38 +164,38 @@ def test_what_is_said_of_an_unfinished_run_says_so(tmp_path: Path) -> None:
 
 
 def test_effective_length_and_cliff_of_the_mean(tmp_path: Path) -> None:
-    arms, _ = digests(tmp_path, [])
+    arms, _ = summaries(tmp_path, [])
     a, b = arms[0].ladders[0], arms[1].ladders[0]
-    assert words.effective(a, 0.9) == "3×"  # not "≥": 4x could not be tested
-    assert words.effective(b, 0.9) == "1×"
-    assert words.fall(b) == ("−70.0", "1× → 3×")
+    assert formatting.effective(a, 0.9) == "3×"  # not "≥": 4x could not be tested
+    assert formatting.effective(b, 0.9) == "1×"
+    assert formatting.fall(b) == ("−70.0", "1× → 3×")
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [(1.0, "100"), (0.9999, "99.9"), (0.0, "0"), (0.0001, "0.1"), (0.9944, "99.4")],
 )
-def test_percentages_do_not_round_to_certainty(value: float, text: str) -> None:
-    assert words.percent(value) == text
+def test_percentages_do_not_round_to_0_or_100(value: float, text: str) -> None:
+    assert formatting.percent(value) == text
 
 
-def test_phase_1_is_told_by_seed(tmp_path: Path) -> None:
+def test_phase_1_names_the_seeds_that_failed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", seeds=(0, 1, 2), failed=(2,))
     with (folder / "metrics.jsonl").open("a") as file:
         for event in ("restart", "not converged"):
             file.write(json.dumps({"step": 2000, "seed": 1, "event": event}) + "\n")
-    arm = digest(read([folder])[0].arms[0])
-    assert words.phase(arm.phase) == ("1 of 3", "not: seeds 1, 2; 1 restart")
+    arm = summarise_arm(read([folder])[0].arms[0])
+    assert formatting.phase(arm.phase) == ("1 of 3", "not: seeds 1, 2; 1 restart")
     assert [row[2].text for row in seeds_table([arm]).rows].count("not converged") == 2
     assert setup_table([arm]).columns[-1] == "phase 1 converged"
 
 
-def test_a_mean_with_a_parked_seed_in_it_says_so(tmp_path: Path) -> None:
+def test_mean_over_a_parked_seed_is_noted_everywhere(tmp_path: Path) -> None:
     difference = claim("", "a", "difference", versus="b", low=0.6)
-    digests(tmp_path, [claim("", "a", low=0.9), difference, claim("", "b", high=0.5)])
+    summaries(tmp_path, [claim("", "a", low=0.9), difference, claim("", "b", high=0.5)])
     park(tmp_path / "study" / "a", (1,))
     study = read([tmp_path / "study"])[0]
-    arms = [digest(arm) for arm in study.arms]
+    arms = [summarise_arm(arm) for arm in study.arms]
     assert headline(arms, []).endswith(
         "(84.0 to 96.0 over 2 seeds, 1 of them parked), “B” 30.0 % (20.0 to 40.0 over 2 seeds)."
     )
@@ -208,7 +209,7 @@ def test_a_mean_with_a_parked_seed_in_it_says_so(tmp_path: Path) -> None:
     assert notes == ["(1 of 2 seeds parked)", "", ""]
 
 
-def test_a_parked_seed_is_not_waited_for(tmp_path: Path) -> None:
+def test_parked_seed_does_not_count_as_waiting(tmp_path: Path) -> None:
     """One that was parked after its switch has had its phase 1."""
     folder = write_run(tmp_path / "run", seeds=(0, 1, 2, 3))
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -219,8 +220,8 @@ def test_a_parked_seed_is_not_waited_for(tmp_path: Path) -> None:
     ]
     (folder / "metrics.jsonl").write_text("".join(switched))
     park(folder, (1, 2))
-    arm = digest(read([folder])[0].arms[0])
-    assert words.phase(arm.phase) == ("2 of 4", "no switch yet: seed 3; parked: seed 2")
+    arm = summarise_arm(read([folder])[0].arms[0])
+    assert formatting.phase(arm.phase) == ("2 of 4", "no switch yet: seed 3; parked: seed 2")
     phases = {row[1].text: row[2].text for row in seeds_table([arm]).rows}
     assert phases == {
         "0": "converged",
@@ -230,14 +231,16 @@ def test_a_parked_seed_is_not_waited_for(tmp_path: Path) -> None:
     }
 
 
-def test_arms_are_grouped_when_they_are_many(tmp_path: Path) -> None:
+def test_many_arms_are_split_into_groups(tmp_path: Path) -> None:
     arms = [(f"a{i}", f"{'xy'[i % 2]} hybrid, role {i // 2}", "xy"[i % 2]) for i in range(10)]
-    clear = [digest(arm) for arm in read([write_study(tmp_path / "s", arms, [])])[0].arms]
+    clear = [summarise_arm(arm) for arm in read([write_study(tmp_path / "s", arms, [])])[0].arms]
     groups = grouped(clear)
     assert [group.title for group in groups] == ["x", "y"]
     assert [a.index for a in groups[0].arms] == [a.index for a in groups[1].arms] == list(range(5))
     loose = [(f"a{i}", f"arm {i}", "") for i in range(16)]
-    flat = grouped([digest(a) for a in read([write_study(tmp_path / "t", loose, [])])[0].arms])
+    flat = grouped(
+        [summarise_arm(a) for a in read([write_study(tmp_path / "t", loose, [])])[0].arms]
+    )
     assert [len(group.arms) for group in flat] == [6, 6, 6]  # the first arm in each
     assert max(len(group.arms) for group in flat) <= MOST
 
@@ -247,14 +250,14 @@ def test_arms_of_different_tasks_do_not_share_a_panel(tmp_path: Path) -> None:
     for name, label, task in arms:
         write_run(tmp_path / name, label, task=task)
     study = read([write_study(tmp_path, arms, [])])[0]
-    groups = grouped([digest(arm) for arm in study.arms])
+    groups = grouped([summarise_arm(arm) for arm in study.arms])
     assert [group.title for group in groups] == ["copy", "recall"]
     assert [[a.label for a in group.arms] for group in groups] == [["a", "b"], ["a", "b"]]
 
 
-def test_chance_is_drawn_for_the_version_trained_on_alone(tmp_path: Path) -> None:
+def test_chance_is_drawn_only_for_the_trained_version(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", variants=(None, "sparse"))
-    figure = accuracy_figure([digest(read([folder])[0].arms[0])], ["joint"], WIDE)
+    figure = accuracy_figure([summarise_arm(read([folder])[0].arms[0])], ["joint"], WIDE)
     assert figure is not None
     drawn = {
         ax.get_title(loc="left") or ax.get_title(): [list(line.get_ydata()) for line in ax.lines]
@@ -266,10 +269,10 @@ def test_chance_is_drawn_for_the_version_trained_on_alone(tmp_path: Path) -> Non
     }
 
 
-def test_chance_is_drawn_over_the_trained_lengths_alone(tmp_path: Path) -> None:
+def test_chance_is_drawn_only_over_trained_lengths(tmp_path: Path) -> None:
     """Longer sequences may ask for more answers, and then a guess is right less often."""
     figure = accuracy_figure(
-        [digest(read([write_run(tmp_path / "run")])[0].arms[0])], ["joint"], WIDE
+        [summarise_arm(read([write_run(tmp_path / "run")])[0].arms[0])], ["joint"], WIDE
     )
     assert figure is not None
     (ax,) = figure.axes
@@ -278,12 +281,12 @@ def test_chance_is_drawn_over_the_trained_lengths_alone(tmp_path: Path) -> None:
     assert any("chance at 1×: 3" in text.get_text() for text in ax.texts)
 
 
-def test_markdown_is_escaped() -> None:
+def test_markdown_tables_are_escaped() -> None:
     table = Table(("arm",), ((Cell("a | b <script> *x* $y$"),),))
     assert table.markdown.splitlines()[2] == r"| a \| b &lt;script&gt; \*x\* \$y\$ |"
     assert plain("two\nlines") == "two lines"
 
 
-def test_seeds_are_numbered_shortly() -> None:
-    assert words.numbered([3, 0, 1, 2, 7]) == "0–3, 7"
-    assert words.numbered([0, 1]) == "0, 1"
+def test_neighbouring_seeds_are_written_as_a_range() -> None:
+    assert formatting.numbered([3, 0, 1, 2, 7]) == "0–3, 7"
+    assert formatting.numbered([0, 1]) == "0, 1"

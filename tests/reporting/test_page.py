@@ -61,7 +61,7 @@ def check(page: Path) -> str:
     return text
 
 
-def test_the_demo_page(demo: Path) -> None:
+def test_demo_page_is_valid_and_has_every_figure(demo: Path) -> None:
     text = check(demo / "index.html")
     for words in ("Delayed attention training", "does not hold", "not measured", "not: seed 3"):
         assert words in text
@@ -72,7 +72,7 @@ def test_the_demo_page(demo: Path) -> None:
     }
 
 
-def test_the_demo_markdown(demo: Path) -> None:
+def test_demo_markdown_has_whole_tables_and_no_dead_link(demo: Path) -> None:
     text = (demo / "report.md").read_text()
     for link in re.findall(r"\]\(([^)]*)\)", text):
         assert (demo / link).is_file()
@@ -83,7 +83,7 @@ def test_the_demo_markdown(demo: Path) -> None:
         assert len(widths) == 1
 
 
-def test_the_demo_numbers(demo: Path) -> None:
+def test_demo_results_json_has_the_numbers_of_the_rows(demo: Path) -> None:
     study = json.loads((demo / "results.json").read_text())["studies"][0]
     assert [c["verdict"] for c in study["claims"]][-2:] == ["does not hold", "not measured"]
     arm = study["arms"][0]
@@ -97,7 +97,7 @@ def test_the_demo_numbers(demo: Path) -> None:
     assert study["arms"][2]["phase1"]["failed"] == [3]
 
 
-def test_the_page_says_beside_the_means_what_to_know_of_an_arm(tmp_path: Path) -> None:
+def test_parked_seeds_and_missing_steps_are_noted_beside_the_means(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", label="an arm", seeds=(0, 1), until=500)
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 500, "seed": 1, "event": "parked", "since": 450}) + "\n")
@@ -107,7 +107,7 @@ def test_the_page_says_beside_the_means_what_to_know_of_an_arm(tmp_path: Path) -
     assert f"| an arm {note} |" in (page.parent / "report.md").read_text()
 
 
-def test_the_same_folders_give_the_same_files_and_leave_matplotlib_alone(tmp_path: Path) -> None:
+def test_same_folders_give_the_same_bytes_and_leave_matplotlib_alone(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", seeds=(0, 1), until=500)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):
         before = dict(matplotlib.rcParams)
@@ -120,13 +120,13 @@ def test_the_same_folders_give_the_same_files_and_leave_matplotlib_alone(tmp_pat
         assert (first / file).read_bytes() == (second / file).read_bytes(), file
 
 
-def test_forty_arms(tmp_path: Path) -> None:
+def test_page_of_forty_arms_is_valid_and_folds_long_tables(tmp_path: Path) -> None:
     study = write_many(tmp_path / "study", seeds=(0,), until=0)
     text = check(report([study], tmp_path / "out"))
     assert "<details>" in text
 
 
-def test_a_single_seed_has_no_interval(tmp_path: Path) -> None:
+def test_single_seed_has_no_interval(tmp_path: Path) -> None:
     page = report([write_run(tmp_path / "run", seeds=(7,), until=0)], tmp_path / "out")
     assert "(1 seed)" in check(page)
     numbers = json.loads((page.parent / "results.json").read_text())
@@ -134,7 +134,7 @@ def test_a_single_seed_has_no_interval(tmp_path: Path) -> None:
     assert (joint["n"], joint["low"], joint["high"]) == (1, None, None)
 
 
-def test_variants_and_lengths_that_cannot_be_tested(tmp_path: Path) -> None:
+def test_lengths_that_cannot_be_tested_are_marked_with_their_reason(tmp_path: Path) -> None:
     run = write_run(
         tmp_path / "run", variants=(None, "sparse"), ceiling=2, multiples=(1, 4), until=0
     )
@@ -149,14 +149,14 @@ def test_variants_and_lengths_that_cannot_be_tested(tmp_path: Path) -> None:
     assert results[0]["lengths"][1]["exact"] == {}
 
 
-def test_only_variants_and_nothing_testable(tmp_path: Path) -> None:
+def test_page_without_plain_test_or_without_any_result_is_valid(tmp_path: Path) -> None:
     a = write_run(tmp_path / "a", variants=("dense",), multiples=(1,), until=0)
     b = write_run(tmp_path / "b", label="none", ceiling=0, until=0)
     check(report([a], tmp_path / "1"))
     assert "n/a" in check(report([b], tmp_path / "2"))
 
 
-def test_unfinished_runs_and_missing_arms_are_shown_as_such(tmp_path: Path) -> None:
+def test_unfinished_runs_and_missing_arms_are_named(tmp_path: Path) -> None:
     write_run(tmp_path / "study" / "a", evaluated=False, until=700)
     arms = [("a", "A", "g"), ("b", "B", "g")]
     study = write_study(tmp_path / "study", arms, [claim("It holds", "b", low=0.9)])
@@ -166,7 +166,7 @@ def test_unfinished_runs_and_missing_arms_are_shown_as_such(tmp_path: Path) -> N
     assert "not run yet" in text
 
 
-def test_text_from_files_is_only_text(tmp_path: Path) -> None:
+def test_labels_from_files_are_escaped(tmp_path: Path) -> None:
     nasty = '<script>alert("1")</script> $x_{1$ & --> _a | `b`'
     run = write_run(tmp_path / "run", label=nasty, seeds=(0, 1))
     other = write_run(tmp_path / "other", label="_hidden", seeds=(0, 1), methods=("<b>",))
@@ -177,7 +177,7 @@ def test_text_from_files_is_only_text(tmp_path: Path) -> None:
     assert "<script" not in (page.parent / "report.md").read_text()
 
 
-def test_where_nothing_can_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_folder_is_named_in_the_error(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", until=0)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RunFolderError, match=r"cannot write .*file.*: Not a directory"):
@@ -185,7 +185,7 @@ def test_where_nothing_can_be_written_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-def test_a_page_that_cannot_be_replaced_is_left_as_it_was(
+def test_page_that_cannot_be_replaced_stays_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write_run(tmp_path / "run", until=0)
@@ -202,7 +202,7 @@ def test_a_page_that_cannot_be_replaced_is_left_as_it_was(
     assert not list((tmp_path / "out").rglob(".*")), "something half written is left"
 
 
-def test_damage_writes_nothing(tmp_path: Path) -> None:
+def test_damaged_results_write_no_file(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     (run / "results.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"results\.json, line 1"):
@@ -210,7 +210,7 @@ def test_damage_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_import_is_light() -> None:
+def test_import_of_reporting_loads_nothing_heavy() -> None:
     code = (
         "import sys, outlast.reporting\n"
         "heavy = {'matplotlib', 'jinja2', 'torch', 'numpy'} & set(sys.modules)\n"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outlast.evaluation.statistics import TOLERANCE, Summary
-from outlast.reporting.digest import Digest, Measure, multiples_of, variants_of
-from outlast.reporting.load import Claim
-from outlast.reporting.words import interval, percent, points, times
+from outlast.reporting.formatting import interval, percent, points, times
+from outlast.reporting.summary import ArmSummary, Measure, multiples_of, variants_of
+from outlast.runs.records import Claim
 
 HOLDS, FAILS, UNMEASURED = "holds", "does not hold", "not measured"
 #: what a claim rests on does not hold, or an arm that would make it hold has diverged
@@ -56,25 +56,15 @@ class Verdict:
         return "any"
 
     def as_json(self) -> dict[str, Any]:
-        names = (
-            "text",
-            "arm",
-            "versus",
-            "variant",
-            "part",
-            "multiple",
-            "statistic",
-            "low",
-            "high",
-            "given",
-        )
-        about = {name: getattr(self.claim, name) for name in (*names, "source")}
+        measured = ("text", "arm", "versus", "variant", "part", "multiple", "statistic")
+        names = (*measured, "low", "high", "given", "source")
+        about = {name: getattr(self.claim, name) for name in names}
         return {**about, "value": self.value, "seeds": self.seeds, "verdict": self.verdict}
 
 
-def judge(claims: Sequence[Claim], digests: Sequence[Digest]) -> list[Verdict]:
+def judge(claims: Sequence[Claim], arms: Sequence[ArmSummary]) -> list[Verdict]:
     """The verdict on each claim."""
-    verdicts = [_judge(claim, {d.arm.name: d for d in digests}) for claim in claims]
+    verdicts = [_judge(claim, {arm.name: arm for arm in arms}) for claim in claims]
     held = {v.claim.text: v.verdict == HOLDS for v in verdicts}
     return [
         replace(v, verdict=OPEN)
@@ -84,7 +74,7 @@ def judge(claims: Sequence[Claim], digests: Sequence[Digest]) -> list[Verdict]:
     ]
 
 
-def _judge(claim: Claim, arms: dict[str, Digest]) -> Verdict:
+def _judge(claim: Claim, arms: dict[str, ArmSummary]) -> Verdict:
     measure = _measure(arms.get(claim.arm), claim)
     if measure is None:
         return Verdict(claim, UNMEASURED, None, 0, "")
@@ -104,7 +94,7 @@ def _judge(claim: Claim, arms: dict[str, Digest]) -> Verdict:
         value = known[claim.statistic]
         detail = interval(summary) if claim.statistic == "mean" else ""
     verdict = HOLDS if _inside(value, claim.low, claim.high) else FAILS
-    gone = [d.arm.label for d, _ in compared if d.diverged]
+    gone = [arm.label for arm, _ in compared if arm.diverged]
     notes = [detail, *(note for pair in compared for note in _reservations(*pair))]
     if gone:  # it was never trained, which shows no more than that
         notes.append(f"every seed of {' and of '.join(gone)} diverged")
@@ -112,13 +102,13 @@ def _judge(claim: Claim, arms: dict[str, Digest]) -> Verdict:
     return Verdict(claim, verdict, value, summary.n, ", ".join(filter(None, notes)))
 
 
-def _reservations(d: Digest, measure: Measure) -> list[str]:
+def _reservations(arm: ArmSummary, measure: Measure) -> list[str]:
     """What to know of an arm that was compared: seeds that were parked, steps that are left."""
-    if d.diverged:
+    if arm.diverged:
         return []
-    parked = f"{d.parked(measure)} of {len(measure.seeds)} seeds of {d.arm.label} parked"
-    at = f"{d.arm.label} at {d.progress}"
-    return [*([parked] if d.parked(measure) else []), *([at] if d.progress else [])]
+    parked = f"{arm.parked(measure)} of {len(measure.seeds)} seeds of {arm.label} parked"
+    at = f"{arm.label} at {arm.progress}"
+    return [*([parked] if arm.parked(measure) else []), *([at] if arm.progress else [])]
 
 
 def _statistics(summary: Summary) -> dict[str, float]:
@@ -131,7 +121,7 @@ def _statistics(summary: Summary) -> dict[str, float]:
     }
 
 
-def _measure(arm: Digest | None, claim: Claim) -> Measure | None:
+def _measure(arm: ArmSummary | None, claim: Claim) -> Measure | None:
     ladder = arm.ladder(claim.variant) if arm else None
     return ladder.at(claim.multiple, claim.part) if ladder else None
 
@@ -156,14 +146,14 @@ def _bound(value: float) -> str:
     return f"{100 * value:.6g}".replace("-", "−")
 
 
-def headline(digests: Sequence[Digest], verdicts: Sequence[Verdict]) -> str:
+def headline(arms: Sequence[ArmSummary], verdicts: Sequence[Verdict]) -> str:
     """The study in one sentence, with its key numbers."""
-    found = _key_arms(digests, verdicts)
-    if not found:
+    key = _key_arms(arms, verdicts)
+    if not key:
         return "Nothing has been evaluated yet."
-    multiple, variant, arms = found
+    multiple, variant, key_arms = key
     test = f" of the {variant} test" if variant else ""
-    first, *others = [_said(d, variant, multiple) for d in arms]
+    first, *others = [_said(arm, variant, multiple) for arm in key_arms]
     text = f"At {times(multiple)} the training length, {first[0]} gets {first[1]} of the sequences"
     text += f"{test} entirely right ({first[2]})"
     text += "".join(f", {name} {share} ({about})" for name, share, about in others)
@@ -186,17 +176,17 @@ def tally(verdicts: Sequence[Verdict]) -> str:
     return text
 
 
-def _said(d: Digest, variant: str | None, multiple: float) -> tuple[str, str, str]:
+def _said(arm: ArmSummary, variant: str | None, multiple: float) -> tuple[str, str, str]:
     """An arm's name, its share of right sequences, and how sure that is."""
-    name, ladder = f"“{d.arm.label}”", d.ladder(variant)
+    name, ladder = f"“{arm.label}”", arm.ladder(variant)
     measure = ladder.at(multiple) if ladder else None
     if measure is None:
         return name, "an unknown share", "not measured"
     share = f"{percent(measure.summary.mean)} %"
-    if d.diverged:
+    if arm.diverged:
         return name, share, "diverged"
-    at = f"at {d.progress}" if d.progress else ""
-    parked = f"{d.parked(measure)} of them parked" if d.parked(measure) else ""
+    at = f"at {arm.progress}" if arm.progress else ""
+    parked = f"{arm.parked(measure)} of them parked" if arm.parked(measure) else ""
     return name, share, ", ".join(filter(None, (_spread(measure.summary), parked, at)))
 
 
@@ -210,34 +200,34 @@ def _spread(s: Summary) -> str:
 
 
 def _key_arms(
-    digests: Sequence[Digest], verdicts: Sequence[Verdict]
-) -> tuple[float, str | None, list[Digest]] | None:
+    arms: Sequence[ArmSummary], verdicts: Sequence[Verdict]
+) -> tuple[float, str | None, list[ArmSummary]] | None:
     """Which length, test version and arms the sentence speaks of.
 
     The first measured comparison among the claims; else the best and the worst arm at the first
     measured claim's length, or at the tested length nearest 3 x.
     """
-    by_name = {d.arm.name: d for d in digests}
+    by_name = {arm.name: arm for arm in arms}
     measured = [v.claim for v in verdicts if v.value is not None and v.claim.part == "joint"]
     for claim in measured:
         if claim.versus in by_name and claim.statistic == "difference":
             return claim.multiple, claim.variant, [by_name[claim.arm], by_name[claim.versus]]
-    for variant in variants_of(digests):
-        tested = [m for m in multiples_of(digests) if _ranked(digests, variant, m)]
+    for variant in variants_of(arms):
+        tested = [m for m in multiples_of(arms) if _ranked(arms, variant, m)]
         wanted = [claim.multiple for claim in measured if claim.variant == variant]
         if tested:
             multiple = wanted[0] if wanted else min(tested, key=lambda m: (abs(m - 3), m))
-            ranked = _ranked(digests, variant, multiple)
+            ranked = _ranked(arms, variant, multiple)
             return multiple, variant, [ranked[0], *ranked[1:][-1:]]
     return None
 
 
-def _ranked(digests: Sequence[Digest], variant: str | None, multiple: float) -> list[Digest]:
+def _ranked(arms: Sequence[ArmSummary], variant: str | None, multiple: float) -> list[ArmSummary]:
     """The arms measured there, best first; those that diverged are last."""
-    found = []
-    for d in digests:
-        ladder = d.ladder(variant)
+    measured = []
+    for arm in arms:
+        ladder = arm.ladder(variant)
         measure = ladder.at(multiple) if ladder else None
         if measure:
-            found.append((measure.summary.mean, d))
-    return [d for _, d in sorted(found, key=lambda pair: (pair[1].diverged, -pair[0]))]
+            measured.append((measure.summary.mean, arm))
+    return [arm for _, arm in sorted(measured, key=lambda pair: (pair[1].diverged, -pair[0]))]

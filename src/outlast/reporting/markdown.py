@@ -26,8 +26,8 @@ def study_markdown(
 ) -> str:
     """One study; ``figures`` maps each figure's file name to its title."""
     blocks = [f"# {plain(study.title)}"]
-    if study.question:
-        blocks.append(f"*{plain(study.question)}*")
+    if study.record.question:
+        blocks.append(f"*{plain(study.record.question)}*")
     blocks.append(plain(headline))
     blocks.append("\n".join(f"- {name}: {plain(value)}" for name, value in facts))
     blocks += [f"![{title}](figures/{name}.png)" for name, title in figures.items()]

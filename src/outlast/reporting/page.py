@@ -16,16 +16,17 @@ from matplotlib.figure import Figure
 
 from outlast import __version__
 from outlast.reporting import tables
+from outlast.reporting.accuracy_by_length import accuracy_figure
 from outlast.reporting.claims import Verdict, headline, judge
-from outlast.reporting.curves import loss_figure, probe_figure
-from outlast.reporting.digest import Digest, digest, parts_of, study_json
+from outlast.reporting.groups import grouped
+from outlast.reporting.learning_curves import loss_figure, probe_figure
 from outlast.reporting.load import Study, read
 from outlast.reporting.markdown import study_markdown
-from outlast.reporting.plots import accuracy_figure
-from outlast.reporting.sheet import NARROW, WIDE, Form, grouped
-from outlast.reporting.strips import strip_figure
+from outlast.reporting.panels import NARROW, WIDE, Form
+from outlast.reporting.seed_dots import seed_dots_figure
 from outlast.reporting.style import inline, png, svg
-from outlast.runs.folder import write_bytes, write_text
+from outlast.reporting.summary import ArmSummary, parts_of, study_json, summarise_arm
+from outlast.runs.folder import RESULTS, write_bytes, write_text
 
 Draw = Callable[[Form], Figure | None]
 
@@ -46,7 +47,7 @@ class Section:
     """One study as the page shows it."""
 
     study: Study
-    digests: list[Digest]
+    arms: list[ArmSummary]
     verdicts: list[Verdict]
     headline: str
     facts: list[tuple[str, str]]
@@ -70,12 +71,12 @@ def report(folders: Sequence[str | Path], out: str | Path) -> Path:
         "format": 1,
         "outlast": __version__,
         "studies": [
-            {**study_json(s.study, s.digests), "claims": [v.as_json() for v in s.verdicts]}
+            {**study_json(s.study, s.arms), "claims": [v.as_json() for v in s.verdicts]}
             for s in sections
         ],
     }
     text = json.dumps(_finite(numbers), indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(out / "results.json", text + "\n")
+    write_text(out / RESULTS, text + "\n")
     write_text(out / "report.md", "\n".join(_markdown(s) for s in sections))
     (out / "figures").mkdir(exist_ok=True)  # the page has a link to it
     write_text(out / "index.html", _page(sections))
@@ -87,42 +88,45 @@ def _prefix(studies: Sequence[Study], index: int) -> str:
     if len(studies) == 1:
         return ""
     return (
-        f"{index + 1}-" + re.sub(r"[^a-z0-9]+", "-", studies[index].name.lower()).strip("-") + "-"
+        f"{index + 1}-"
+        + re.sub(r"[^a-z0-9]+", "-", studies[index].record.study.lower()).strip("-")
+        + "-"
     )
 
 
 def _section(study: Study, out: Path, prefix: str) -> Section:
-    digests = [digest(arm) for arm in study.arms]
-    verdicts = judge(study.claims, digests)
-    counts = sorted({d.run.sequences for d in digests if d.run and d.run.sequences})
+    arms = [summarise_arm(arm) for arm in study.arms]
+    verdicts = judge(study.record.claims, arms)
+    tests = [arm.run.results for arm in arms if arm.run and arm.run.results]
+    counts = sorted({results.sequences for results in tests if results.sequences})
     return Section(
         study,
-        digests,
+        arms,
         verdicts,
-        headline(digests, verdicts),
-        _facts(study, digests),
+        headline(arms, verdicts),
+        _facts(study, arms),
         " or ".join(f"{count:,}" for count in counts),
-        _pictures(digests, out, prefix),
-        _tables(digests, verdicts),
-        tables.reasons(digests),
-        {a.digest.arm.label: a.index for group in grouped(digests) for a in group.arms},
+        _pictures(arms, out, prefix),
+        _tables(arms, verdicts),
+        tables.reasons(arms),
+        {a.summary.label: a.index for group in grouped(arms) for a in group.arms},
     )
 
 
-def _tables(digests: list[Digest], verdicts: list[Verdict]) -> dict[str, tables.Table]:
-    built = {"setup": tables.setup_table(digests)}
+def _tables(arms: list[ArmSummary], verdicts: list[Verdict]) -> dict[str, tables.Table]:
+    built = {"setup": tables.setup_table(arms)}
     if verdicts:
         built["claims"] = tables.claims_table(verdicts)
-    if any(d.ladders for d in digests):
-        built["results"] = tables.results_table(digests)
-        built["seeds"] = tables.seeds_table(digests)
-        if parts_of(digests):
-            built["parts"] = tables.parts_table(digests, parts_of(digests))
+    if any(arm.ladders for arm in arms):
+        built["results"] = tables.results_table(arms)
+        built["seeds"] = tables.seeds_table(arms)
+        if parts_of(arms):
+            built["parts"] = tables.parts_table(arms, parts_of(arms))
     return built
 
 
-def _pictures(digests: list[Digest], out: Path, prefix: str) -> dict[str, Picture]:
-    parts = parts_of(digests)
+def _pictures(arms: list[ArmSummary], out: Path, prefix: str) -> dict[str, Picture]:
+    parts = parts_of(arms)
     plans: list[tuple[str, str, str, Draw]] = [
         (
             "accuracy",
@@ -130,20 +134,20 @@ def _pictures(digests: list[Digest], out: Path, prefix: str) -> dict[str, Pictur
             "Share of test sequences with every answer right, by test length. Thick: mean over "
             "seeds. Band: 95 % interval of the mean. Thin: each seed. Striped: arms that lie on "
             "each other.",
-            lambda form: accuracy_figure(digests, ["joint"], form),
+            lambda form: accuracy_figure(arms, ["joint"], form),
         ),
         (
             "seeds",
             "Seed by seed",
             "The same share at some lengths. Each dot is a seed, the stroke their mean; at the "
             "right, how many seeds reach 90 %.",
-            lambda form: strip_figure(digests, form),
+            lambda form: seed_dots_figure(arms, form),
         ),
         (
             "parts",
             "Part by part",
             "Share of test sequences with every answer of one part right.",
-            lambda form: accuracy_figure(digests, parts, form) if parts else None,
+            lambda form: accuracy_figure(arms, parts, form) if parts else None,
         ),
         (
             "loss",
@@ -151,14 +155,14 @@ def _pictures(digests: list[Digest], out: Path, prefix: str) -> dict[str, Pictur
             "Smoothed training loss of each part, logarithmic. Thick: mean over seeds. Thin: each "
             "seed. Ticks at the foot: where a seed switched to phase 2, dotted if phase 1 had not "
             "converged.",
-            lambda form: loss_figure(digests, form),
+            lambda form: loss_figure(arms, form),
         ),
         (
             "probes",
             "Probes while training",
             "Quick tests during training: share of sequences with every answer right, at multiples "
             "of the training length.",
-            lambda form: probe_figure(digests, form),
+            lambda form: probe_figure(arms, form),
         ),
     ]
     drawn = {plan[0]: _picture(*plan, out, prefix) for plan in plans}
@@ -180,23 +184,22 @@ def _picture(
     return Picture(name, title, caption, Markup(inline(source, name)), small)
 
 
-def _facts(study: Study, digests: list[Digest]) -> list[tuple[str, str]]:
+def _facts(study: Study, arms: list[ArmSummary]) -> list[tuple[str, str]]:
     """The lines under the title: command, task, date, device, versions."""
-    abouts = [d.run.about for d in digests if d.run]
-    tasks = dict.fromkeys(d.run.task for d in digests if d.run and d.run.task)
-    created = sorted(str(about["created"]) for about in abouts if about.get("created"))
+    records = [arm.run.record for arm in arms if arm.run]
+    created = sorted(record.created for record in records if record.created)
     versions = dict.fromkeys(
         f"{name} {version}"
-        for about in abouts
-        for name, version in [("outlast", about.get("outlast")), *_pairs(about.get("versions"))]
+        for record in records
+        for name, version in [("outlast", record.outlast), *record.versions.items()]
         if version
     )
     facts = [
-        ("command", study.command or ""),
-        ("task", "; ".join(tasks)),
-        ("scale", study.scale or ""),
+        ("command", study.record.command or ""),
+        ("task", "; ".join(dict.fromkeys(record.short.task for record in records))),
+        ("scale", study.record.scale or ""),
         ("date", _moment(created[-1]) if created else ""),
-        ("device", ", ".join(dict.fromkeys(str(a["device"]) for a in abouts if a.get("device")))),
+        ("device", ", ".join(dict.fromkeys(r.device for r in records if r.device))),
         ("versions", ", ".join(versions)),
     ]
     return [(name, value) for name, value in facts if value]
@@ -206,10 +209,6 @@ def _moment(created: str) -> str:
     """2026-11-15T08:00:00+00:00 as a reader wants it."""
     zone = " UTC" if created.endswith(("+00:00", "Z")) else ""
     return created[:16].replace("T", " ") + zone
-
-
-def _pairs(value: object) -> list[tuple[str, object]]:
-    return list(value.items()) if isinstance(value, dict) else []
 
 
 def _markdown(section: Section) -> str:

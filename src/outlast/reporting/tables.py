@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from outlast.evaluation.statistics import LEVEL
-from outlast.reporting import words
+from outlast.reporting import formatting
 from outlast.reporting.claims import Verdict
-from outlast.reporting.digest import LEVELS, Digest, Ladder, multiples_of, variants_of
 from outlast.reporting.load import Run
+from outlast.reporting.summary import LEVELS, ArmSummary, Ladder, multiples_of, variants_of
 
 
 @dataclass(frozen=True)
@@ -61,35 +61,30 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|#!~$])", r"\\\1", " ".join(text.split()))
 
 
-def setup_table(digests: Sequence[Digest]) -> Table:
+def setup_table(arms: Sequence[ArmSummary]) -> Table:
     """What each arm is: model, methods, parameters, how phase 1 went; what is not ready."""
     columns = ("arm", "model", "methods", "parameters", "steps", "seeds", "phase 1 converged")
-    ready = all(d.status == "evaluated" for d in digests)
-    rows = (_setup(d) if ready else (*_setup(d), _status(d)) for d in digests)
+    ready = all(arm.status == "evaluated" for arm in arms)
+    rows = (_setup(arm) if ready else (*_setup(arm), _status(arm)) for arm in arms)
     return Table(columns if ready else (*columns, "status"), tuple(rows))
 
 
-def _setup(d: Digest) -> tuple[Cell, ...]:
-    run = d.run
+def _setup(arm: ArmSummary) -> tuple[Cell, ...]:
+    run = arm.run
     if run is None:
-        return (Cell(d.arm.label), *[Cell(words.NONE)] * 6)
-    settings = run.about.get("settings")
-    steps = settings.get("steps") if isinstance(settings, dict) else None
-    value, note = words.phase(d.phase)
-    bad = d.phase is not None and bool(d.phase.failed or d.phase.parked)
+        return (Cell(arm.label), *[Cell(formatting.NONE)] * 6)
+    specs = run.record.short
+    value, note = formatting.phase(arm.phase)
+    bad = arm.phase is not None and bool(arm.phase.failed or arm.phase.parked)
     return (
-        Cell(d.arm.label),
-        Cell(run.model or words.NONE, tone="spec"),
-        Cell("; ".join(run.methods) or "none", tone="spec" if run.methods else ""),
-        Cell(_whole(run.about.get("parameters")), tone="number"),
-        Cell(_whole(steps), tone="number"),
+        Cell(arm.label),
+        Cell(specs.model, tone="spec"),
+        Cell("; ".join(specs.methods) or "none", tone="spec" if specs.methods else ""),
+        Cell(f"{run.record.parameters:,}", tone="number"),
+        Cell(f"{run.record.settings.steps:,}", tone="number"),
         _seeds(run),
         Cell(value, note, tone="number bad" if bad else "number"),
     )
-
-
-def _whole(count: object) -> str:
-    return f"{count:,}" if isinstance(count, int) else words.NONE
 
 
 def _seeds(run: Run) -> Cell:
@@ -97,45 +92,45 @@ def _seeds(run: Run) -> Cell:
     both = {"parked": run.parked, "stopped on success": run.succeeded}
     said = ", ".join(f"{len(seeds)} {what}" for what, seeds in both.items() if seeds)
     tone = "number bad" if run.parked else "number"
-    return Cell(words.numbered(run.seeds), f"({said})" if said else "", tone=tone)
+    return Cell(formatting.numbered(run.seeds), f"({said})" if said else "", tone=tone)
 
 
-def _status(d: Digest) -> Cell:
-    tone = "bad" if d.diverged else "" if d.status == "evaluated" else "pending"
-    return Cell(d.status, tone=tone)
+def _status(arm: ArmSummary) -> Cell:
+    tone = "bad" if arm.diverged else "" if arm.status == "evaluated" else "pending"
+    return Cell(arm.status, tone=tone)
 
 
-def results_table(digests: Sequence[Digest]) -> Table:
+def results_table(arms: Sequence[ArmSummary]) -> Table:
     """Joint accuracy by length: mean, interval, successes; how far it holds; where it falls."""
-    multiples, named = multiples_of(digests), _variant_column(digests)
-    levels = tuple(f"holds {words.percent(level).removesuffix('.0')} % to" for level in LEVELS)
-    heads = ("arm", *named, *(words.times(m) for m in multiples), *levels, "largest fall")
+    multiples, named = multiples_of(arms), _variant_column(arms)
+    levels = tuple(f"holds {formatting.percent(level).removesuffix('.0')} % to" for level in LEVELS)
+    heads = ("arm", *named, *(formatting.times(m) for m in multiples), *levels, "largest fall")
     rows = []
-    for d in digests:
-        for ladder in d.ladders:
+    for arm in arms:
+        for ladder in arm.ladders:
             variant = [Cell(ladder.variant or "plain")] if named else []
             cells = [_summary(ladder, m) for m in multiples]
-            reach = [Cell(words.effective(ladder, level), tone="number") for level in LEVELS]
-            size, where = words.fall(ladder)
-            end = Cell(size, where, tone="number")
-            arm = Cell(d.arm.label, _reservation(d))
-            rows.append((arm, *variant, *cells, *reach, end))
-        if not d.ladders:
-            blank = [Cell(words.NONE)] * (len(heads) - 2)
-            rows.append((Cell(d.arm.label), Cell(d.status, tone="pending"), *blank))
+            reach = [Cell(formatting.effective(ladder, level), tone="number") for level in LEVELS]
+            size, lengths = formatting.fall(ladder)
+            end = Cell(size, lengths, tone="number")
+            label = Cell(arm.label, _reservation(arm))
+            rows.append((label, *variant, *cells, *reach, end))
+        if not arm.ladders:
+            blank = [Cell(formatting.NONE)] * (len(heads) - 2)
+            rows.append((Cell(arm.label), Cell(arm.status, tone="pending"), *blank))
     return Table(heads, tuple(rows), 1 + len(named))
 
 
-def _reservation(d: Digest) -> str:
+def _reservation(arm: ArmSummary) -> str:
     """What to know of an arm beside its means: ``(1 of 4 seeds parked, step 600 of 3,000)``."""
-    parked, seeds = (d.run.parked, d.run.seeds) if d.run else ({}, ())
+    parked, seeds = (arm.run.parked, arm.run.seeds) if arm.run else ({}, ())
     said = f"{len(parked)} of {len(seeds)} seeds parked" if parked else ""
-    notes = ", ".join(filter(None, (said, d.progress)))
+    notes = ", ".join(filter(None, (said, arm.progress)))
     return f"({notes})" if notes else ""
 
 
-def _variant_column(digests: Sequence[Digest]) -> tuple[str, ...]:
-    return ("test",) if variants_of(digests) not in ([], [None]) else ()
+def _variant_column(arms: Sequence[ArmSummary]) -> tuple[str, ...]:
+    return ("test",) if variants_of(arms) not in ([], [None]) else ()
 
 
 def _summary(ladder: Ladder, multiple: float) -> Cell:
@@ -143,14 +138,16 @@ def _summary(ladder: Ladder, multiple: float) -> Cell:
     if measure is None:
         return _absent(ladder, multiple)
     s = measure.summary
-    return Cell(words.percent(s.mean), words.interval(s), words.successes(s), _tone(s.mean))
+    return Cell(
+        formatting.percent(s.mean), formatting.interval(s), formatting.successes(s), _tone(s.mean)
+    )
 
 
 def _mean(ladder: Ladder, multiple: float, part: str) -> Cell:
     measure = ladder.at(multiple, part)
     if measure is None:
         return _absent(ladder, multiple)
-    return Cell(words.percent(measure.summary.mean), tone=_tone(measure.summary.mean))
+    return Cell(formatting.percent(measure.summary.mean), tone=_tone(measure.summary.mean))
 
 
 def _tone(accuracy: float) -> str:
@@ -160,36 +157,36 @@ def _tone(accuracy: float) -> str:
 def _absent(ladder: Ladder, multiple: float) -> Cell:
     rung = ladder.rung(multiple)
     if rung is None:
-        return Cell(words.NONE, tone="number", hint="not tested")
+        return Cell(formatting.NONE, tone="number", hint="not tested")
     return Cell("n/a", tone="number pending", hint=rung.reason or "")
 
 
-def parts_table(digests: Sequence[Digest], parts: Sequence[str]) -> Table:
+def parts_table(arms: Sequence[ArmSummary], parts: Sequence[str]) -> Table:
     """Each part's exact accuracy by length: mean over seeds."""
-    multiples, named = multiples_of(digests), _variant_column(digests)
-    heads = ("arm", *named, "part", *(words.times(m) for m in multiples))
+    multiples, named = multiples_of(arms), _variant_column(arms)
+    heads = ("arm", *named, "part", *(formatting.times(m) for m in multiples))
     rows = []
-    for d in digests:
-        for ladder in d.ladders:
+    for arm in arms:
+        for ladder in arm.ladders:
             for part in parts:
                 variant = [Cell(ladder.variant or "plain")] if named else []
                 cells = [_mean(ladder, m, part) for m in multiples]
-                rows.append((Cell(d.arm.label), *variant, Cell(part), *cells))
+                rows.append((Cell(arm.label), *variant, Cell(part), *cells))
     return Table(heads, tuple(rows), 2 + len(named))
 
 
-def seeds_table(digests: Sequence[Digest]) -> Table:
+def seeds_table(arms: Sequence[ArmSummary]) -> Table:
     """Every seed's joint accuracy, the failures included, and how its phase 1 ended."""
-    multiples, named = multiples_of(digests), _variant_column(digests)
-    heads = ("arm", *named, "seed", "phase 1", *(words.times(m) for m in multiples))
+    multiples, named = multiples_of(arms), _variant_column(arms)
+    heads = ("arm", *named, "seed", "phase 1", *(formatting.times(m) for m in multiples))
     rows = []
-    for d in digests:
-        for ladder in d.ladders:
+    for arm in arms:
+        for ladder in arm.ladders:
             seeds = {s for r in ladder.rungs for m in r.exact.values() for s in m.seeds}
-            for seed in sorted(seeds | set(d.run.seeds if d.run else ())):
+            for seed in sorted(seeds | set(arm.run.seeds if arm.run else ())):
                 variant = [Cell(ladder.variant or "plain")] if named else []
                 cells = [_one(ladder, m, seed) for m in multiples]
-                lead = (Cell(d.arm.label), *variant, _seed(d.run, seed), _phase_of(d, seed))
+                lead = (Cell(arm.label), *variant, _seed(arm.run, seed), _phase_of(arm, seed))
                 rows.append((*lead, *cells))
     return Table(heads, tuple(rows), 2 + len(named))
 
@@ -201,14 +198,14 @@ def _seed(run: Run | None, seed: int) -> Cell:
     return Cell(", ".join([str(seed), *said]))
 
 
-def _phase_of(d: Digest, seed: int) -> Cell:
-    if d.phase is None:
-        return Cell(words.NONE)
-    if seed in d.phase.failed:
+def _phase_of(arm: ArmSummary, seed: int) -> Cell:
+    if arm.phase is None:
+        return Cell(formatting.NONE)
+    if seed in arm.phase.failed:
         return Cell("not converged", tone="bad")
-    if seed in d.phase.parked:
+    if seed in arm.phase.parked:
         return Cell("parked", tone="bad")
-    return Cell("converged" if seed in d.phase.converged else "no switch yet")
+    return Cell("converged" if seed in arm.phase.converged else "no switch yet")
 
 
 def _one(ladder: Ladder, multiple: float, seed: int) -> Cell:
@@ -217,14 +214,14 @@ def _one(ladder: Ladder, multiple: float, seed: int) -> Cell:
         return _absent(ladder, multiple)
     value = measure.seeds.get(seed)
     if value is None:
-        return Cell(words.NONE, tone="number", hint="not tested")
-    return Cell(words.percent(value), tone=_tone(value))
+        return Cell(formatting.NONE, tone="number", hint="not tested")
+    return Cell(formatting.percent(value), tone=_tone(value))
 
 
-def reasons(digests: Sequence[Digest]) -> list[str]:
+def reasons(arms: Sequence[ArmSummary]) -> list[str]:
     """Why some lengths are n/a, each reason once."""
-    rungs = [(d, r) for d in digests for ladder in d.ladders for r in ladder.rungs]
-    return list(dict.fromkeys(f"{d.arm.label}: {r.reason}" for d, r in rungs if r.reason))
+    rungs = [(arm, r) for arm in arms for ladder in arm.ladders for r in ladder.rungs]
+    return list(dict.fromkeys(f"{arm.label}: {r.reason}" for arm, r in rungs if r.reason))
 
 
 def claims_table(verdicts: Sequence[Verdict]) -> Table:

@@ -53,7 +53,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     parts: tuple[str, ...] = ()
     auxiliary: tuple[str, ...] = ()
     #: the longest length trained on
-    length: float
+    length: int | float
     #: weights of one seed
     parameters: int = 0
     #: the share of sequences that guessing gets right, by part and jointly
@@ -198,9 +198,9 @@ class ResultRow(TypedDict):
     succeeded: NotRequired[int]
     #: another version of the task, such as `sparse`; None is the one trained on
     variant: str | None
-    length: float
+    length: int | float
     #: of the training length
-    multiple: float
+    multiple: int | float
     tokens: NotRequired[int | None]
     #: share of sequences with every answer right, by part and jointly
     exact: dict[str, float] | None
@@ -242,7 +242,7 @@ class Claim(Struct, frozen=True):
 
     text: str
     arm: str
-    multiple: float
+    multiple: int | float
     source: str = ""
     statistic: Literal["mean", "min", "max", "difference", "success"] = "mean"
     versus: str | None = None

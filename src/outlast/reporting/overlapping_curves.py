@@ -1,7 +1,7 @@
-"""Lines and marks of the arms in one panel, so that none hides another.
+"""Lines and marks of the arms in one panel, drawn so that no arm hides another.
 
-Where arms lie on each other they share one line, striped in their colours, and their marks are the
-sectors of one disc. What is drawn is the data itself: nothing is moved.
+Arms that lie on each other share one line, striped in their colours. Their marks are the sectors of
+one disc. Nothing is moved: every line stays at its data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
-from outlast.reporting.sheet import Styled
+from outlast.reporting.groups import StyledArm
 from outlast.reporting.style import PAPER
 
 STRIPE = 4.0  # points; the length of one arm's dash
@@ -26,9 +26,9 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """An arm's line: how wide it is, and how large its marks are; none if 0."""
+    """An arm's line, its width and the size of its marks (0: no marks)."""
 
-    arm: Styled
+    arm: StyledArm
     points: Points
     width: float
     mark: float = 0
@@ -53,27 +53,27 @@ def draw_curves(ax: Axes, curves: Sequence[Curve], near: float, clip: bool = Tru
 def _sharing(
     places: Mapping[Curve, Sequence[Points]], near: float
 ) -> dict[Curve, list[tuple[Curve, ...]]]:
-    """For each of a curve's places, which are points or pieces of a line, the curves there."""
-    seen: dict[tuple[float, ...], list[tuple[Points, list[Curve]]]] = {}
-    found: dict[Curve, list[list[Curve]]] = {}
-    for curve, own in places.items():
-        found[curve] = []
-        for place in own:
-            there = seen.setdefault(tuple(x for x, _ in place), [])
-            sharers = next((s for other, s in there if _close(place, other, near)), None)
+    """For each place of a curve (a point, or a piece of its line): the curves that lie there."""
+    clusters: dict[tuple[float, ...], list[tuple[Points, list[Curve]]]] = {}
+    sharing: dict[Curve, list[list[Curve]]] = {}
+    for curve, curve_places in places.items():
+        sharing[curve] = []
+        for place in curve_places:
+            same_xs = clusters.setdefault(tuple(x for x, _ in place), [])
+            sharers = next((s for other, s in same_xs if _close(place, other, near)), None)
             if sharers is None:
-                there.append((place, sharers := []))
+                same_xs.append((place, sharers := []))
             sharers.append(curve)
-            found[curve].append(sharers)
-    return {curve: [tuple(sharers) for sharers in own] for curve, own in found.items()}
+            sharing[curve].append(sharers)
+    return {curve: [tuple(sharers) for sharers in lists] for curve, lists in sharing.items()}
 
 
-def _close(some: Points, others: Points, near: float) -> bool:
-    return all(abs(a - b) <= near for (_, a), (_, b) in zip(some, others, strict=True))
+def _close(one: Points, other: Points, near: float) -> bool:
+    return all(abs(a - b) <= near for (_, a), (_, b) in zip(one, other, strict=True))
 
 
 def _line(ax: Axes, curve: Curve, sharers: Sequence[Curve], points: Points, clip: bool) -> None:
-    """The curve's line, or its dashes, which leave room for the others'."""
+    """The curve's line. If it is shared: its dashes, with gaps for those of the others."""
     rank, count, width = sharers.index(curve), len(sharers), sharers[0].width
     dash = STRIPE / width  # in widths of the line
     ax.plot(
@@ -87,7 +87,7 @@ def _line(ax: Axes, curve: Curve, sharers: Sequence[Curve], points: Points, clip
 
 
 def _marks(ax: Axes, curve: Curve, sharers: Sequence[Curve], points: Points, clip: bool) -> None:
-    """The curve's own marks, or its sectors of the discs it shares."""
+    """The curve's marks. If they are shared: its sectors of the discs."""
     rank, count = sharers.index(curve), len(sharers)
     disc = sharers[0].mark + 0.5 * (count - 1)
     layers: list[tuple[Any, str, float]] = [(_sector(rank, count), curve.arm.colour, disc)]

@@ -12,32 +12,33 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from outlast.reporting.digest import Digest
+from outlast.reporting.accuracy_by_length import SAME, accuracy_axis
+from outlast.reporting.formatting import times
+from outlast.reporting.groups import Group, StyledArm, grouped
 from outlast.reporting.load import Run, Series
-from outlast.reporting.plots import SAME, accuracy_axis, under_last
-from outlast.reporting.sheet import Form, Group, Key, Styled, entitle, grouped, sheet
-from outlast.reporting.strokes import Curve, draw_curves
+from outlast.reporting.overlapping_curves import Curve, draw_curves
+from outlast.reporting.panels import Form, Key, panel_grid
 from outlast.reporting.style import MUTED, drawing
-from outlast.reporting.words import times
+from outlast.reporting.summary import ArmSummary
 
 POINTS = 160  # of one line; more cannot be told apart at a panel's width
 Pick = Callable[[Run], Series]
 Panel = tuple[Group, str, Pick]
 
 
-def loss_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
+def loss_figure(arms: Sequence[ArmSummary], form: Form) -> Figure | None:
     """Each part's loss over the steps, with a tick for each seed's switch."""
-    runs = [d.run for d in digests if d.run]
+    runs = [arm.run for arm in arms if arm.run]
     parts = dict.fromkeys(part for run in runs for part in run.losses)
-    return _figure(digests, [(part, _loss_of(part)) for part in parts], form, _loss_axis, 0)
+    return _figure(arms, [(part, _loss_of(part)) for part in parts], form, _loss_axis, 0)
 
 
-def probe_figure(digests: Sequence[Digest], form: Form) -> Figure | None:
+def probe_figure(arms: Sequence[ArmSummary], form: Form) -> Figure | None:
     """The quick probes of joint accuracy over the steps, a panel for each length."""
-    runs = [d.run for d in digests if d.run]
+    runs = [arm.run for arm in arms if arm.run]
     at = sorted({multiple for run in runs for multiple in run.probes})
     picks = [(f"at {times(multiple)}", _probe_of(multiple)) for multiple in at]
-    return _figure(digests, picks, form, accuracy_axis, SAME)
+    return _figure(arms, picks, form, accuracy_axis, SAME)
 
 
 def _loss_of(part: str) -> Pick:
@@ -49,40 +50,39 @@ def _probe_of(multiple: float) -> Pick:
 
 
 def _figure(
-    digests: Sequence[Digest],
+    arms: Sequence[ArmSummary],
     picks: Sequence[tuple[str, Pick]],
     form: Form,
     axis: Callable[[Axes], None],
     near: float,
 ) -> Figure | None:
-    panels = _panels(digests, picks)
+    panels = _panels(arms, picks)
     if not panels:
         return None
-    switches = any(e.name == "switch" for d in digests if d.run for e in d.run.events)
-    page = sheet(form, [group for group, *_ in panels], [_switch_key()] if switches else [])
+    switches = any(e.event == "switch" for arm in arms if arm.run for e in arm.run.events)
+    grid = panel_grid(form, [group for group, *_ in panels], [_switch_key()] if switches else [])
     with drawing():
-        for ax, (group, title, pick) in zip(page.axes, panels, strict=True):
-            means = [_draw(ax, arm, arm.digest.run, pick) for arm in group.arms if arm.digest.run]
+        for ax, (group, title, pick) in zip(grid.axes, panels, strict=True):
+            means = [_draw(ax, arm, arm.summary.run, pick) for arm in group.arms if arm.summary.run]
             draw_curves(ax, means, near)
-            entitle(ax, title)
+            grid.set_title(ax, title)
             axis(ax)
             _step_axis(ax)
-        under_last(page, "training step")
-    return page.figure
+        return grid.finish("training step")
 
 
-def _panels(digests: Sequence[Digest], picks: Sequence[tuple[str, Pick]]) -> list[Panel]:
+def _panels(arms: Sequence[ArmSummary], picks: Sequence[tuple[str, Pick]]) -> list[Panel]:
     panels = []
-    for group in grouped(digests):
+    for group in grouped(arms):
         for title, pick in picks:
-            arms = tuple(a for a in group.arms if a.digest.run and pick(a.digest.run))
-            if arms:
+            drawn = tuple(a for a in group.arms if a.summary.run and pick(a.summary.run))
+            if drawn:
                 words = [word for word in (group.title, title) if word]
-                panels.append((Group(group.title, arms), " · ".join(words), pick))
+                panels.append((Group(group.title, drawn), " · ".join(words), pick))
     return panels
 
 
-def _draw(ax: Axes, arm: Styled, run: Run, pick: Pick) -> Curve:
+def _draw(ax: Axes, arm: StyledArm, run: Run, pick: Pick) -> Curve:
     """The seeds' curves and their switches, drawn; their mean, to be drawn."""
     series = pick(run)
     if len(series) > 1:
@@ -90,15 +90,16 @@ def _draw(ax: Axes, arm: Styled, run: Run, pick: Pick) -> Curve:
         xs = [x for steps, _ in thin for x in [*steps, math.nan]]  # one line with gaps
         ys = [y for _, values in thin for y in [*values, math.nan]]
         ax.plot(xs, ys, color=arm.colour, linewidth=0.6, alpha=0.4, zorder=3)
-    switches = [event for event in run.events if event.name == "switch"]
-    _ticks(ax, arm, [e.step for e in switches if e.converged is not False], "solid")
-    _ticks(ax, arm, [e.step for e in switches if e.converged is False], (0, (1, 1)))
+    switches = [event for event in run.events if event.event == "switch"]
+    failed = [event for event in switches if event.details.get("converged") is False]
+    _ticks(ax, arm, [event.step for event in switches if event not in failed], "solid")
+    _ticks(ax, arm, [event.step for event in failed], (0, (1, 1)))
     mean = _mean(series)
     points = list(zip(*_thinned(mean), strict=True))
     return Curve(arm, points, 0.75 * arm.weight, 5 if len(mean) <= 12 else 0)
 
 
-def _ticks(ax: Axes, arm: Styled, steps: list[int], style: Any) -> None:
+def _ticks(ax: Axes, arm: StyledArm, steps: list[int], style: Any) -> None:
     """A tick at the foot, and a hair-line to the top, at each of the steps."""
     if steps:
         foot = ax.get_xaxis_transform()

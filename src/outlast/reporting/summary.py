@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
+
 from outlast.evaluation.statistics import (
     LEVEL,
     Summary,
@@ -14,7 +16,8 @@ from outlast.evaluation.statistics import (
     present,
     summarise,
 )
-from outlast.reporting.load import Arm, Row, Run, Study
+from outlast.reporting.load import Arm, Run, Study
+from outlast.runs.records import ResultRow
 
 LEVELS = (0.9, 0.99)
 
@@ -29,7 +32,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Rung:
-    """One tested length; a part is absent where it could not be tested, and ``reason`` says why."""
+    """One tested length. A part that could not be tested is absent, and ``reason`` says why."""
 
     length: float
     multiple: float
@@ -48,21 +51,19 @@ class Ladder:
 
     def at(self, multiple: float, part: str = "joint") -> Measure | None:
         """The measure at a multiple of the training length, if there is one."""
-        for rung in self.rungs:
-            if abs(rung.multiple - multiple) < 1e-6:
-                return rung.exact.get(part)
-        return None
+        rung = self.rung(multiple)
+        return rung.exact.get(part) if rung else None
 
     def rung(self, multiple: float) -> Rung | None:
         return next((r for r in self.rungs if abs(r.multiple - multiple) < 1e-6), None)
 
     def means(self, part: str = "joint") -> list[float | None]:
-        found = [rung.exact.get(part) for rung in self.rungs]
-        return [measure.summary.mean if measure else None for measure in found]
+        measures = [rung.exact.get(part) for rung in self.rungs]
+        return [measure.summary.mean if measure else None for measure in measures]
 
     def of_seed(self, seed: int, part: str = "joint") -> list[float | None]:
-        found = [rung.exact.get(part) for rung in self.rungs]
-        return [measure.seeds.get(seed) if measure else None for measure in found]
+        measures = [rung.exact.get(part) for rung in self.rungs]
+        return [measure.seeds.get(seed) if measure else None for measure in measures]
 
     def effective(self, level: float, seed: int | None = None) -> Rung | None:
         """The rung up to which accuracy holds: of the mean over seeds, or of one seed."""
@@ -83,7 +84,7 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Phase:
-    """How phase 1 ended for each seed; ``parked`` are those that were parked in it."""
+    """How phase 1 ended for each seed. Seeds in ``parked`` were parked during it."""
 
     converged: tuple[int, ...]
     failed: tuple[int, ...]
@@ -93,17 +94,16 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Digest:
-    """Everything a report says about one arm."""
+class ArmSummary:
+    """Everything a report says about one arm. ``run`` is None until it has been started."""
 
-    arm: Arm
+    name: str
+    label: str
+    group: str | None
+    run: Run | None
     status: str
     ladders: tuple[Ladder, ...]
     phase: Phase | None
-
-    @property
-    def run(self) -> Run | None:
-        return self.arm.run
 
     @property
     def diverged(self) -> bool:
@@ -122,39 +122,42 @@ class Digest:
         return next((ladder for ladder in self.ladders if ladder.variant == variant), None)
 
 
-def digest(arm: Arm) -> Digest:
+def summarise_arm(arm: Arm) -> ArmSummary:
     """The numbers of one arm."""
     rows = (arm.run.rows or ()) if arm.run else ()
-    variants = dict.fromkeys(row.variant for row in rows)
-    ladders = [_ladder(v, [row for row in rows if row.variant == v]) for v in variants]
-    return Digest(arm, _status(arm.run), tuple(ladders), _phase(arm.run) if arm.run else None)
+    variants = dict.fromkeys(row["variant"] for row in rows)
+    ladders = [_ladder(v, [row for row in rows if row["variant"] == v]) for v in variants]
+    phase = _phase(arm.run) if arm.run else None
+    return ArmSummary(
+        arm.name, arm.label, arm.record.group, arm.run, _status(arm.run), tuple(ladders), phase
+    )
 
 
-def variants_of(digests: Iterable[Digest]) -> list[str | None]:
+def variants_of(arms: Iterable[ArmSummary]) -> list[str | None]:
     """Every variant tested, in order of appearance, the plain task first."""
-    seen = dict.fromkeys(ladder.variant for d in digests for ladder in d.ladders)
+    seen = dict.fromkeys(ladder.variant for arm in arms for ladder in arm.ladders)
     return sorted(seen, key=lambda variant: variant is not None)
 
 
-def multiples_of(digests: Iterable[Digest]) -> list[float]:
+def multiples_of(arms: Iterable[ArmSummary]) -> list[float]:
     """Every tested multiple of the training length, short to long."""
-    return sorted({r.multiple for d in digests for ladder in d.ladders for r in ladder.rungs})
+    return sorted({r.multiple for arm in arms for ladder in arm.ladders for r in ladder.rungs})
 
 
-def parts_of(digests: Iterable[Digest]) -> list[str]:
+def parts_of(arms: Iterable[ArmSummary]) -> list[str]:
     """Every part tested, in order of appearance, without ``joint``."""
-    rungs = [r for d in digests for ladder in d.ladders for r in ladder.rungs]
+    rungs = [r for arm in arms for ladder in arm.ladders for r in ladder.rungs]
     return list(dict.fromkeys(part for rung in rungs for part in rung.exact if part != "joint"))
 
 
-def study_json(study: Study, digests: list[Digest]) -> dict[str, Any]:
-    """A study's numbers for machines; its claims are added by whoever judged them."""
+def study_json(study: Study, arms: list[ArmSummary]) -> dict[str, Any]:
+    """A study's numbers for machines. The caller adds the claims."""
     return {
-        "study": study.name,
+        "study": study.record.study,
         "title": study.title,
-        "scale": study.scale,
-        "command": study.command,
-        "arms": [_arm_json(d) for d in digests],
+        "scale": study.record.scale,
+        "command": study.record.command,
+        "arms": [_arm_json(arm) for arm in arms],
     }
 
 
@@ -174,25 +177,29 @@ def _progress(run: Run | None) -> str:
     return f"step {at[0]:,} of {at[1]:,}" if at else ""
 
 
-def _ladder(variant: str | None, rows: list[Row]) -> Ladder:
-    lengths = sorted({(row.length, row.multiple) for row in rows})
+def _ladder(variant: str | None, rows: list[ResultRow]) -> Ladder:
+    lengths = sorted({(row["length"], row["multiple"]) for row in rows})
     return Ladder(
         variant,
         tuple(
-            _rung([r for r in rows if (r.length, r.multiple) == at], length=at[0], multiple=at[1])
+            _rung(
+                [r for r in rows if (r["length"], r["multiple"]) == at],
+                length=at[0],
+                multiple=at[1],
+            )
             for at in lengths
         ),
     )
 
 
-def _rung(rows: list[Row], length: float, multiple: float) -> Rung:
+def _rung(rows: list[ResultRow], length: float, multiple: float) -> Rung:
     return Rung(
         length,
         multiple,
-        rows[0].tokens,
-        _measures((row.seed, row.exact) for row in rows),
-        _measures((row.seed, row.answers) for row in rows),
-        next((row.reason for row in rows if row.reason), None),
+        rows[0].get("tokens"),
+        _measures((row["seed"], row["exact"]) for row in rows),
+        _measures((row["seed"], row.get("answers")) for row in rows),
+        next((row["reason"] for row in rows if row.get("reason")), None),
     )
 
 
@@ -209,9 +216,10 @@ def _phase(run: Run) -> Phase | None:
     """The last word of each seed: a switch (converged or not), or a phase 1 given up."""
     outcome: dict[int, bool] = {}
     for event in run.events:
-        if event.name == "switch" and event.converged is not None:
-            outcome[event.seed] = event.converged
-        elif event.name == "not converged":
+        converged = event.details.get("converged")
+        if event.event == "switch" and isinstance(converged, bool):
+            outcome[event.seed] = converged
+        elif event.event == "not converged":
             outcome[event.seed] = False
     if not outcome:
         return None
@@ -221,25 +229,31 @@ def _phase(run: Run) -> Phase | None:
         tuple(seed for seed in seeds if outcome.get(seed) is False),
         tuple(seed for seed in seeds if seed not in outcome.keys() | run.parked.keys()),
         tuple(seed for seed in seeds if seed in run.parked and seed not in outcome),
-        sum(event.name == "restart" for event in run.events),
+        sum(event.event == "restart" for event in run.events),
     )
 
 
-def _arm_json(d: Digest) -> dict[str, Any]:
-    about = d.run.about if d.run else {}
+def _arm_json(arm: ArmSummary) -> dict[str, Any]:
+    record = msgspec.to_builtins(arm.run.record) if arm.run else {}
     copied = ("task", "model", "methods", "parameters", "seeds", "length", "chance", "settings")
     return {
-        "name": d.arm.name,
-        "label": d.arm.label,
-        "group": d.arm.group,
-        "status": d.status,
-        **{key: about.get(key) for key in copied},
-        "sequences": d.run.sequences if d.run else None,
-        "phase1": asdict(d.phase) if d.phase else None,
-        "parked": {str(seed): step for seed, step in d.run.parked.items()} if d.run else {},
-        "succeeded": {str(seed): step for seed, step in d.run.succeeded.items()} if d.run else {},
-        "results": [_ladder_json(ladder) for ladder in d.ladders],
+        "name": arm.name,
+        "label": arm.label,
+        "group": arm.group,
+        "status": arm.status,
+        **{key: record.get(key) for key in copied},
+        "sequences": arm.run.results.sequences if arm.run and arm.run.results else None,
+        "phase1": asdict(arm.phase) if arm.phase else None,
+        "parked": {str(seed): step for seed, step in arm.run.parked.items()} if arm.run else {},
+        "succeeded": {str(seed): step for seed, step in arm.run.succeeded.items()}
+        if arm.run
+        else {},
+        "results": [_ladder_json(ladder) for ladder in arm.ladders],
     }
+
+
+def _by_seed(steps: dict[int, int]) -> dict[str, int]:
+    return {str(seed): step for seed, step in steps.items()}
 
 
 def _ladder_json(ladder: Ladder) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from outlast.evaluation.statistics import Summary
-from outlast.reporting.digest import Ladder, Phase
+from outlast.reporting.summary import Ladder, Phase
 
 NONE = "–"
 
@@ -69,10 +70,10 @@ def effective(ladder: Ladder, level: float) -> str:
 
 def fall(ladder: Ladder) -> tuple[str, str]:
     """The largest fall, and between which lengths."""
-    found = ladder.cliff()
-    if found is None:
+    cliff = ladder.cliff()
+    if cliff is None:
         return ("none", "") if any(mean is not None for mean in ladder.means()) else (NONE, "")
-    size, before, after = found
+    size, before, after = cliff
     return f"−{points(size)}", f"{times(before.multiple)} → {times(after.multiple)}"
 
 
@@ -98,6 +99,14 @@ def _seeds(numbers: Sequence[int]) -> str:
     return f"seed{'s' * (len(numbers) != 1)} {listed(numbers)}"
 
 
-def short(text: str, limit: int) -> str:
-    """Cut to ``limit`` characters, the cut shown."""
-    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+def wrapped(text: str, letters: int, rows: int | None = None) -> str:
+    """Text in rows of at most ``letters``. What is left after the last of ``rows`` is cut."""
+    lines = textwrap.wrap(text, letters, max_lines=rows, placeholder="…", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def in_rows(names: Sequence[str], letters: int, rows: int) -> list[str]:
+    """Names in rows. A long name is cut, unless it then reads like another one."""
+    cut = {name: wrapped(name, letters, rows) for name in names}
+    texts = list(cut.values())
+    return [cut[n] if texts.count(cut[n]) == 1 else wrapped(n, letters) for n in names]
