@@ -7,6 +7,7 @@ from torch.func import functional_call, vmap
 
 from outlast.errors import OutlastError, SpecError
 from outlast.mixers.attention import Attention, blocks, compiled
+from outlast.mixers.attention.pure import Inputs
 from outlast.models import build_model
 from outlast.registry import mixers, schemes, weightings
 from small_attention import (
@@ -96,7 +97,8 @@ def test_chunks_equal_the_whole(spec, sizes, blocked):
 
 def explicit(layer: Attention, q, k, v, positions, token_features, carry, packed):
     """The whole table of scores at once, by the seam's own definition and nothing faster."""
-    return blocks.Look(layer.scheme, layer.weights)(positions, carry, token_features, q, k, v)
+    inputs = Inputs(positions, carry, token_features, q, k, v)
+    return blocks.Look(layer.scheme, layer.weights)(inputs)
 
 
 @every

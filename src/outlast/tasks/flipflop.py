@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, Length, Task
 from outlast.tasks.batch_builder import BatchBuilder
@@ -50,10 +50,7 @@ class FlipFlop(Task):
 
     def __init__(self, length: int = 512, ignore: float = 0.8) -> None:
         check_whole("length", length, self.shortest)
-        if length % 2:
-            raise bad_value(
-                "length", length, "an even number of tokens, as each instruction is two"
-            )
+        require(length % 2 == 0, "length", length, "an even number of tokens: two an instruction")
         check_share("ignore", ignore)
         self.ignore = ignore
         self.lengths = (length, length)

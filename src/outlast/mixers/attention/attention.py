@@ -24,6 +24,7 @@ from torch import Tensor
 from outlast.errors import OutlastError, bad_value, incompatible
 from outlast.kernels.attention import attend, attend_packed
 from outlast.mixers.attention import blocks
+from outlast.mixers.attention.pure import Inputs
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.mixers.attention.weights.base import Weights
 from outlast.mixers.base import Linear, Mixer, linear
@@ -173,15 +174,13 @@ class Attention(Mixer):
             # The bias is one for the whole batch. In training several blocks of it under vmap
             # would make torch's fused attention run seed by seed.
             if not torch.is_grad_enabled() or q.shape[-2] * scores <= blocks.BUDGET:
-                fused = blocks.Fused(self.scheme)
-                return blocks.in_blocks(fused, q, k, v, positions, token_features, carry, scores)
+                inputs = Inputs(positions, carry, token_features, q, k, v)
+                return blocks.in_blocks(blocks.Fused(self.scheme), inputs, scores)
         dtype = q.dtype
         wide = torch.promote_types(dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
             q, k, v = q.to(wide), k.to(wide), v.to(wide)
+            inputs = Inputs(positions, carry, token_features, q, k, v, key)
             look = blocks.Look(self.scheme, self.weights, self.dropout)
-            of_batch = scores * q.shape[0]
-            y, carry = blocks.in_blocks(
-                look, q, k, v, positions, token_features, carry, of_batch, key
-            )
+            y, carry = blocks.in_blocks(look, inputs, scores * q.shape[0])
         return y.to(dtype), carry
