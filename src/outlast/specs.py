@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Union
 
-from outlast.errors import SpecError, bad_value
+from outlast.errors import SpecError, require
 
 Value = Union[bool, int, float, str, None, "Spec", "list[Value]"]
 Node = Union["Spec", "Serial", "Parallel", "Repeat"]
@@ -158,10 +158,7 @@ def parse_layout(text: str | Layout) -> Layout:
     width: int | None = None
     options: dict[str, Any] = {}
     if reader.take("@"):
-        number = reader.number("a width, such as @ 128")
-        if not isinstance(number, int) or number < 1:
-            raise bad_value("width", number, "a whole number >= 1")
-        width = number
+        width = reader.whole("width", "a width, such as @ 128")
         while reader.take(","):
             name = reader.peek()[1]
             if not reader.take(*(o for o in _OPTIONS if o not in options)):
@@ -174,23 +171,27 @@ def parse_layout(text: str | Layout) -> Layout:
 
 def _option(name: str, value: Value) -> Any:
     """The checked value of an option."""
+    written = write_value(value)
     if name == "head":
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise bad_value(name, write_value(value), "a number of outputs >= 1")
+        is_whole = isinstance(value, int) and _number(value) >= 1
+        require(is_whole, name, written, "a number of outputs >= 1")
         return value
     if name == "dropout":
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
-            raise bad_value(name, write_value(value), "a share from 0 to below 1")
-        return float(value)
+        require(0 <= _number(value) < 1, name, written, "a share from 0 to below 1")
+        return _number(value)
     if name != "embedding":
-        if value not in _OPTIONS[name]:
-            raise bad_value(name, write_value(value), " | ".join(_OPTIONS[name]))
+        require(value in _OPTIONS[name], name, written, " | ".join(_OPTIONS[name]))
         return value
     inner = value.args if isinstance(value, Spec) and value.name == "uniform" else (value,)
-    scale = inner[0] if len(inner) == 1 else None
-    if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not scale > 0:
-        raise bad_value(name, write_value(value), "a scale > 0, or uniform(bound) with bound > 0")
-    return Spec("uniform", (float(scale),)) if isinstance(value, Spec) else float(scale)
+    scale = _number(inner[0]) if len(inner) == 1 else math.nan
+    require(scale > 0, name, written, "a scale > 0, or uniform(bound) with bound > 0")
+    return Spec("uniform", (scale,)) if isinstance(value, Spec) else scale
+
+
+def _number(value: Value) -> float:
+    """A number as a float; nan for anything else, so that every comparison fails."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan  # type: ignore[arg-type]
 
 
 def _inside(node: Node, *wrap: type) -> str:
@@ -278,6 +279,11 @@ class _Reader:
         self.at += 1
         return number
 
+    def whole(self, field: str, expected: str) -> int:
+        number = self.number(expected)
+        require(isinstance(number, int) and number >= 1, field, number, "a whole number >= 1")
+        return int(number)
+
     def spec(self) -> Spec:
         kind, name = self.peek()
         if kind != "name":
@@ -337,9 +343,7 @@ class _Reader:
 
     def unit(self) -> Node:
         if self.peek()[0] == "number":
-            times = self.number("a number")
-            if not isinstance(times, int) or times < 1:
-                raise bad_value("repeat", times, "a whole number >= 1")
+            times = self.whole("repeat", "a number")
             if not self.take("x", "×"):
                 raise self.fail("'x', as in 4 x (lstm > mlp)")
             return Repeat(times, self.unit())

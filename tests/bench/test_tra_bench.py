@@ -6,6 +6,7 @@ import torch
 from outlast.bench import tra
 from outlast.bench.timing import Bench
 from outlast.bench.tra_sides import COUNTED, ENTMAX, FORGETTING, PLAIN, Inputs, fused
+from outlast.mixers.attention.pure import Inputs as LookInputs
 from outlast.registry import mixers
 from tiny_runs import CPU
 
@@ -116,7 +117,8 @@ def test_each_kind_of_attention_is_held_against_its_own_definition(backward):
         layer = mixers.build(f"attention({spec}, heads=2, weights={weights})", width=32)
 
         def attend(q, k, v, gate=None, layer=layer):
-            marks = None if gate is None else gate[..., None]
-            return layer._look(q, k, v, torch.arange(k.shape[2]), marks, None, None)[0]
+            features = None if gate is None else gate[..., None]
+            inputs = LookInputs(torch.arange(k.shape[2]), None, features, q, k, v)
+            return layer._look(inputs, None)[0]
 
         assert data.error(attend, backward, truth) < 1e-4

@@ -129,18 +129,13 @@ def _show_model(line: str) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("sublayer", "pathway", "parameters"):
         table.add_column(column, justify="right" if column == "parameters" else "left")
-    table.add_row(
-        f"embedding of {example.vocabulary} tokens", "", f"{built.embedding.weight.numel():,}"
-    )
-    for sublayer in built.sublayers():
-        count = sum(p.numel() for p in sublayer.parameters())
-        table.add_row(str(sublayer.mixer.spec), sublayer.pathway, f"{count:,}")
-    table.add_row(
-        f"{built.head.out_features} outputs",
-        "",
-        f"{sum(p.numel() for p in built.head.parameters()):,}",
-    )
-    table.add_row("in all", "", f"{built.size:,}")
+    rows: list[tuple[str, str, Any]] = [
+        (f"embedding of {example.vocabulary} tokens", "", built.embedding)
+    ]
+    rows += [(str(s.mixer.spec), s.pathway, s) for s in built.sublayers()]
+    rows += [(f"{built.head.out_features} outputs", "", built.head), ("in all", "", built)]
+    for name, pathway, module in rows:
+        table.add_row(name, pathway, f"{sum(p.numel() for p in module.parameters()):,}")
     console.print(table)
     limit = "no limit" if built.ceiling is None else f"{built.ceiling} tokens"
     console.print(

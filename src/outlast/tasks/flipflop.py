@@ -30,7 +30,6 @@ from outlast.registry import tasks
 from outlast.tasks.base import Batch, Length, Task
 from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import check_share, check_whole
-from outlast.tasks.drawing import PADDING, spell
 from outlast.tasks.sampling import rand, randint
 
 WRITE, READ, SKIP, PAD = 2, 3, 4, 5
@@ -42,6 +41,7 @@ class FlipFlop(Task):
 
     paper = "2503.23174 Threshold Relative Attention"
     samples_jointly = True
+    symbols = "wri·"
     parts = ("recall",)
     shortest = 4
     multiple = 2
@@ -94,6 +94,3 @@ class FlipFlop(Task):
                 bit = token
             answers.append(bit if token == READ else None)
         return answers
-
-    def word(self, token: int) -> str:
-        return spell(token, 2, 0, "wri" + PADDING)

@@ -35,8 +35,11 @@ class Inputs(NamedTuple):
 
     def rows(self, part: slice) -> Inputs:
         """The inputs of a part of the batch."""
-        tables = {n: t for n, t in self._asdict().items() if n not in ("positions", "key")}
-        return self._replace(**{n: None if t is None else t[part] for n, t in tables.items()})
+        tables: dict[str, Any] = self._asdict()
+        for name, table in tables.items():
+            if name not in ("positions", "key") and table is not None:
+                tables[name] = table[part]
+        return Inputs(**tables)
 
 
 def weights_of(look: nn.Module) -> dict[str, Tensor]:
