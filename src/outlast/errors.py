@@ -30,6 +30,12 @@ def bad_value(field: str, value: object, accepted: str) -> SpecError:
     return SpecError(f"{field}={value}: expected {accepted}")
 
 
+def require(condition: bool, field: str, value: object, accepted: str) -> None:
+    """Refuse a value that does not meet a condition."""
+    if not condition:
+        raise bad_value(field, value, accepted)
+
+
 def conflict(field: str, first: str, second: str) -> SpecError:
     """For a value given in two places: ``lr is given twice: --lr 0.1 and --grid lr=...``."""
     return SpecError(f"{field} is given twice: {first} and {second}; give it once")

@@ -158,8 +158,8 @@ class Registry:
             with self._lock:
                 self._load_plug_ins()
         package = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
-        found = [item for path in sorted(package.rglob("*.py")) for item in _registrations(path)]
-        ours = {name: text for variable, name, text in found if globals().get(variable) is self}
+        read = [item for path in sorted(package.rglob("*.py")) for item in _registrations(path)]
+        ours = {name: text for variable, name, text in read if globals().get(variable) is self}
         if any(name in ours for name, entry in self._entries.items() if entry.source != OURS):
             self._fill()  # raises: a plug-in has taken the name of an item of ours
         summaries = {name: Summary(text, OURS) for name, text in ours.items()}
@@ -279,7 +279,7 @@ def _first_line(docstring: str | None) -> str:
 @functools.cache
 def _registrations(path: Path) -> tuple[tuple[str, str, str], ...]:
     """What a file registers by ``@tasks.register("parity")``: variable, name and summary."""
-    found = []
+    registrations = []
     for node in ast.parse(path.read_text("utf-8")).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             for decorator in node.decorator_list:
@@ -287,8 +287,8 @@ def _registrations(path: Path) -> tuple[tuple[str, str, str], ...]:
                     case ast.Call(
                         ast.Attribute(ast.Name(variable), "register"), [ast.Constant(str(name))]
                     ):
-                        found.append((variable, name, _first_line(ast.get_docstring(node))))
-    return tuple(found)
+                        registrations.append((variable, name, _first_line(ast.get_docstring(node))))
+    return tuple(registrations)
 
 
 #: with more names than this, a guess is shown without the list of them all

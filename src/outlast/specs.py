@@ -6,13 +6,14 @@ A *spec* is ``name(argument=value, ...)``; a *layout* joins specs into a model::
     dat(mode=skip, switch=below(0.01))               a method
     4 x (lstm > attention(rope) > mlp) @ 128         a model of width 128
 
-In a layout ``>`` is one sublayer after another, ``|`` side by side on the same input (it binds
-tighter than ``>``), ``n x`` repeats, and a closing ``@ width`` sets the width of the residual
-stream. What else holds for the whole model may follow it (``@ 128, embedding=1, norm=rms``): see
-`Layout`. Values are numbers, ``true``/``false``/``none``, words, ``"quoted text"`` (with ``\\"``
-for a quote in it and ``\\\\`` for a backslash), lists ``[1, 2]`` and specs again. A number with a
-point stays one: ``1.0`` may be a share of training where ``1`` is a step. ``str()`` of anything
-parsed gives the canonical line, and parsing that line gives an equal object.
+In a layout ``>`` is one sublayer after another. ``|`` is side by side on the same input; it binds
+tighter than ``>``. ``n x`` repeats. A closing ``@ width`` sets the width of the residual stream.
+Options of the whole model may follow it (``@ 128, embedding=1, norm=rms``): see `Layout`.
+
+Values are numbers, ``true``/``false``/``none``, words, ``"quoted text"`` (with ``\\"`` for a quote
+in it and ``\\\\`` for a backslash), lists ``[1, 2]`` and specs. A number with a point is a float:
+``1.0`` may be a share of training and ``1`` a step. ``str()`` of a parsed object is the canonical
+line, and parsing that line gives an equal object.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Union
 
-from outlast.errors import SpecError, bad_value
+from outlast.errors import SpecError, require
 
 Value = Union[bool, int, float, str, None, "Spec", "list[Value]"]
 Node = Union["Spec", "Serial", "Parallel", "Repeat"]
 
-#: what a model line may set for the whole model, and the words it accepts
+#: the options of a whole model, and the words each accepts
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "embedding": (),
     "head": (),
@@ -77,7 +78,7 @@ class Serial:
 
 @dataclass(frozen=True)
 class Parallel:
-    """``a | b``: both read the same input, and what they give is added."""
+    """``a | b``: both read the same input, and their outputs are added."""
 
     nodes: tuple[Node, ...]
 
@@ -87,7 +88,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Repeat:
-    """``n x (...)``: n copies with weights of their own."""
+    """``n x (...)``: n copies, each with its own weights."""
 
     times: int
     node: Node
@@ -98,10 +99,10 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Layout:
-    """A whole model line: the tree of sublayers and, where given, the width and what follows it.
+    """A whole model line: the tree of sublayers, the width and the options, where given.
 
-    `embedding` is how the token embedding starts: a standard deviation, or ``uniform(bound)``;
-    `head` the number of outputs. `norm` is ``layer`` (the default) or ``rms``. `residual` says
+    `embedding` is how the token embedding starts: a standard deviation, or ``uniform(bound)``.
+    `head` is the number of outputs. `norm` is ``layer`` (the default) or ``rms``. `residual` is
     what the stream carries past a sublayer: ``plain`` (the default), x + f(norm(x)), or
     ``normalised``, norm(x) + f(norm(x)). `dropout` is the share of the token embedding that is
     dropped in training.
@@ -117,9 +118,9 @@ class Layout:
 
     @property
     def options(self) -> dict[str, Value]:
-        """What is set for the whole model beside its width."""
-        found = {name: getattr(self, name) for name in _OPTIONS}
-        return {name: value for name, value in found.items() if value is not None}
+        """The options that are set."""
+        values = {name: getattr(self, name) for name in _OPTIONS}
+        return {name: value for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
         width = "" if self.width is None else f" @ {self.width}"
@@ -157,10 +158,7 @@ def parse_layout(text: str | Layout) -> Layout:
     width: int | None = None
     options: dict[str, Any] = {}
     if reader.take("@"):
-        number = reader.number("a width, such as @ 128")
-        if not isinstance(number, int) or number < 1:
-            raise bad_value("width", number, "a whole number >= 1")
-        width = number
+        width = reader.whole("width", "a width, such as @ 128")
         while reader.take(","):
             name = reader.peek()[1]
             if not reader.take(*(o for o in _OPTIONS if o not in options)):
@@ -172,24 +170,28 @@ def parse_layout(text: str | Layout) -> Layout:
 
 
 def _option(name: str, value: Value) -> Any:
-    """The value of an option, checked."""
+    """The checked value of an option."""
+    written = write_value(value)
     if name == "head":
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise bad_value(name, write_value(value), "a number of outputs >= 1")
+        is_whole = isinstance(value, int) and _number(value) >= 1
+        require(is_whole, name, written, "a number of outputs >= 1")
         return value
     if name == "dropout":
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
-            raise bad_value(name, write_value(value), "a share from 0 to below 1")
-        return float(value)
+        require(0 <= _number(value) < 1, name, written, "a share from 0 to below 1")
+        return _number(value)
     if name != "embedding":
-        if value not in _OPTIONS[name]:
-            raise bad_value(name, write_value(value), " | ".join(_OPTIONS[name]))
+        require(value in _OPTIONS[name], name, written, " | ".join(_OPTIONS[name]))
         return value
     inner = value.args if isinstance(value, Spec) and value.name == "uniform" else (value,)
-    scale = inner[0] if len(inner) == 1 else None
-    if not isinstance(scale, (int, float)) or isinstance(scale, bool) or not scale > 0:
-        raise bad_value(name, write_value(value), "a scale > 0, or uniform(bound) with bound > 0")
-    return Spec("uniform", (float(scale),)) if isinstance(value, Spec) else float(scale)
+    scale = _number(inner[0]) if len(inner) == 1 else math.nan
+    require(scale > 0, name, written, "a scale > 0, or uniform(bound) with bound > 0")
+    return Spec("uniform", (scale,)) if isinstance(value, Spec) else scale
+
+
+def _number(value: Value) -> float:
+    """A number as a float; nan for anything else, so that every comparison fails."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan  # type: ignore[arg-type]
 
 
 def _inside(node: Node, *wrap: type) -> str:
@@ -228,25 +230,25 @@ class _Reader:
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
-                where = position + len(text[position:]) - len(text[position:].lstrip())
-                stray = text[where]
+                column = len(text) - len(text[position:].lstrip())
+                stray = text[column]
                 open_quote = "this quote is not closed"
                 problem = open_quote if stray in "\"'" else f"did not expect {stray!r}"
-                raise self._error(problem, where)
+                raise self._error(problem, column)
             kind = str(match.lastgroup)
             yield kind, match.group(kind), match.start(kind)
             position = match.end()
 
-    def _error(self, problem: str, where: int) -> SpecError:
+    def _error(self, problem: str, column: int) -> SpecError:
         return SpecError(
             f"cannot read the {self.what} {self.text!r}: {problem}\n"
-            f"    {self.text}\n    {' ' * where}^"
+            f"    {self.text}\n    {' ' * column}^"
         )
 
     def fail(self, expected: str) -> SpecError:
         if self.at < len(self.tokens):
-            _, found, where = self.tokens[self.at]
-            return self._error(f"expected {expected}, found {found!r}", where)
+            _, token, column = self.tokens[self.at]
+            return self._error(f"expected {expected}, found {token!r}", column)
         return self._error(f"expected {expected}, found the end", len(self.text))
 
     def peek(self, ahead: int = 0) -> tuple[str, str]:
@@ -276,6 +278,11 @@ class _Reader:
             raise self.fail("a number that is not too large")
         self.at += 1
         return number
+
+    def whole(self, field: str, expected: str) -> int:
+        number = self.number(expected)
+        require(isinstance(number, int) and number >= 1, field, number, "a whole number >= 1")
+        return int(number)
 
     def spec(self) -> Spec:
         kind, name = self.peek()
@@ -336,9 +343,7 @@ class _Reader:
 
     def unit(self) -> Node:
         if self.peek()[0] == "number":
-            times = self.number("a number")
-            if not isinstance(times, int) or times < 1:
-                raise bad_value("repeat", times, "a whole number >= 1")
+            times = self.whole("repeat", "a number")
             if not self.take("x", "×"):
                 raise self.fail("'x', as in 4 x (lstm > mlp)")
             return Repeat(times, self.unit())

@@ -137,7 +137,7 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("show", "compsite"), r"there is nothing called 'compsite'; did you mean 'composite'\?"),
     (("show", "lstm > mpl"), r"there is no mixer or preset 'mpl'"),
     (("show", "composite(modulus=1)"), r"modulus=1: expected a whole number >= 2"),
-    (("show", "attention(tra, weights=entmax)"), r"weights=entmax: expected none beside tra"),
+    (("show", "attention(tra, weights=entmax)"), r"=entmax cannot be combined with scheme=tra"),
     (("show", "rope(scaling=yarn)"), r"scheme rope: original=none: expected the training length"),
     (("show", "entmax(alpha=1)"), r"weights entmax: alpha=1.0: expected a number > 1"),
 ]

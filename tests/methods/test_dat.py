@@ -27,8 +27,8 @@ class Run:
 
     def look(self, step: int, loss: float, **others: float) -> list[tuple[str, dict]]:
         shown = {p: [others.get(p, loss)] for p in self.setup.parts}
-        found = self.method.observe(step, shown, self.state)
-        return [(event.name, event.details) for event in found]
+        events = self.method.observe(step, shown, self.state)
+        return [(event.name, event.details) for event in events]
 
 
 # ---- the modes ---------------------------------------------------------------------------------
@@ -40,56 +40,48 @@ HELD_BACK = {"skip": (0, 1, 1), "ramp": (0, 1, 1), "freeze": (1, 1, 0), "detach"
 @pytest.mark.parametrize("mode", HELD_BACK)
 def test_phase_1_holds_attention_back_and_nothing_else(mode):
     control = Run(f"dat(mode={mode})").at(100)
-    found = tuple(t["attention"] for t in (control.gate, control.upstream_grad, control.rate))
-    assert found == HELD_BACK[mode]
+    tables = (control.gate, control.upstream_grad, control.rate)
+    assert tuple(table["attention"] for table in tables) == HELD_BACK[mode]
     for pathway in ("recurrent", "pointwise"):
         assert control.gate[pathway] == control.upstream_grad[pathway] == control.rate[pathway] == 1
     assert control.weights == STATE_FIRST
     assert control.learns("attention") == (mode == "detach")
 
 
-@pytest.mark.parametrize("mode", HELD_BACK)
-def test_long_after_the_switch_everything_trains(mode):
-    run = Run(f"dat(mode={mode})")
+@pytest.mark.parametrize(
+    ("spec", "step"),
+    [
+        *((f"dat(mode={mode})", 500) for mode in HELD_BACK),
+        ("dat(mode=detach, rewarm=4)", 0),  # it has learned all along: no new warm-up
+        ("dat(rewarm=0)", 0),
+    ],
+)
+def test_steps_after_the_switch_everything_trains(spec, step):
+    run = Run(spec)
     run.look(300, 0.001)
-    assert run.at(300 + 500) == Control.plain(SETUP)
+    assert run.at(300 + step) == Control.plain(SETUP)
 
 
-@pytest.mark.parametrize("mode", ["skip", "freeze", "ramp"])
-def test_after_the_switch_attentions_rate_warms_up_again(mode):
-    run = Run(f"dat(mode={mode}, rewarm=4)")
+@pytest.mark.parametrize(
+    ("arguments", "gates", "rates"),
+    [
+        ("mode=skip, rewarm=4", [1] * 6, [0.25, 0.5, 0.75, 1, 1, 1]),
+        ("mode=freeze, rewarm=4", [1] * 6, [0.25, 0.5, 0.75, 1, 1, 1]),
+        ("mode=ramp, rewarm=4, ramp=1", [1] * 6, [0.25, 0.5, 0.75, 1, 1, 1]),
+        ("mode=ramp, rewarm=0, ramp=4", [0.25, 0.5, 0.75, 1, 1, 1], [1] * 6),
+    ],
+)
+def test_gate_and_rate_of_attention_after_the_switch(arguments, gates, rates):
+    run = Run(f"dat({arguments})")
     run.look(300, 0.001)
-    rates = [run.at(step).rate["attention"] for step in range(300, 306)]
-    assert rates == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
-    assert {run.at(300).rate[p] for p in ("recurrent", "pointwise")} == {1.0}
-
-
-def test_what_has_learned_all_along_needs_no_new_warm_up():
-    run = Run("dat(mode=detach, rewarm=4)")
-    run.look(300, 0.001)
-    assert run.at(300) == Control.plain(SETUP)
-
-
-def test_without_rewarm_attention_joins_at_its_full_rate():
-    run = Run("dat(rewarm=0)")
-    run.look(300, 0.001)
-    assert run.at(300) == Control.plain(SETUP)
-
-
-def test_a_ramp_opens_the_gate_bit_by_bit():
-    run = Run("dat(mode=ramp, ramp=4, rewarm=0)")
-    run.look(300, 0.001)
-    assert [run.at(s).gate["attention"] for s in range(300, 305)] == [0.25, 0.5, 0.75, 1.0, 1.0]
-
-
-def test_a_skip_opens_it_at_once():
-    run = Run("dat(mode=skip)")
-    run.look(300, 0.001)
-    assert run.at(300).gate["attention"] == 1
+    controls = [run.at(step) for step in range(300, 306)]
+    assert [control.gate["attention"] for control in controls] == gates
+    assert [control.rate["attention"] for control in controls] == rates
+    assert {controls[0].rate[p] for p in ("recurrent", "pointwise")} == {1.0}
 
 
 @pytest.mark.parametrize("method", ["dat", "loss_order"])
-def test_everything_can_learn_at_another_rate_after_the_switch(method):
+def test_rate_scales_every_pathway_after_the_switch(method):
     run = Run(f"{method}(rate=0.5)")
     assert run.at(299).rate["pointwise"] == 1
     run.look(300, 0.001)
@@ -98,7 +90,7 @@ def test_everything_can_learn_at_another_rate_after_the_switch(method):
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.1])
-def test_the_recurrence_can_be_slowed_or_frozen_after_the_switch(factor):
+def test_recurrent_scales_the_recurrent_rate_after_the_switch(factor):
     run = Run(f"dat(recurrent={factor})")
     assert run.at(299).rate["recurrent"] == 1
     run.look(300, 0.001)
@@ -123,7 +115,7 @@ def test_the_recurrence_can_be_slowed_or_frozen_after_the_switch(factor):
         ("state", ("recall",), {"recall": 1.0}),
     ],
 )
-def test_the_losses_of_phase_1(name, phase1, parts, weights):
+def test_loss_weights_of_both_phases(name, phase1, parts, weights):
     run = Run(f"{name}(phase1={phase1})", Setup(1000, parts, (1, 12)))
     assert run.at(0).weights == weights
     run.look(10, 0.001)
@@ -131,7 +123,7 @@ def test_the_losses_of_phase_1(name, phase1, parts, weights):
 
 
 @pytest.mark.parametrize("phase1", ["state", "full", "weights(recall=0.1)"])
-def test_the_control_has_dats_losses_at_every_step_and_leaves_attention_alone(phase1):
+def test_loss_order_has_the_losses_of_dat_and_open_gates(phase1):
     arguments = f"(phase1={phase1}, switch=below(0.5), latest=0.4, otherwise=retry)"
     dat, control = Run(f"dat{arguments}"), Run(f"loss_order{arguments}")
     for step in range(50, 1000, 50):
@@ -149,7 +141,7 @@ def test_the_control_has_dats_losses_at_every_step_and_leaves_attention_alone(ph
     ("switch", "at"),
     [("400", 400), ("0.4", 400), ("below(0.1)", 250), ("plateau(patience=100)", 350)],
 )
-def test_each_kind_of_trigger_pulls_the_switch_once(switch, at):
+def test_each_trigger_switches_once(switch, at):
     run = Run(f"dat(switch={switch})")
     events = []
     for step in range(50, 1000, 50):
@@ -166,7 +158,7 @@ def test_each_kind_of_trigger_pulls_the_switch_once(switch, at):
     ("parts", "watched"),
     [(PARTS, "running"), (("recall", "state"), "state"), (("recall", "other"), "recall")],
 )
-def test_the_densest_signal_of_state_is_watched(parts, watched):
+def test_running_or_state_part_is_watched_by_default(parts, watched):
     others = {p: 2.0 for p in parts if p != watched}
     run = Run("dat(phase1=full)", Setup(1000, parts, (1, 12)))
     assert run.look(100, 2.0, **{watched: 1.0}) == []
@@ -174,7 +166,7 @@ def test_the_densest_signal_of_state_is_watched(parts, watched):
     assert [name for name, _ in run.look(100, 0.001, **others)] == ["switch"]
 
 
-def test_another_part_can_be_watched():
+def test_watch_chooses_the_part():
     run = Run("dat(phase1=full, watch=recall)")
     assert run.look(100, 0.001, recall=2.0) == []
     run = Run("dat(phase1=full, watch=recall)")
@@ -193,7 +185,7 @@ def test_another_part_can_be_watched():
     ],
 )
 @pytest.mark.parametrize("name", ["dat", "loss_order"])
-def test_what_does_not_fit_the_run_is_named(name, arguments, says):
+def test_argument_that_does_not_fit_the_run_is_refused(name, arguments, says):
     with pytest.raises(SpecError) as caught:
         Run(f"{name}({arguments})")
     assert says in str(caught.value)
@@ -203,50 +195,58 @@ def test_what_does_not_fit_the_run_is_named(name, arguments, says):
 
 
 def history(spec: str, losses: dict[int, float]) -> dict[int, tuple[str, dict]]:
+    """The events of a run, by step."""
     run = Run(spec)
-    found = {}
-    for step, loss in losses.items():
-        for event in run.look(step, loss):
-            found[step] = event
-    return found
+    return {step: event for step, loss in losses.items() for event in run.look(step, loss)}
 
 
 NEVER = dict.fromkeys(range(100, 1001, 100), 2.0)
 
 
-def test_a_seed_that_is_late_switches_all_the_same_and_it_is_noted():
-    found = history("dat(latest=0.6, otherwise=switch)", NEVER)
-    assert found == {600: ("switch", {"converged": False, "loss": 2.0})}
+@pytest.mark.parametrize(
+    ("arguments", "events"),
+    [
+        ("latest=0.6, otherwise=switch", {600: ("switch", {"converged": False, "loss": 2.0})}),
+        ("latest=250", {300: ("switch", {"converged": False, "loss": 2.0})}),
+        (
+            "latest=0.6, otherwise=wait",
+            {1000: ("not converged", {"converged": False, "loss": 2.0})},
+        ),
+        (
+            "latest=0.3, otherwise=retry",
+            {
+                300: ("restart", {"attempt": 1, "loss": 2.0}),
+                600: ("restart", {"attempt": 2, "loss": 2.0}),
+                900: ("switch", {"converged": False, "loss": 2.0}),
+            },
+        ),
+    ],
+)
+def test_events_of_a_seed_that_never_converges(arguments, events):
+    assert history(f"dat({arguments})", NEVER) == events
 
 
-def test_latest_may_be_a_step():
-    assert list(history("dat(latest=250)", NEVER)) == [300]
+def test_seed_that_waits_switches_late():
+    run = Run("dat(latest=0.6, otherwise=wait, switch=900)")
+    losses = NEVER | {900: 0.0}
+    events = [name for step, loss in losses.items() for name, _ in run.look(step, loss)]
+    assert events == ["switch"]
+    assert run.state["switched"] == 900
 
 
-def test_a_seed_that_waits_never_switches_late_and_says_so_at_the_end():
-    found = history("dat(latest=0.6, otherwise=wait)", NEVER)
-    assert found == {1000: ("not converged", {"converged": False, "loss": 2.0})}
-    late = NEVER | {900: 0.0}
-    waited = Run("dat(latest=0.6, otherwise=wait, switch=900)")
-    assert [name for step, loss in late.items() for name, _ in waited.look(step, loss)] == [
-        "switch"
-    ]
-    assert waited.state["switched"] == 900
-
-
-def test_a_seed_that_converges_at_the_last_look_is_said_to_but_stays_closed():
+def test_convergence_at_the_last_step_is_reported_without_a_switch():
     run = Run("dat(switch=1000)")
     assert run.look(1000, 0.5) == [("switch", {"converged": True, "loss": 0.5})]
     assert run.at(1000).gate["attention"] == 0
 
 
-def test_a_retry_needs_time_for_a_second_try():
+def test_retry_without_time_for_it_is_refused():
     with pytest.raises(SpecError, match=r"latest=0\.6: expected less than half of training"):
         Run("dat(latest=0.6, otherwise=retry)")
 
 
 @pytest.mark.parametrize("otherwise", ["switch", "wait"])
-def test_there_is_no_switch_after_the_last_step(otherwise):
+def test_no_switch_after_the_last_step(otherwise):
     """Attention that never trained must not be let into the tests."""
     run = Run(f"dat(latest=1.0, otherwise={otherwise})")
     events = [event for step, loss in NEVER.items() for event in run.look(step, loss)]
@@ -254,16 +254,7 @@ def test_there_is_no_switch_after_the_last_step(otherwise):
     assert run.at(1000).gate["attention"] == 0
 
 
-def test_a_seed_that_retries_starts_afresh_for_as_long_as_there_is_time():
-    found = history("dat(latest=0.3, otherwise=retry)", NEVER)
-    assert found == {
-        300: ("restart", {"attempt": 1, "loss": 2.0}),
-        600: ("restart", {"attempt": 2, "loss": 2.0}),
-        900: ("switch", {"converged": False, "loss": 2.0}),
-    }
-
-
-def test_a_restart_forgets_the_losses_and_the_trigger_and_warms_up_again():
+def test_restart_resets_losses_trigger_and_warm_up():
     run = Run("dat(latest=0.3, otherwise=retry, switch=plateau(patience=100))")
     for step in (100, 200, 300):
         run.look(step, 2.0)
@@ -277,7 +268,7 @@ def test_a_restart_forgets_the_losses_and_the_trigger_and_warms_up_again():
     assert run.state["loss"] == 0.7
 
 
-def test_a_second_start_that_converges_switches():
+def test_restarted_seed_that_converges_switches():
     run = Run("dat(latest=0.3, otherwise=retry)")
     for step in (100, 200, 300):
         run.look(step, 2.0)

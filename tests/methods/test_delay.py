@@ -37,14 +37,18 @@ class TupleAttn(Attn):
         return super().forward(x), "weights"
 
 
-class Found(NamedTuple):
+class Output(NamedTuple):
     hidden: Tensor
     cache: str
 
 
 class NamedAttn(Attn):
-    def forward(self, x: Tensor) -> Found:
-        return Found(super().forward(x), "cache")
+    def forward(self, x: Tensor) -> Output:
+        return Output(super().forward(x), "cache")
+
+
+def first(output: Tensor | tuple) -> Tensor:
+    return output if isinstance(output, Tensor) else output[0]
 
 
 class Layer(nn.Module):
@@ -53,8 +57,7 @@ class Layer(nn.Module):
         self.attn, self.mlp = attention(), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.attn(x)
-        x = x + (found if isinstance(found, Tensor) else found[0])
+        x = x + first(self.attn(x))
         return x + self.mlp(x)
 
 
@@ -115,7 +118,7 @@ def test_sublayers_are_chosen_by_name_type_or_function(where, held):
 
 
 @pytest.mark.parametrize("where", ["*.attention", nn.LSTM, lambda name, module: False, []])
-def test_nothing_chosen_is_an_error_that_names_what_there_is(where):
+def test_no_matching_module_is_refused_with_the_names_of_modules(where):
     with pytest.raises(
         SpecError, match=r"no module of the model matches; its modules are: 0, 0\.attn"
     ):
@@ -144,7 +147,7 @@ def test_skip_adds_nothing_until_the_switch(attention, mode):
 
 @kinds
 @pytest.mark.parametrize("mode", ["skip", "freeze", "ramp"])
-def test_attention_does_not_move_under_adamw_until_the_switch(attention, mode):
+def test_adamw_does_not_move_attention_before_the_switch(attention, mode):
     net = model(attention)
     before = copy.deepcopy(net)
     delayed = outlast.delay(net, "*.attn", switch=4, mode=mode)
@@ -155,7 +158,7 @@ def test_attention_does_not_move_under_adamw_until_the_switch(attention, mode):
     assert moved(net, between) == (True, True)
 
 
-def test_a_closed_sublayer_of_one_tensor_is_not_run():
+def test_closed_sublayer_runs_only_once_to_learn_its_shape():
     net = model()
     outlast.delay(net, "*.attn")
     for _ in range(5):
@@ -164,7 +167,7 @@ def test_a_closed_sublayer_of_one_tensor_is_not_run():
 
 
 @kinds
-def test_a_closed_sublayer_adds_nothing_even_if_it_is_broken(attention):
+def test_closed_sublayer_hides_nan_weights(attention):
     net = model(attention)
     with torch.no_grad():
         net[0].attn.qkv.weight.fill_(torch.nan)
@@ -173,16 +176,16 @@ def test_a_closed_sublayer_adds_nothing_even_if_it_is_broken(attention):
     assert net(X).isfinite().all()
 
 
-def test_what_stands_beside_the_tensor_passes_through():
+def test_closed_sublayer_keeps_the_other_outputs():
     net = model(NamedAttn)
     outlast.delay(net, "*.attn")
-    found = net[0].attn(X)
-    assert isinstance(found, Found)
-    assert found.cache == "cache"
-    assert not found.hidden.any()
+    output = net[0].attn(X)
+    assert isinstance(output, Output)
+    assert output.cache == "cache"
+    assert not output.hidden.any()
 
 
-def test_a_sublayer_that_returns_something_else_is_named():
+def test_unknown_output_of_a_held_sublayer_is_refused():
     net = model()
     net[0].attn.forward = lambda x: {"hidden": x}
     outlast.delay(net, "0.attn")
@@ -198,21 +201,18 @@ def test_freeze_changes_no_output():
 
 
 @kinds
-def test_a_ramp_opens_bit_by_bit(attention):
+def test_ramp_scales_the_output_step_by_step(attention):
     net = model(attention)
-    alone = net[0].attn(X)
-    wanted = alone if isinstance(alone, Tensor) else alone[0]
+    whole = first(net[0].attn(X))
     delayed = outlast.delay(net, "*.attn", mode="ramp", switch=1, ramp=4)
     shares = []
     for _ in range(5):
         delayed.step(1.0)
-        found = net[0].attn(X)
-        found = found if isinstance(found, Tensor) else found[0]
-        shares.append(round((found / wanted).mean().item(), 6))
+        shares.append(round((first(net[0].attn(X)) / whole).mean().item(), 6))
     assert shares == [0.25, 0.5, 0.75, 1.0, 1.0]
 
 
-def test_detach_learns_but_teaches_nothing_upstream():
+def test_detach_stops_the_gradient_upstream_only():
     layer = Layer(Attn).double()
     outlast.delay(nn.Sequential(layer), "*.attn", mode="detach", switch=1)
     x = X.clone().requires_grad_()
@@ -221,7 +221,7 @@ def test_detach_learns_but_teaches_nothing_upstream():
     assert layer.attn.qkv.weight.grad.any()
 
 
-def test_detach_reaches_arguments_given_by_name():
+def test_detach_covers_keyword_arguments():
     net = nn.Sequential(nn.MultiheadAttention(WIDTH, 2, dtype=torch.float64))
     delayed = outlast.delay(net, "0", mode="detach", switch=1)
     x = X.clone().requires_grad_()
@@ -233,7 +233,7 @@ def test_detach_reaches_arguments_given_by_name():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_torchs_own_encoder_layer_is_held_back_in_training_and_in_tests(training):
+def test_torch_encoder_layer_is_held_back_in_train_and_eval_mode(training):
     layer = nn.TransformerEncoderLayer(
         WIDTH, 2, 16, dropout=0.0, batch_first=True, dtype=torch.float64
     )
@@ -270,11 +270,11 @@ def test_torchs_own_encoder_layer_is_held_back_in_training_and_in_tests(training
     ],
     ids=str,
 )
-def test_when_it_switches(arguments, at, monkeypatch):
+def test_step_of_the_switch(arguments, at, monkeypatch):
     monkeypatch.setattr("outlast.methods.triggers.SMOOTHING", 1.0)
     delayed = outlast.delay(model(), "*.attn", **arguments)
-    told = [delayed.step(torch.tensor(2.0 if step < 6 else 0.1)) for step in range(1, 10)]
-    assert [step for step, switched in enumerate(told, 1) if switched] == ([at] if at else [])
+    returned = [delayed.step(torch.tensor(2.0 if step < 6 else 0.1)) for step in range(1, 10)]
+    assert [step for step, switched in enumerate(returned, 1) if switched] == ([at] if at else [])
     assert delayed.switched == at
 
 
@@ -291,7 +291,7 @@ def test_when_it_switches(arguments, at, monkeypatch):
     ],
     ids=str,
 )
-def test_a_bad_argument_is_named_and_the_model_left_alone(arguments, says):
+def test_bad_argument_is_refused_before_the_model_changes(arguments, says):
     net = model()
     with pytest.raises(SpecError) as caught:
         outlast.delay(net, "*.attn", **arguments)
@@ -304,7 +304,7 @@ def test_a_bad_argument_is_named_and_the_model_left_alone(arguments, says):
 
 @pytest.mark.parametrize("mode", ["skip", "freeze", "ramp", "detach"])
 @pytest.mark.parametrize("stop", [2, 4, 6])
-def test_a_resumed_loop_goes_on_as_one_that_was_not_stopped(mode, stop, monkeypatch):
+def test_resumed_delay_continues_exactly(mode, stop, monkeypatch):
     monkeypatch.setattr("outlast.methods.triggers.SMOOTHING", 0.5)
     arguments = {"mode": mode, "switch": "plateau(patience=1)", "ramp": 3}
     losses = [2.0, 1.0, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2]
@@ -330,7 +330,7 @@ def test_a_resumed_loop_goes_on_as_one_that_was_not_stopped(mode, stop, monkeypa
 
 @kinds
 @pytest.mark.parametrize("mode", ["skip", "freeze", "detach"])
-def test_taken_off_the_model_is_as_it_was(attention, mode):
+def test_remove_restores_the_model(attention, mode):
     net = model(attention)
     net[0].attn.qkv.bias.requires_grad_(False)
     whole = net(X)
@@ -344,7 +344,7 @@ def test_taken_off_the_model_is_as_it_was(attention, mode):
         assert not module._forward_pre_hooks
 
 
-def test_what_was_frozen_before_stays_frozen():
+def test_parameter_frozen_by_the_user_stays_frozen():
     net = model()
     net[0].attn.qkv.bias.requires_grad_(False)
     delayed = outlast.delay(net, "*.attn", mode="freeze", switch=1)
@@ -353,14 +353,14 @@ def test_what_was_frozen_before_stays_frozen():
     assert [p.requires_grad for p in attention_weights(net)] == [True, False, True, True]
 
 
-def test_a_forward_that_was_patched_before_is_put_back():
+def test_remove_restores_a_patched_forward():
     net = model()
     net[0].attn.forward = patched = torch.zeros_like
     outlast.delay(net, "*.attn").remove()
     assert net[0].attn.forward is patched
 
 
-def test_the_names_of_the_weights_do_not_change_and_the_model_can_be_pickled():
+def test_delayed_model_keeps_its_state_dict_names_and_pickles():
     net = model()
     names = list(net.state_dict())
     outlast.delay(net, "*.attn")

@@ -102,7 +102,7 @@ def test_large_batch_is_compiled_in_equal_parts(spec, monkeypatch):
     sizes = []
     attend = compiled._attend
     monkeypatch.setattr(
-        compiled, "_attend", lambda look, *t: (sizes.append(t[3].shape[0]), attend(look, *t))[1]
+        compiled, "_attend", lambda look, *t: (sizes.append(t[0].q.shape[0]), attend(look, *t))[1]
     )
     a_row = layer.heads * layer.scheme.scores_memory * TOKENS**2
     monkeypatch.setattr(compiled, "MOST", 4 * a_row)  # the next divisor of 6 is 3

@@ -45,12 +45,12 @@ def main() -> None:
     table.add_row(
         "attention", f"{sdpa}; short sequences in one program (Triton)" if fused else sdpa
     )
-    table.add_row("tra", "fused (Triton)" if fused else "blocks of queries in plain torch")
     blocks = "blocks of queries in plain torch"
+    table.add_row("tra", "fused (Triton)" if fused else blocks)
     for row, package in (("forget", "fla"), ("entmax", "adasplash")):
-        there = cuda and libraries.installed(package)
-        some = f"{package} in 16 bit, under no_grad or by {libraries.SWITCH}=on; else {blocks}"
-        table.add_row(row, some if there else blocks)
+        usable = cuda and libraries.installed(package)
+        fast = f"{package} in 16 bit, under no_grad or by {libraries.SWITCH}=on; else {blocks}"
+        table.add_row(row, fast if usable else blocks)
     table.add_row("norm, gelu, losses, AdamW", "fused for all seeds (Triton)" if fused else plain)
     table.add_row("a training step", "captured as a CUDA graph" if cuda else plain)
     console.print(table)
@@ -67,7 +67,7 @@ def _lstm() -> str:
 
 
 def _lstm_alone() -> str:
-    """Where cuDNN is taken instead."""
+    """When cuDNN is used instead."""
     from outlast.kernels.lstm import layer
 
     return (

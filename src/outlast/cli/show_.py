@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-#: of attention, where nothing says how many
+#: the heads of attention, if the spec does not say how many
 HEADS = 4
 
 
@@ -49,7 +49,7 @@ def _show_entry(kind: str, spec: Any) -> None:
 
     registry = KINDS[kind]
     entry, plain = registry.entry(spec.name), not spec.args and not spec.kwargs
-    bound = {} if plain else registry.bind(spec)  # a bare name may lack what is needed
+    bound = {} if plain else registry.bind(spec)  # a bare name may lack a required argument
     if kind != "study" and not plain:
         _try(registry, spec)
     title = spec.name if plain else str(registry.canonical(spec))
@@ -74,9 +74,9 @@ def _show_entry(kind: str, spec: Any) -> None:
 
 
 def _try(registry: Any, spec: Any) -> None:
-    """Build it: what training would refuse is an error before anything is shown.
+    """Build the item, so that a value that training would refuse is an error here too.
 
-    As wide as its heads want: which widths will do is for a model line to say.
+    The width fits its heads, because only a model line has a width.
     """
     import torch
 
@@ -85,17 +85,17 @@ def _try(registry: Any, spec: Any) -> None:
 
     values = {p.python_name: p.default for p in registry.entry(spec.name).parameters()}
     heads = (values | registry.bind(spec)).get("heads")
-    known = isinstance(heads, int) and heads > 0
-    width = DEFAULT_WIDTH // HEADS * heads if known else DEFAULT_WIDTH
+    has_heads = isinstance(heads, int) and heads > 0
+    width = DEFAULT_WIDTH // HEADS * heads if has_heads else DEFAULT_WIDTH
     sizes = {"width": width, "heads": HEADS}
-    given = {name: sizes[name] for name in registry.caller_arguments if name in sizes}
+    arguments = {name: sizes[name] for name in registry.caller_arguments if name in sizes}
     try:
-        with torch.device("meta"):  # nothing is drawn, and no size is too large
-            registry.build(spec, **given)
+        with torch.device("meta"):  # draws nothing and allocates nothing
+            registry.build(spec, **arguments)
     except OutlastError:
         raise
-    except Exception:  # an item of another package may want numbers to begin with
-        registry.build(spec, **given)
+    except Exception:  # an item of a plug-in may need real numbers
+        registry.build(spec, **arguments)
 
 
 def _show_task(task: Any) -> None:
@@ -124,26 +124,21 @@ def _show_model(line: str) -> None:
     from outlast.cli.common import console
 
     example = task("composite")
-    made = model(line, example, seed=0)
-    console.print(f"[bold]{made.layout}[/bold]  (model)\n", markup=True)
+    built = model(line, example, seed=0)
+    console.print(f"[bold]{built.layout}[/bold]  (model)\n", markup=True)
     table = Table(box=None, pad_edge=False)
     for column in ("sublayer", "pathway", "parameters"):
         table.add_column(column, justify="right" if column == "parameters" else "left")
-    table.add_row(
-        f"embedding of {example.vocabulary} tokens", "", f"{made.embedding.weight.numel():,}"
-    )
-    for sublayer in made.sublayers():
-        count = sum(p.numel() for p in sublayer.parameters())
-        table.add_row(str(sublayer.mixer.spec), sublayer.pathway, f"{count:,}")
-    table.add_row(
-        f"{made.head.out_features} outputs",
-        "",
-        f"{sum(p.numel() for p in made.head.parameters()):,}",
-    )
-    table.add_row("in all", "", f"{made.size:,}")
+    rows: list[tuple[str, str, Any]] = [
+        (f"embedding of {example.vocabulary} tokens", "", built.embedding)
+    ]
+    rows += [(str(s.mixer.spec), s.pathway, s) for s in built.sublayers()]
+    rows += [(f"{built.head.out_features} outputs", "", built.head), ("in all", "", built)]
+    for name, pathway, module in rows:
+        table.add_row(name, pathway, f"{sum(p.numel() for p in module.parameters()):,}")
     console.print(table)
-    limit = "no limit" if made.ceiling is None else f"{made.ceiling} tokens"
+    limit = "no limit" if built.ceiling is None else f"{built.ceiling} tokens"
     console.print(
-        f"\n(batch, tokens) -> (batch, tokens, {made.head.out_features}) on {example.spec}; "
+        f"\n(batch, tokens) -> (batch, tokens, {built.head.out_features}) on {example.spec}; "
         f"length: {limit}"
     )

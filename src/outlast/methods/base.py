@@ -44,6 +44,10 @@ class Setup:
     ceiling: int | None = None
 
 
+def _ones() -> dict[Pathway, float]:
+    return dict.fromkeys(PATHWAYS, 1.0)
+
+
 @dataclass
 class Control:
     """One step of one seed: everything a method may change."""
@@ -52,11 +56,9 @@ class Control:
     lengths: tuple[int, int]
     #: the range that positions are drawn from; 0: positions are counted
     span: int = 0
-    gate: dict[Pathway, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0))
-    upstream_grad: dict[Pathway, float] = field(
-        default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0)
-    )
-    rate: dict[Pathway, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 1.0))
+    gate: dict[Pathway, float] = field(default_factory=_ones)
+    upstream_grad: dict[Pathway, float] = field(default_factory=_ones)
+    rate: dict[Pathway, float] = field(default_factory=_ones)
 
     @classmethod
     def plain(cls, setup: Setup) -> Control:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from outlast.errors import bad_value
+from outlast.errors import bad_value, require
 from outlast.methods.base import Control, Event, Losses, Method, MethodState, Setup
 from outlast.methods.triggers import smooth
 from outlast.registry import methods
@@ -26,14 +26,10 @@ class Curriculum(Method):
         level: float = 0.1,
         grow: int = 1,
     ) -> None:
-        if from_ < 1:
-            raise bad_value("from", from_, "a length >= 1")
-        if not 0 < until <= 1:
-            raise bad_value("until", until, "a share of training from 0 to 1")
-        if level <= 0:
-            raise bad_value("level", level, "a loss > 0")
-        if grow < 1:
-            raise bad_value("grow", grow, "a whole number >= 1")
+        require(from_ >= 1, "from", from_, "a length >= 1")
+        require(0 < until <= 1, "until", until, "a share of training from 0 to 1")
+        require(level > 0, "level", level, "a loss > 0")
+        require(grow >= 1, "grow", grow, "a whole number >= 1")
         self.first, self.by, self.until, self.level, self.grow = from_, by, until, level, grow
 
     def begin(self, setup: Setup) -> MethodState:

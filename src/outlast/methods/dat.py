@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.methods.base import Control, MethodState
 from outlast.methods.phases import FirstPhase, Otherwise, Phased, Switch
 from outlast.registry import methods
@@ -57,10 +57,8 @@ class DelayedAttention(Phased):
     ) -> None:
         super().__init__(switch, phase1, watch, latest, otherwise, rate)
         for name, value in (("rewarm", rewarm), ("ramp", ramp)):
-            if value < 0:
-                raise bad_value(name, value, "a number of steps >= 0")
-        if recurrent < 0:
-            raise bad_value("recurrent", recurrent, "a factor >= 0 (0 freezes)")
+            require(value >= 0, name, value, "a number of steps >= 0")
+        require(recurrent >= 0, "recurrent", recurrent, "a factor >= 0 (0 freezes)")
         self.mode, self.rewarm, self.ramp, self.recurrent = mode, rewarm, ramp, recurrent
 
     def control(self, step: int, state: MethodState, control: Control) -> None:

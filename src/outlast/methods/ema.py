@@ -6,7 +6,7 @@ Averaging removes the noise of single updates. That matters most on lengths the 
 
 from __future__ import annotations
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.methods.base import Method
 from outlast.registry import methods
 
@@ -18,6 +18,5 @@ class Ema(Method):
     paper = "arXiv 2510.08341"
 
     def __init__(self, decay: float = 0.999) -> None:
-        if not 0 < decay < 1:
-            raise bad_value("decay", decay, "a number between 0 and 1, such as 0.999")
+        require(0 < decay < 1, "decay", decay, "a number between 0 and 1, such as 0.999")
         self.average = decay

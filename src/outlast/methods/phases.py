@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from outlast.errors import bad_value
+from outlast.errors import bad_value, require
 from outlast.methods.base import Control, Event, Losses, Method, MethodState, Setup
 from outlast.methods.triggers import as_step, make_trigger, smooth
 from outlast.registry import suggest
@@ -38,8 +38,7 @@ class Phased(Method):
         otherwise: Otherwise = "switch",
         rate: float = 1.0,
     ) -> None:
-        if rate <= 0:
-            raise bad_value("rate", rate, "a factor > 0")
+        require(rate > 0, "rate", rate, "a factor > 0")
         self.switch, self.phase1, self.watch = switch, phase1, watch
         self.latest, self.otherwise, self.rate = latest, otherwise, rate
         make_trigger(switch, 1)  # a bad trigger is an error now, not when training begins
@@ -67,10 +66,8 @@ class Phased(Method):
     def _first_weights(self, parts: tuple[str, ...]) -> dict[str, float]:
         if isinstance(self.phase1, dict):
             for part, weight in self.phase1.items():
-                if part not in parts:
-                    raise bad_value("phase1", part, f"parts of the task{suggest(part, parts)}")
-                if weight < 0:
-                    raise bad_value(f"phase1.{part}", weight, "a weight >= 0")
+                require(part in parts, "phase1", part, f"parts of the task{suggest(part, parts)}")
+                require(weight >= 0, f"phase1.{part}", weight, "a weight >= 0")
             return {p: self.phase1.get(p, 1.0) for p in parts}
         if self.phase1 == "full" or not set(parts) & set(STATE_PARTS):
             return dict.fromkeys(parts, 1.0)

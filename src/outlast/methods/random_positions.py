@@ -16,7 +16,7 @@ or token by token, each call needs its part of `model.positions(all tokens)`.
 
 from __future__ import annotations
 
-from outlast.errors import bad_value
+from outlast.errors import bad_value, require
 from outlast.methods.base import Control, Method, MethodState, Setup
 from outlast.registry import methods
 
@@ -28,8 +28,7 @@ class RandomPositions(Method):
     paper = "arXiv 2305.16843"
 
     def __init__(self, range_: int = 2048) -> None:
-        if range_ < 1:
-            raise bad_value("range", range_, "a number of positions >= 1")
+        require(range_ >= 1, "range", range_, "a number of positions >= 1")
         self.range = range_
 
     def begin(self, setup: Setup) -> MethodState:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from outlast.arguments import build_from
-from outlast.errors import SpecError, bad_value
+from outlast.errors import SpecError, bad_value, require
 from outlast.registry import suggest
 from outlast.specs import Spec
 
@@ -53,8 +53,7 @@ class Below(Trigger):
     """Fires when the smoothed loss is under `level`."""
 
     def __init__(self, level: float = 0.01) -> None:
-        if level <= 0:
-            raise bad_value("level", level, "a loss > 0")
+        require(level > 0, "level", level, "a loss > 0")
         self.level = level
 
     def fires(self, step: int, loss: float, state: dict[str, Any]) -> bool:
@@ -69,10 +68,8 @@ class Plateau(Trigger):
     """
 
     def __init__(self, patience: int = 500, tolerance: float = 0.1) -> None:
-        if patience < 1:
-            raise bad_value("patience", patience, "a number of steps >= 1")
-        if not 0 <= tolerance < 1:
-            raise bad_value("tolerance", tolerance, "a share from 0 to 1")
+        require(patience >= 1, "patience", patience, "a number of steps >= 1")
+        require(0 <= tolerance < 1, "tolerance", tolerance, "a share from 0 to 1")
         self.patience, self.tolerance = patience, tolerance
 
     def fires(self, step: int, loss: float, state: dict[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.mixers.base import Linear, Mixer, State, linear, linear_gelu, linear_glu
 from outlast.mixers.randomness import check_dropout, drop
 from outlast.registry import mixers
@@ -20,8 +20,7 @@ class _Pointwise(Mixer):
 
     def __init__(self, width: int, expand: float, dropout: float) -> None:
         super().__init__()
-        if expand <= 0:
-            raise bad_value("expand", expand, "a number > 0")
+        require(expand > 0, "expand", expand, "a number > 0")
         self.inner = max(1, round(width * expand))
         self.dropout = check_dropout(dropout)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.streams import stream_seed
 
 #: what `fold_in` takes for these two; sublayers are counted from 0
@@ -21,8 +21,7 @@ EMBEDDING, POSITIONS = -1, -2
 
 def check_dropout(dropout: float) -> float:
     """Refuse a share that cannot be dropped."""
-    if not 0 <= dropout < 1:
-        raise bad_value("dropout", dropout, "a share from 0 to below 1")
+    require(0 <= dropout < 1, "dropout", dropout, "a share from 0 to below 1")
     return dropout
 
 

@@ -21,6 +21,8 @@ from outlast.specs import Spec
 from outlast.tasks.sampling import SeedGenerators, randint
 
 IGNORE = -100
+#: how padding is shown
+PADDING = "·"
 #: one length, or a range from which each row draws its own
 Length = int | tuple[int, int]
 
@@ -67,6 +69,8 @@ class Task(ABC):
     multiple: int = 1
     vocabulary: int
     classes: int
+    #: how the tokens after answers and keys are shown, one sign each
+    symbols: str = PADDING
     #: whether `sample` draws by `tasks/sampling.py` alone and treats each row by itself, so that
     #: many seeds can be sampled as one; a subclass with its own `sample` must set it again
     samples_jointly: bool = False
@@ -106,9 +110,12 @@ class Task(ABC):
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         """The answers to one row of tokens, in plain Python and in another way than `sample`."""
 
-    @abstractmethod
     def word(self, token: int) -> str:
-        """How a token is shown to a person."""
+        """How a token is shown to a person: answers as digits, then keys, then `symbols`."""
+        first_symbol = self.vocabulary - len(self.symbols)
+        if token >= first_symbol:
+            return self.symbols[token - first_symbol]
+        return str(token) if token < self.classes else f"k{token - self.classes}"
 
     def chance_level(self, part: str) -> float:
         """The accuracy of a guess at one answer of a part."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from outlast.errors import bad_value
+from outlast.errors import bad_value, require
 
 #: `outcome` asks for the final state alone, `aligned` for the running state as well
 Supervision = Literal["outcome", "aligned"]
@@ -25,8 +25,7 @@ def check_share(field: str, value: object) -> None:
 
 def check_choice(field: str, value: object, choices: object) -> None:
     """Refuse what a ``Literal`` does not list; a spec is checked before, a plain call is not."""
-    if value not in get_args(choices):
-        raise bad_value(field, value, " | ".join(get_args(choices)))
+    require(value in get_args(choices), field, value, " | ".join(get_args(choices)))
 
 
 def check_keys(keys: object, length: int) -> None:

@@ -43,7 +43,6 @@ from outlast.registry import tasks
 from outlast.tasks.base import Batch, Length, Task
 from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import Supervision, check_choice, check_keys, check_whole
-from outlast.tasks.drawing import PADDING, spell
 from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below
 
 Layout = Literal["separate", "interleaved", "chained"]
@@ -55,6 +54,7 @@ class Composite(Task):
 
     paper = "2510.00258 Delayed Attention Training"
     samples_jointly = True
+    symbols = "=·"
 
     def __init__(
         self,
@@ -153,6 +153,3 @@ class Composite(Task):
                 key = token if answer is None else None
             answers.append(answer)
         return answers
-
-    def word(self, token: int) -> str:
-        return spell(token, self.modulus, self.keys, "=" + PADDING)

@@ -26,7 +26,6 @@ from outlast.registry import tasks
 from outlast.tasks.base import Batch, Length, Task
 from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import check_whole
-from outlast.tasks.drawing import PADDING, spell
 from outlast.tasks.sampling import randint
 
 
@@ -36,6 +35,7 @@ class Copy(Task):
 
     paper = "2402.01032 Repeat After Me"
     samples_jointly = True
+    symbols = "=·"
     parts = ("recall",)
 
     def __init__(self, signs: int = 32, length: int = 25) -> None:
@@ -73,6 +73,3 @@ class Copy(Task):
                 left.append(token)
             answers.append(left.pop(0) if saying and left else None)
         return answers
-
-    def word(self, token: int) -> str:
-        return spell(token, self.signs, 0, "=" + PADDING)

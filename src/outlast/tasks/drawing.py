@@ -1,32 +1,17 @@
-"""Tokens as a person reads them, and a sequence drawn as two rows, one over the other::
+"""A sequence drawn as two rows, tokens over answers::
 
     tokens  3 1 4 =
     labels  3 4 8 8
 
-A dot in the second row means that nothing is asked at that token.
+A dot in the second row means that no answer is expected at that token.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from outlast.tasks.base import IGNORE, PADDING, Batch, Task
 
-from outlast.tasks.base import IGNORE
-
-if TYPE_CHECKING:
-    from outlast.tasks.base import Batch, Task
-
-#: how padding is shown
-PADDING = "·"
+#: how a position without an answer is shown
 NOTHING = "."
-
-
-def spell(token: int, digits: int, keys: int, marks: str) -> str:
-    """The word for a token where ids run digits first, then keys, then single-sign marks."""
-    if token < digits:
-        return str(token)
-    if token < digits + keys:
-        return f"k{token - digits}"
-    return marks[token - digits - keys]
 
 
 def draw(task: Task, batch: Batch, row: int = 0) -> str:

@@ -30,7 +30,6 @@ from outlast.registry import tasks
 from outlast.tasks.base import Batch, Length, Task
 from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import Supervision, check_choice, check_keys, check_share, check_whole
-from outlast.tasks.drawing import PADDING, spell
 from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below
 
 
@@ -41,6 +40,7 @@ class EntangledParity(Task):
     shortest = 2
     paper = "2510.00258 Delayed Attention Training"
     samples_jointly = True
+    symbols = "?=·"
 
     def __init__(
         self,
@@ -113,6 +113,3 @@ class EntangledParity(Task):
     @staticmethod
     def _odd(stored: dict[int, int]) -> int:
         return sum(stored.values()) % 2
-
-    def word(self, token: int) -> str:
-        return spell(token, 2, self.keys, "?=" + PADDING)

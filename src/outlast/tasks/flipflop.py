@@ -25,12 +25,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, Length, Task
 from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import check_share, check_whole
-from outlast.tasks.drawing import PADDING, spell
 from outlast.tasks.sampling import rand, randint
 
 WRITE, READ, SKIP, PAD = 2, 3, 4, 5
@@ -42,6 +41,7 @@ class FlipFlop(Task):
 
     paper = "2503.23174 Threshold Relative Attention"
     samples_jointly = True
+    symbols = "wri·"
     parts = ("recall",)
     shortest = 4
     multiple = 2
@@ -50,10 +50,7 @@ class FlipFlop(Task):
 
     def __init__(self, length: int = 512, ignore: float = 0.8) -> None:
         check_whole("length", length, self.shortest)
-        if length % 2:
-            raise bad_value(
-                "length", length, "an even number of tokens, as each instruction is two"
-            )
+        require(length % 2 == 0, "length", length, "an even number of tokens: two an instruction")
         check_share("ignore", ignore)
         self.ignore = ignore
         self.lengths = (length, length)
@@ -97,6 +94,3 @@ class FlipFlop(Task):
                 bit = token
             answers.append(bit if token == READ else None)
         return answers
-
-    def word(self, token: int) -> str:
-        return spell(token, 2, 0, "wri" + PADDING)

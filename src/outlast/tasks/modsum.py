@@ -28,7 +28,6 @@ from outlast.registry import tasks
 from outlast.tasks.base import Batch, Length, Task
 from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import Supervision, check_choice, check_whole
-from outlast.tasks.drawing import PADDING, spell
 from outlast.tasks.sampling import randint
 
 
@@ -38,6 +37,7 @@ class ModSum(Task):
 
     paper = '2602.18333 On the "Induction Bias" in Sequence Models'
     samples_jointly = True
+    symbols = "=·"
 
     def __init__(
         self, modulus: int = 10, supervision: Supervision = "aligned", length: int = 25
@@ -79,6 +79,3 @@ class ModSum(Task):
             asked = token == self.equals or (self.aligned and token < self.modulus)
             answers.append(total % self.modulus if asked else None)
         return answers
-
-    def word(self, token: int) -> str:
-        return spell(token, self.modulus, 0, "=" + PADDING)

@@ -26,7 +26,6 @@ from outlast.registry import tasks
 from outlast.tasks.base import Batch, Length, Task
 from outlast.tasks.batch_builder import BatchBuilder
 from outlast.tasks.checks import check_keys, check_whole
-from outlast.tasks.drawing import PADDING, spell
 from outlast.tasks.sampling import distinct, randint, randint_below
 
 
@@ -79,6 +78,3 @@ class Recall(Task):
                 stored[before] = token
             answers.append(stored.get(token))
         return answers
-
-    def word(self, token: int) -> str:
-        return spell(token, self.values, self.keys, PADDING)

@@ -24,6 +24,7 @@ from torch import Tensor
 from outlast.errors import OutlastError, bad_value, incompatible
 from outlast.kernels.attention import attend, attend_packed
 from outlast.mixers.attention import blocks
+from outlast.mixers.attention.pure import Inputs, Output
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.mixers.attention.weights.base import Weights
 from outlast.mixers.base import Linear, Mixer, linear
@@ -118,8 +119,9 @@ class Attention(Mixer):
                 token_features = torch.cat([state.token_features, token_features], -2)
             carry = state.carry
         unchanged = all(now is then for now, then in zip((q, k, v), projected, strict=True))
-        as_projected = packed if unchanged else None
-        y, carry = self._look(q, k, v, all_positions, token_features, carry, as_projected)
+        key = self.context.key if self.dropout else None
+        inputs = Inputs(all_positions, carry, token_features, q, k, v, key)
+        y, carry = self._look(inputs, packed if unchanged else None)
         y = self.weights.gather(y, x)
         drawn = None if all_positions is counted else all_positions
         return y.transpose(1, 2).flatten(2), Cache(k, v, token_features, carry, drawn)
@@ -136,52 +138,36 @@ class Attention(Mixer):
         before = counted.shape[0] - new.shape[0]
         return torch.cat([counted[:before] if cached is None else cached, new.to(counted)])
 
-    def _by_kernel(
-        self, q: Tensor, k: Tensor, v: Tensor, token_features: Tensor | None
-    ) -> Tensor | None:
+    def _by_kernel(self, inputs: Inputs) -> Tensor | None:
         """The output of a kernel for the scheme or for the weights, if there is one."""
+        q, k, v = inputs.q, inputs.k, inputs.v
         if self.scheme.weighs or self.weights.is_softmax:
             drawn = self.uses_positions and self.context.positions is not None
-            return self.scheme.fused(q, k, v, token_features, drawn)
+            return self.scheme.fused(q, k, v, inputs.token_features, drawn)
         unbiased = self.scheme.has_plain_scores and type(self.scheme).bias is Scheme.bias
         return self.weights.attend(q, k, v) if unbiased else None
 
-    def _look(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        positions: Tensor,
-        token_features: Tensor | None,
-        carry: Tensor | None,
-        packed: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    def _look(self, inputs: Inputs, packed: Tensor | None) -> Output:
         """The output of the queries (batch, heads, queries, head width), and the carry.
 
-        `positions` (keys,) are those of the keys. `packed` holds q, k and v in one tensor, if they
-        are as projected.
+        `packed` holds q, k and v in one tensor, if they are as projected.
         """
-        key = self.context.key if self.dropout else None
-        if key is None:
-            output = self._by_kernel(q, k, v, token_features)
+        q, k, v, dropping = inputs.q, inputs.k, inputs.v, inputs.key is not None
+        if not dropping:
+            output = self._by_kernel(inputs)
             if output is not None:
-                return output, carry
+                return output, inputs.carry
         scores = self.heads * k.shape[-2] * self.scheme.scores_memory  # of one query
-        if key is None and self.scheme.has_plain_scores and self.weights.is_softmax:
+        if not dropping and self.scheme.has_plain_scores and self.weights.is_softmax:
             if type(self.scheme).bias is Scheme.bias:
-                return attend(q, k, v) if packed is None else attend_packed(packed), carry
+                return attend(q, k, v) if packed is None else attend_packed(packed), inputs.carry
             # The bias is one for the whole batch. In training several blocks of it under vmap
             # would make torch's fused attention run seed by seed.
             if not torch.is_grad_enabled() or q.shape[-2] * scores <= blocks.BUDGET:
-                fused = blocks.Fused(self.scheme)
-                return blocks.in_blocks(fused, q, k, v, positions, token_features, carry, scores)
-        dtype = q.dtype
-        wide = torch.promote_types(dtype, torch.float32)
+                return blocks.in_blocks(blocks.Fused(self.scheme), inputs, scores)
+        wide = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
-            q, k, v = q.to(wide), k.to(wide), v.to(wide)
+            inputs = inputs._replace(q=q.to(wide), k=k.to(wide), v=v.to(wide))
             look = blocks.Look(self.scheme, self.weights, self.dropout)
-            of_batch = scores * q.shape[0]
-            y, carry = blocks.in_blocks(
-                look, q, k, v, positions, token_features, carry, of_batch, key
-            )
-        return y.to(dtype), carry
+            y, carry = blocks.in_blocks(look, inputs, scores * q.shape[0])
+        return y.to(q.dtype), carry

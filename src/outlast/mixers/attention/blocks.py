@@ -19,16 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from outlast.kernels.attention import attend
-from outlast.mixers.attention import compiled
-from outlast.mixers.attention.pure import (
-    Output,
-    PureLook,
-    all_gradients,
-    as_output,
-    float_gradients,
-    pure,
-    weights_of,
-)
+from outlast.mixers.attention import compiled, pure
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.mixers.attention.weights.base import Weights
 from outlast.mixers.randomness import drop
@@ -38,32 +29,21 @@ BUDGET = 2**24
 
 
 class Look(nn.Module):
-    """One block: q (b, h, tq, d) over k, v (b, h, tk, d), the last query on the last key.
-
-    `positions` (tk,) are those of the keys. With a `key` a share of the logits is dropped.
-    """
+    """Attention of one block of queries. With a `key` a share of the logits is dropped."""
 
     def __init__(self, scheme: Scheme, weights: Weights, dropout: float = 0.0) -> None:
         super().__init__()
         self.scheme, self.weights, self.dropout = scheme, weights, dropout
 
-    def forward(
-        self,
-        positions: Tensor,
-        carry: Tensor | None,
-        token_features: Tensor | None,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        key: Tensor | None = None,
-    ) -> Output:
+    def forward(self, inputs: pure.Inputs) -> pure.Output:
         """The output of the queries (b, h, tq, dv), and the weights' carry after them."""
-        queries, first = positions[-q.shape[-2] :], k.shape[-2] - q.shape[-2]
+        keys, carry, features, q, k, v, key = inputs
+        queries, first = keys[-q.shape[-2] :], k.shape[-2] - q.shape[-2]
         change = partial(drop, share=self.dropout, key=key, first=first)
-        allowed = queries[:, None] >= positions
-        weighed = self.scheme.weigh(q, k, token_features, queries, allowed, positions, change)
+        allowed = queries[:, None] >= keys
+        weighed = self.scheme.weigh(q, k, features, queries, allowed, keys, change)
         if weighed is None:
-            scores = change(self.scheme.scores(q, k, token_features, queries, positions))
+            scores = change(self.scheme.scores(q, k, features, queries, keys))
             masked = scores.masked_fill(~allowed, float("-inf"))
             weighed, carry = self.weights.normalise(masked, carry)
         return weighed @ v, carry
@@ -76,66 +56,49 @@ class Fused(nn.Module):
         super().__init__()
         self.scheme = scheme
 
-    def forward(
-        self,
-        positions: Tensor,
-        carry: Tensor | None,
-        token_features: Tensor | None,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        key: None = None,
-    ) -> Output:
+    def forward(self, inputs: pure.Inputs) -> pure.Output:
         """As `Look.forward`; nothing is dropped."""
-        return attend(q, k, v, self.scheme.bias(positions[-q.shape[-2] :], positions)), carry
+        keys, q = inputs.positions, inputs.q
+        bias = self.scheme.bias(keys[-q.shape[-2] :], keys)
+        return attend(q, inputs.k, inputs.v, bias), inputs.carry
 
 
-def in_blocks(
-    look: Look | Fused,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    positions: Tensor,
-    token_features: Tensor | None,
-    carry: Tensor | None,
-    scores_a_row: int,
-    key: Tensor | None = None,
-) -> Output:
-    """All queries, as many at a time as the budget allows; `positions` are those of the keys."""
+def in_blocks(look: Look | Fused, inputs: pure.Inputs, scores_a_row: int) -> pure.Output:
+    """All queries, as many at a time as the budget allows."""
+    positions, carry, features, q, k, v, key = inputs
     queries, keys = q.shape[-2], k.shape[-2]
     rows = max(1, BUDGET // scores_a_row)
     numbers = queries * scores_a_row
     # dropout goes by the place in the whole batch, so the batch cannot be split
     if isinstance(look, Look) and compiled.pays(q, numbers, whole=key is not None):
-        return compiled.attend(look, numbers, positions, carry, token_features, q, k, v, key)
+        return compiled.attend(look, inputs, numbers)
     if queries <= rows:
-        return look(positions, carry, token_features, q, k, v, key)  # type: ignore[no-any-return]
+        return look(inputs)  # type: ignore[no-any-return]
     outputs = []
     for start in range(0, queries, rows):
         end = min(start + rows, queries)
         seen = keys - queries + end
-        y, carry = _recomputed(
-            look,
+        block = pure.Inputs(
             positions[:seen],
             carry,
-            None if token_features is None else token_features[..., :seen, :],
+            None if features is None else features[..., :seen, :],
             q[..., start:end, :],
             k[..., :seen, :],
             v[..., :seen, :],
             key,
         )
+        y, carry = _recomputed(look, block)
         outputs.append(y)
     return torch.cat(outputs, -2), carry
 
 
-def _recomputed(look: nn.Module, *arguments: Tensor | None) -> Output:
+def _recomputed(look: nn.Module, block: pure.Inputs) -> pure.Output:
     """`look`, keeping only its inputs. Weights are inputs too, so that seeds may be stacked."""
     if not torch.is_grad_enabled():
-        return look(*arguments)  # type: ignore[no-any-return]
-    weights = weights_of(look)
-    run = pure(look, list(weights), [t is not None for t in arguments])
-    inputs = [t for t in arguments if t is not None]
-    return as_output(_Recomputed.apply(run, *weights.values(), *inputs))  # type: ignore[no-untyped-call]
+        return look(block)  # type: ignore[no-any-return]
+    run = pure.function(look, [t is not None for t in block])
+    tensors = (*pure.weights_of(look).values(), *(t for t in block if t is not None))
+    return pure.as_output(_Recomputed.apply(run, *tensors))  # type: ignore[no-untyped-call]
 
 
 class _Recomputed(torch.autograd.Function):
@@ -147,7 +110,7 @@ class _Recomputed(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(run: PureLook, *inputs: Tensor) -> Any:
+    def forward(run: pure.PureLook, *inputs: Tensor) -> Any:
         return run(*inputs)
 
     @staticmethod
@@ -158,4 +121,4 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         saved = ctx.saved_tensors
-        return None, *all_gradients(float_gradients(ctx.run, grads, saved), saved)
+        return None, *pure.all_gradients(pure.float_gradients(ctx.run, grads, saved), saved)

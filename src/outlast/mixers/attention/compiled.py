@@ -20,17 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.kernels.choosing import has_triton
-from outlast.mixers.attention.pure import (
-    Output,
-    PureLook,
-    all_gradients,
-    as_output,
-    float_gradients,
-    pure,
-    weights_of,
-)
+from outlast.mixers.attention import pure
 from outlast.registry import schemes, weightings
 from outlast.specs import Spec
 
@@ -51,8 +43,7 @@ def pays(q: Tensor, numbers: int, whole: bool = False) -> bool:
     `whole`: the batch cannot be split.
     """
     switch = os.environ.get(SWITCH, "auto")
-    if switch not in ("auto", "off"):
-        raise bad_value(SWITCH, switch, "auto | off")
+    require(switch in ("auto", "off"), SWITCH, switch, "auto | off")
     fewest = FEWEST if torch.is_grad_enabled() else FEWEST_TO_TEST
     most = MOST if whole else MOST * q.shape[0]
     return switch == "auto" and _has_compiler(q) and fewest <= numbers <= most
@@ -63,7 +54,7 @@ def _has_compiler(q: Tensor) -> bool:
 
 
 class Key(NamedTuple):
-    """What a program is made for; `shapes` are those of the arguments, None for those left out."""
+    """What a program is made for; `shapes` are those of the inputs, None for those left out."""
 
     kind: type[nn.Module]
     scheme: Spec
@@ -74,25 +65,12 @@ class Key(NamedTuple):
     shapes: tuple[torch.Size | None, ...]
 
 
-def attend(
-    look: Look,
-    numbers: int,
-    positions: Tensor,
-    carry: Tensor | None,
-    token_features: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key: Tensor | None,
-) -> Output:
-    """The output of the look for these arguments, whose tables hold so many numbers."""
-    batch = q.shape[0]
+def attend(look: Look, inputs: pure.Inputs, numbers: int) -> pure.Output:
+    """The output of the look for these inputs, whose tables hold so many numbers."""
+    batch = inputs.q.shape[0]
     rows = _divisor(batch, MOST * batch // numbers)
-    outputs = []
-    for first in range(0, batch, rows):
-        part = slice(first, first + rows)
-        of_rows = (None if t is None else t[part] for t in (carry, token_features, q, k, v))
-        outputs.append(_attend(look, positions, *of_rows, key))
+    starts = range(0, batch, rows)
+    outputs = [_attend(look, inputs.rows(slice(first, first + rows))) for first in starts]
     if len(outputs) == 1:
         return outputs[0]
     y, carries = zip(*outputs, strict=True)
@@ -104,8 +82,7 @@ def _divisor(batch: int, most: int) -> int:
     return next(rows for rows in range(min(batch, most), 0, -1) if batch % rows == 0)
 
 
-def _attend(look: Look, *arguments: Tensor | None) -> Output:
-    inputs = [t for t in arguments if t is not None]
+def _attend(look: Look, inputs: pure.Inputs) -> pure.Output:
     key = Key(
         type(look),
         look.scheme.spec,
@@ -113,9 +90,10 @@ def _attend(look: Look, *arguments: Tensor | None) -> Output:
         look.scheme.width,
         look.scheme.heads,
         look.dropout,
-        tuple(None if t is None else t.shape for t in arguments),
+        tuple(None if t is None else t.shape for t in inputs),
     )
-    return as_output(_BySeed.apply(key, *weights_of(look).values(), *inputs))  # type: ignore[no-untyped-call]
+    tensors = (*pure.weights_of(look).values(), *(t for t in inputs if t is not None))
+    return pure.as_output(_BySeed.apply(key, *tensors))  # type: ignore[no-untyped-call]
 
 
 class Program:
@@ -129,22 +107,22 @@ class Program:
             scheme = schemes.build(key.scheme, width=key.width, heads=key.heads)
             weights = weightings.build(key.weights, width=key.width, heads=key.heads)
             look = key.kind(scheme, weights, key.dropout)
-        run = pure(look, list(weights_of(look)), [shape is not None for shape in key.shapes])
+        run = pure.function(look, [shape is not None for shape in key.shapes])
 
         def forward(*tensors: Tensor) -> Any:
             return run(*tensors)
 
         def pull(grads: tuple[Tensor, ...], *tensors: Tensor) -> Any:
-            return float_gradients(run, grads, tensors)
+            return pure.float_gradients(run, grads, tensors)
 
         self.forward, self.pull = _compiled(forward), _compiled(pull)
 
     def backward(self, grads: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> list[Any]:
         """The gradients of all inputs, None for those that have none."""
-        return all_gradients(self.pull(grads, *inputs), inputs)
+        return pure.all_gradients(self.pull(grads, *inputs), inputs)
 
 
-def _compiled(function: Any) -> PureLook:
+def _compiled(function: Any) -> pure.PureLook:
     """The function compiled, with its own code object.
 
     Torch counts compilations for each code object and gives up after a few. All programs together

@@ -1,13 +1,13 @@
 """A look at a block of queries as a pure function of tensors, and its gradient.
 
 Both paths that compute a block again in the backward pass need this form. The weights are inputs,
-so that there may be many seeds of them. Arguments that are None are left out.
+so that there may be many seeds of them. Inputs that are None are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,23 +18,48 @@ Output = tuple[Tensor, Tensor | None]
 PureLook = Callable[..., Any]
 
 
+class Inputs(NamedTuple):
+    """What a look reads: q (b, h, tq, d) over k, v (b, h, tk, d), the last query on the last key.
+
+    `positions` (tk,) are those of the keys, `carry` (b, h, keys so far) is that of the weights,
+    `token_features` (b, h, tk, features) are those of the scheme. `key` () is that of dropout.
+    """
+
+    positions: Tensor
+    carry: Tensor | None
+    token_features: Tensor | None
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    key: Tensor | None = None
+
+    def rows(self, part: slice) -> Inputs:
+        """The inputs of a part of the batch."""
+        tables: dict[str, Any] = self._asdict()
+        for name, table in tables.items():
+            if name not in ("positions", "key") and table is not None:
+                tables[name] = table[part]
+        return Inputs(**tables)
+
+
 def weights_of(look: nn.Module) -> dict[str, Tensor]:
     """The parameters and buffers of a look, by name."""
     return dict(look.named_parameters()) | dict(look.named_buffers())
 
 
-def pure(look: nn.Module, names: Sequence[str], present: Sequence[bool]) -> PureLook:
-    """The look as a function of its weights, by these names, and of the arguments present.
+def function(look: nn.Module, present: Sequence[bool]) -> PureLook:
+    """The look as a function of its weights and of the inputs that are present.
 
     It returns the output of the queries, and the carry only if there is one.
     """
+    names = list(weights_of(look))
 
     def run(*tensors: Tensor) -> Any:
         weights = dict(zip(names, tensors, strict=False))
         rest = iter(tensors[len(weights) :])
-        arguments = tuple(next(rest) if is_present else None for is_present in present)
+        inputs = Inputs(*(next(rest) if is_present else None for is_present in present))  # type: ignore[arg-type]
         with torch.autocast(tensors[-1].device.type, enabled=False):
-            y, carry = functional_call(look, weights, arguments)
+            y, carry = functional_call(look, weights, (inputs,))
         return y if carry is None else (y, carry)
 
     return run

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.mixers.attention.schemes.base import Scheme, distances, products
 from outlast.registry import schemes
 
@@ -34,8 +34,7 @@ class Cope(Scheme):
 
     def __init__(self, width: int, heads: int, positions: int = 64) -> None:
         super().__init__(width, heads)
-        if positions < 2:
-            raise bad_value("positions", positions, "a whole number >= 2")
+        require(positions >= 2, "positions", positions, "a whole number >= 2")
         self.last = positions - 1
         self.table = nn.Parameter(torch.zeros(width // heads, positions))
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.mixers.attention.schemes.base import Scheme, distances
 from outlast.mixers.base import Linear
 from outlast.registry import schemes
@@ -33,8 +33,7 @@ class Fire(Scheme):
 
     def __init__(self, width: int, heads: int, threshold: float = 512.0) -> None:
         super().__init__(width, heads)
-        if threshold <= 0:
-            raise bad_value("threshold", threshold, "a number > 0")
+        require(threshold > 0, "threshold", threshold, "a number > 0")
         self.threshold = threshold
         self.c = nn.Parameter(torch.tensor(0.1))
         self.share = nn.Parameter(torch.tensor(1.0))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.registry import schemes
 
@@ -24,8 +24,7 @@ class Learned(Scheme):
 
     def __init__(self, width: int, heads: int, ceiling: int = 512) -> None:
         super().__init__(width, heads)
-        if ceiling < 1:
-            raise bad_value("ceiling", ceiling, "a whole number >= 1")
+        require(ceiling >= 1, "ceiling", ceiling, "a whole number >= 1")
         self.ceiling = ceiling
         self.table = nn.Parameter(torch.randn(ceiling, width) * 0.02)
 

@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import bad_value, require
 from outlast.kernels.heads import turn, turned_heads
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.registry import schemes
@@ -48,12 +48,9 @@ class Rope(Scheme):
     ) -> None:
         super().__init__(width, heads)
         head = width // heads
-        if head % 2:
-            raise bad_value("heads", heads, f"a number that makes {width}/heads even")
-        if base <= 1:
-            raise bad_value("base", base, "a number > 1")
-        if factor < 1:
-            raise bad_value("factor", factor, "a number >= 1")
+        require(head % 2 == 0, "heads", heads, f"a number that makes {width}/heads even")
+        require(base > 1, "base", base, "a number > 1")
+        require(factor >= 1, "factor", factor, "a number >= 1")
         if scaling is None and (factor != 1 or original is not None):
             raise bad_value("scaling", "none", "linear | ntk | yarn if factor or original is set")
         if (scaling == "yarn") != (original is not None):
@@ -61,8 +58,7 @@ class Rope(Scheme):
             raise bad_value("original", original or "none", accepted)
         if scaling is not None and factor == 1:
             raise bad_value("factor", factor, f"a number > 1 with scaling={scaling}")
-        if original is not None and original < 1:
-            raise bad_value("original", original, "a whole number >= 1")
+        require(original is None or original >= 1, "original", original, "a whole number >= 1")
         if scaling == "ntk" and head > 2:
             base *= factor ** (head / (head - 2))
         self.base, self.scaling, self.factor, self.original = base, scaling, factor, original

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.registry import schemes
 
@@ -24,8 +24,7 @@ class Sinusoidal(Scheme):
 
     def __init__(self, width: int, heads: int, base: float = 10_000.0) -> None:
         super().__init__(width, heads)
-        if base <= 1:
-            raise bad_value("base", base, "a number > 1")
+        require(base > 1, "base", base, "a number > 1")
         self.base = base
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from outlast.errors import bad_value
+from outlast.errors import bad_value, require
 from outlast.mixers.attention.schemes.base import Scheme, distances
 from outlast.registry import schemes
 
@@ -39,8 +39,7 @@ class T5(Scheme):
 
     def __init__(self, width: int, heads: int, buckets: int = 32, distance: int = 128) -> None:
         super().__init__(width, heads)
-        if buckets < 2:
-            raise bad_value("buckets", buckets, "a whole number >= 2")
+        require(buckets >= 2, "buckets", buckets, "a whole number >= 2")
         if distance <= buckets // 2:
             raise bad_value("distance", distance, f"a whole number > buckets/2, {buckets // 2}")
         self.buckets, self.distance = buckets, distance

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.mixers.attention.schemes.base import distances, products
 from outlast.mixers.attention.schemes.rope import Rope
 from outlast.registry import schemes
@@ -29,8 +29,7 @@ class XPos(Rope):
         self, width: int, heads: int, base: float = 10_000.0, scale: float = 512.0
     ) -> None:
         super().__init__(width, heads, base)
-        if scale <= 0:
-            raise bad_value("scale", scale, "a number > 0")
+        require(scale > 0, "scale", scale, "a number > 0")
         self.scale = scale
 
     def scores(

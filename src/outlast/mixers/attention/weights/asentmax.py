@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.mixers.attention.weights.entmax import Entmax, check_alpha
 from outlast.mixers.base import Linear
 from outlast.registry import weightings
@@ -34,10 +34,8 @@ class ASEntmax(Entmax):
     ) -> None:
         check_alpha(alpha, learned="")
         super().__init__(width, heads, alpha)
-        if delta < 0:
-            raise bad_value("delta", delta, "a number >= 0")
-        if range_ < 0:
-            raise bad_value("range", range_, "a number >= 0")
+        require(delta >= 0, "delta", delta, "a number >= 0")
+        require(range_ >= 0, "range", range_, "a number >= 0")
         self.delta, self.range = delta, range_
         self.beta = Linear(width, heads, bias=False)
         self.gamma = Linear(width, heads, bias=False)

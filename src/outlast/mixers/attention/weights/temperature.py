@@ -15,7 +15,7 @@ import math
 
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.mixers.attention.weights.base import Weights
 from outlast.registry import weightings
 
@@ -26,8 +26,7 @@ class Temperature(Weights):
 
     def __init__(self, width: int, heads: int, length: int) -> None:
         super().__init__(width, heads)
-        if length < 2:
-            raise bad_value("length", length, "a number of tokens >= 2")
+        require(length >= 2, "length", length, "a number of tokens >= 2")
         self.length = length
 
     def sharpen(self, q: Tensor, x: Tensor, positions: Tensor) -> Tensor:

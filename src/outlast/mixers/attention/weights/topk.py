@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import require
 from outlast.mixers.attention.weights.base import Weights
 from outlast.registry import weightings
 
@@ -22,8 +22,7 @@ class TopK(Weights):
 
     def __init__(self, width: int, heads: int, k: int = 8) -> None:
         super().__init__(width, heads)
-        if k < 1:
-            raise bad_value("k", k, "a whole number >= 1")
+        require(k >= 1, "k", k, "a whole number >= 1")
         self.k = k
 
     def normalise(self, scores: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
