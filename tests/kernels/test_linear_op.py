@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from outlast.kernels.linear import linear, op
-from outlast.kernels.rows import filled_up, whole
+from outlast.kernels.row_alignment import empty_aligned, padded_table
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -50,7 +50,7 @@ def test_the_ops_keep_torchs_rules_and_second_derivatives():
     x, weight, bias = (a.requires_grad_() for a in inputs(True))
     alone = [a[0].detach().requires_grad_() for a in (x, weight, bias)]
     torch.library.opcheck(torch.ops.outlast.linear.default, alone)
-    torch.library.opcheck(torch.ops.outlast.product.default, (x, weight))
+    torch.library.opcheck(torch.ops.outlast.batched_linear.default, (x, weight))
     assert torch.autograd.gradgradcheck(vmap(linear), (x, weight, bias))
     assert torch.equal(linear(*alone), F.linear(*alone))
 
@@ -72,8 +72,8 @@ def digits(*shape: int, seed: int) -> Tensor:
 
 def cut_of(values: Tensor) -> Tensor:
     """The same numbers as the first columns of a filled-up table, zeros beside them."""
-    cut = filled_up(values)
-    whole(cut).zero_()
+    cut = empty_aligned(values)
+    padded_table(cut).zero_()
     return cut.copy_(values)
 
 
@@ -102,7 +102,7 @@ def test_filled_up_it_is_the_same(out, bias, cut, monkeypatch):
 def test_rows_of_a_product_begin_at_whole_16_bytes(out):
     x, weight = digits(3, 12, 4, seed=1), digits(3, out, 4, seed=2)
     wide = -(-out // 8) * 8
-    found = torch.ops.outlast.product(x, weight)
+    found = torch.ops.outlast.batched_linear(x, weight)
     assert found.stride() == (12 * wide, wide, 1)
     assert not found._is_view()
     table = found.as_strided((3, 12, wide), found.stride())
@@ -140,8 +140,8 @@ def test_gradients_of_weights_that_are_cast_lie_as_the_weights_do():
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_filled_up_the_op_keeps_torchs_rules_and_may_be_changed_in_place():
     x, weight = (digits(3, n, 4, seed=n).requires_grad_() for n in (6, 5))
-    torch.library.opcheck(torch.ops.outlast.product.default, (x, weight))
-    out = torch.ops.outlast.product(x, weight)
+    torch.library.opcheck(torch.ops.outlast.batched_linear.default, (x, weight))
+    out = torch.ops.outlast.batched_linear(x, weight)
     wanted = out.detach().clone().relu()
     assert torch.equal(out.relu_(), wanted)
     found = torch.autograd.grad(out.sum(), (x, weight), create_graph=True)
@@ -151,14 +151,14 @@ def test_filled_up_the_op_keeps_torchs_rules_and_may_be_changed_in_place():
 def test_a_table_is_known_by_its_first_columns():
     table = torch.zeros(2, 6, 16).bfloat16()
     cut = table[..., :12]
-    assert whole(cut).data_ptr() == table.data_ptr()
-    assert whole(cut).shape == table.shape
-    assert whole(cut.view(12, 12)).shape == (12, 16)
+    assert padded_table(cut).data_ptr() == table.data_ptr()
+    assert padded_table(cut).shape == table.shape
+    assert padded_table(cut.view(12, 12)).shape == (12, 16)
     one = table[:1, :, :12].contiguous()
     apart = torch.empty_strided(cut.shape, cut.stride(), dtype=cut.dtype)
     others = [table[..., 2:14], table[..., :7], table[:, :3, :12], table.mT[..., :5], one, apart]
     others += [cut.float(), torch.zeros(2, 6, 16)[..., :12], cut.detach().requires_grad_()]
-    assert all(whole(other) is other for other in others)
+    assert all(padded_table(other) is other for other in others)
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ from torch.func import vmap
 import outlast.kernels.loss.op as loss_op
 from outlast.kernels.loss import part_losses, reference
 from outlast.kernels.loss.op import back_end
-from outlast.kernels.rows import whole
+from outlast.kernels.row_alignment import padded_table
 
 # the interpreter's own
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
@@ -101,7 +101,7 @@ def compare(shape, device, dtype=torch.float32, tolerance=1e-5, lie=as_they_are)
     assert found.dtype == dtype
     if dtype.itemsize == 2:
         assert found.stride(2) == -(-shape[-1] // 8) * 8
-        assert whole(found)[..., shape[-1] :].eq(0).all()
+        assert padded_table(found)[..., shape[-1] :].eq(0).all()
     else:
         assert found.is_contiguous()
     wanted = reference.backward(above, wanted[2], logits.double(), targets, part, IGNORE)

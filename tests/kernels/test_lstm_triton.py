@@ -218,7 +218,7 @@ class OnGpu(torch.Tensor):
 )
 def test_a_slow_lstm_on_a_gpu_is_told_once(monkeypatch, caplog, width, triton, says):
     monkeypatch.setattr(op, "has_triton", lambda: triton)
-    op._tell.cache_clear()
+    op._log_form.cache_clear()
     inputs = [a.float() for a in lstm_inputs(2, 1, width, 1)]
     for _ in range(2):
         op._lstm(inputs[0].as_subclass(OnGpu), *inputs[1:])
@@ -232,7 +232,7 @@ def test_a_slow_lstm_on_a_gpu_is_told_once(monkeypatch, caplog, width, triton, s
 def test_which_form_serves_which_width_is_told_once(monkeypatch, caplog, width, precision):
     from outlast.kernels.lstm import triton as fused
 
-    op._tell.cache_clear()
+    op._log_form.cache_clear()
     caplog.set_level("INFO", op.__name__)
     projected, _, weight, *_ = inputs = [a.float() for a in lstm_inputs(1, 1, width, 1)]
     monkeypatch.setattr(fused, "forward", reference.forward)  # it is the choice that is looked at
@@ -249,8 +249,8 @@ def test_which_form_serves_which_width_is_told_once(monkeypatch, caplog, width, 
         assert "reads its weights at every step" in caplog.text
 
 
-def test_on_the_cpu_there_is_nothing_to_tell(caplog):
-    op._tell.cache_clear()
+def test_on_the_cpu_there_is_nothing_to_log_form(caplog):
+    op._log_form.cache_clear()
     caplog.set_level("INFO", op.__name__)
     op._lstm(*lstm_inputs(2, 1, 264, 1))
     assert not caplog.records
@@ -259,7 +259,7 @@ def test_on_the_cpu_there_is_nothing_to_tell(caplog):
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["high"], indirect=True)
 def test_on_a_gpu_a_slow_lstm_is_told_and_one_on_chip_not(caplog, precision):
-    op._tell.cache_clear()
+    op._log_form.cache_clear()
     caplog.set_level("INFO", op.__name__)
     for width in (128, 256, 256, 264, 264):
         inputs = (a.to("cuda", torch.float32) for a in lstm_inputs(2, 1, width))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from outlast.errors import OutlastError, bad_value
-from outlast.kernels.choosing import can_fuse
+from outlast.kernels.dispatch import can_fuse
 from outlast.mixers.base import Linear, Mixer, Norm, Pathway, RMSNorm, State
 from outlast.mixers.chance import EMBEDDING, Told, drop, fixed_positions, fold
 from outlast.specs import Layout, Spec

@@ -6,7 +6,7 @@ added up afterwards, without atomics: the same every time. Backward the softmax 
 Tiles where nothing is asked, as in the padding, are passed over.
 
 Shapes are those of `reference`. Up to 4,096 classes. Rows of logits may lie apart, as those of a
-filled-up table do (see `kernels.rows`), and those of the gradient do in half precision.
+padded table do (see `kernels.row_alignment`), and those of the gradient do in half precision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outlast.kernels.rows import filled_up
+from outlast.kernels.row_alignment import empty_aligned
 
 MOST_CLASSES = 4096
 TILE = 2048  # numbers in a tile
@@ -178,7 +178,7 @@ def backward(
 ) -> Tensor:
     """As `reference.backward`, in float32 whatever the type of the logits."""
     seeds, batch, tokens, classes = logits.shape
-    d_logits, logits = filled_up(logits), _side_by_side(logits)
+    d_logits, logits = empty_aligned(logits), _side_by_side(logits)
     options = _options(classes, d_logits.stride(2), counts.shape[1])
     _loss_backward[(triton.cdiv(batch * tokens, options["SPAN"]), seeds)](
         (d_losses / counts).contiguous(),
