@@ -1,121 +1,178 @@
-"""The fused AdamW against the plain operations: in Triton's interpreter, or on a GPU."""
+"""AdamW's fused passes against the reference: in Triton's interpreter, or on a GPU.
+
+That the reference is torch's AdamW is in tests/train/test_optimiser.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
+from torch import Tensor
 
-from outlast.methods.base import PATHWAYS
-from outlast.registry import tasks
-from outlast.train.optimiser import AdamW
-from outlast.train.stack import StackedModel
+from outlast.kernels import adamw
+from outlast.kernels.adamw import Columns, op, reference
 
-pytest.importorskip("triton")
+fused = pytest.importorskip("outlast.kernels.adamw.triton")
 # the interpreter's own
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
-TASK = tasks.build("modsum(modulus=5)")
-# a table of several blocks of weights, and one whose pathways are not all there
-LINES = ["gru > attention(heads=2, weights=scalable) > mlp @ 10", "lstm @ 4"]
-SEEDS = (0, 3, 5)
-SPARE = slice(-11, None)  # at the end of both tables some columns belong to no weight
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SEEDS, PATHWAYS, LATE = 3, 3, 1  # the pathway that joins late
+# several blocks of weights in three pathways, and a table where one pathway is missing; after the
+# weights there are columns that hold none
+TABLES = {
+    "three pathways": ({0: slice(0, 700), 1: slice(700, 1900), 2: slice(1900, 2100)}, 2112),
+    "two pathways": ({0: slice(0, 37), 2: slice(37, 101)}, 112),
+}
+tables = pytest.mark.parametrize("table", TABLES)
 
 
-def pair(line: str, clip: float) -> list[AdamW]:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return [AdamW(StackedModel(line, TASK, SEEDS, device), clip, 0.1) for _ in range(2)]
+@dataclass
+class State:
+    """What a step changes."""
+
+    weights: Tensor
+    first: Tensor
+    second: Tensor
+    counts: Tensor
 
 
-def step(number: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradient, rates and active of a step; the second seed's attention joins at step 2."""
+def fresh(table: str) -> tuple[State, Columns]:
+    slices, width = TABLES[table]
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(SEEDS, width, generator=generator)
+    decays = (torch.rand(width, generator=generator) < 0.7).float()
+    end = max(s.stop for s in slices.values())
+    weights[:, end:], decays[end:] = 0, 0
+    zeros = torch.zeros_like(weights)
+    state = State(weights, zeros, zeros.clone(), torch.zeros(SEEDS, PATHWAYS))
+    moved = State(*(getattr(state, f.name).to(DEVICE) for f in fields(state)))
+    return moved, Columns.of(slices, decays.to(DEVICE))
+
+
+def step(number: int, state: State, columns: Columns) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient, rates and active of a step; the second seed's late pathway joins at step 2."""
     generator = torch.Generator().manual_seed(number)
-    gradient = torch.randn(like.shape, generator=generator)
+    shape = (SEEDS, state.weights.shape[1])
+    gradient = torch.randn(shape, generator=generator)
     # short of the norm to clip at, about it, past it; seldom as even as a draw of randn
-    gradient[:, SPARE] = 0
-    gradient *= torch.tensor([1e-3, 0.02, 10.0])[:, None] * torch.rand(like.shape[1]) ** 4
-    rates = torch.rand(len(SEEDS), len(PATHWAYS), generator=generator) / 100
+    gradient *= torch.tensor([1e-3, 0.02, 10.0])[:, None]
+    gradient *= torch.rand(shape[1], generator=generator) ** 4
+    gradient[:, columns.pathway.cpu() < 0] = 0
+    rates = torch.rand(SEEDS, PATHWAYS, generator=generator) / 100
     active = torch.ones_like(rates)
-    active[1, PATHWAYS.index("attention")] = number >= 2
-    return gradient.to(like.device), rates.to(like.device), active.to(like.device)
+    active[1, LATE] = number >= 2
+    return gradient.to(DEVICE), rates.to(DEVICE), active.to(DEVICE)
 
 
-@pytest.mark.parametrize("line", LINES)
-@pytest.mark.parametrize("clip", [1.0, 1e6, 1], ids=str)
-def test_it_is_the_plain_update_to_rounding(line, clip):
-    plain, fused = pair(line, clip)
+def per_seed(value) -> Tensor:
+    return torch.tensor(value, dtype=torch.float32, device=DEVICE).expand(SEEDS).contiguous()
+
+
+def run(module, state: State, columns: Columns, gradient, rates, active, clip=1.0, decay=0.1):
+    module.update(
+        state.weights,
+        gradient.clone(),
+        state.first,
+        state.second,
+        state.counts,
+        rates,
+        active,
+        per_seed(clip),
+        per_seed(decay),
+        columns,
+    )
+
+
+@tables
+@pytest.mark.parametrize("clip", [1.0, 1e6])
+def test_fused_update_matches_the_reference(table, clip):
+    (plain, columns), (quick, _) = fresh(table), fresh(table)
     for number in range(4):
-        gradient, rates, active = step(number, plain.stack.table)
-        before = fused.stack.table.clone()
-        with torch.no_grad():
-            fused._update_fused(gradient.clone(), rates, active)
-            plain._update_plain(gradient, rates, active)
+        inputs = step(number, plain, columns)
+        before = quick.weights.clone()
+        run(reference, plain, columns, *inputs, clip)
+        run(fused, quick, columns, *inputs, clip)
         for name in ("first", "second", "counts"):
-            tables = [getattr(one, name) for one in (fused, plain)]
+            one, two = (getattr(state, name) for state in (quick, plain))
             torch.testing.assert_close(
-                *tables, rtol=2e-6, atol=1e-6 * tables[1].max(), msg=lambda t, n=name: n + t
+                one, two, rtol=2e-6, atol=1e-6 * two.max(), msg=lambda text, n=name: n + text
             )
-        moved = [one.stack.table - before for one in (fused, plain)]
+        moved = [state.weights - before for state in (quick, plain)]
         torch.testing.assert_close(*moved, rtol=1e-4, atol=1e-6)
-        if number < 2 and "attention" in plain.stack.columns:
-            columns = plain.stack.columns["attention"]
-            assert torch.equal(fused.stack.table[1, columns], before[1, columns])
-            assert not fused.first[1, columns].any()
+        if number < 2 and LATE in columns.slices:
+            late = columns.slices[LATE]
+            assert torch.equal(quick.weights[1, late], before[1, late])
+            assert not quick.first[1, late].any()
 
 
-def test_a_gradient_that_is_no_number_spoils_its_own_seed_alone():
-    plain, fused = pair(LINES[0], 1.0)
-    gradient, rates, active = step(0, plain.stack.table)
+def test_gradient_that_is_not_finite_spoils_its_own_seed_alone():
+    (plain, columns), (quick, _) = fresh("three pathways"), fresh("three pathways")
+    gradient, rates, active = step(0, plain, columns)
     gradient[1, 7] = torch.nan
-    with torch.no_grad():
-        fused._update_fused(gradient.clone(), rates, active)
-        plain._update_plain(gradient, rates, active)
-    torch.testing.assert_close(fused.stack.table, plain.stack.table, equal_nan=True)
-    assert fused.stack.table[[0, 2]].isfinite().all()
-    assert fused.stack.table[1].isnan().any()
+    run(reference, plain, columns, gradient, rates, active)
+    run(fused, quick, columns, gradient, rates, active)
+    torch.testing.assert_close(quick.weights, plain.weights, equal_nan=True)
+    assert quick.weights[[0, 2]].isfinite().all()
+    assert quick.weights[1].isnan().any()
 
 
-def test_a_seed_at_rest_is_left_as_it_is_whatever_its_gradient():
-    plain, fused = pair(LINES[0], 1.0)
-    for one in (plain, fused):
-        gradient, rates, active = step(0, plain.stack.table)
-        gradient[1], active[1] = torch.nan, 0
-        before = [t[1].clone() for t in (one.stack.table, one.first, one.second, one.counts)]
-        with torch.no_grad():
-            (one._update_plain if one is plain else one._update_fused)(gradient, rates, active)
-        after = (one.stack.table, one.first, one.second, one.counts)
-        assert all(torch.equal(a[1], b) for a, b in zip(after, before, strict=True))
-        assert one.stack.table.isfinite().all()
+@pytest.mark.parametrize("module", [reference, fused], ids=["reference", "fused"])
+def test_seed_at_rest_is_left_as_it_is_whatever_its_gradient(module):
+    state, columns = fresh("three pathways")
+    gradient, rates, active = step(0, state, columns)
+    gradient[1], active[1] = torch.nan, 0
+    before = [getattr(state, f.name)[1].clone() for f in fields(state)]
+    run(module, state, columns, gradient, rates, active)
+    after = [getattr(state, f.name)[1] for f in fields(state)]
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+    assert state.weights.isfinite().all()
 
 
-@pytest.mark.parametrize("way", ["_update_plain", "_update_fused"])
-def test_each_seed_may_have_a_clip_and_a_decay_of_its_own(way):
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+@pytest.mark.parametrize("module", [reference, fused], ids=["reference", "fused"])
+def test_each_seed_may_have_a_clip_and_a_decay_of_its_own(module):
     clips, decays = (0.1, 1.0, 1e6), (0.0, 0.1, 10.0)
-    mixed = AdamW(StackedModel(LINES[0], TASK, SEEDS, device), clips, decays)
-    alone = [
-        AdamW(StackedModel(LINES[0], TASK, SEEDS, device), c, d)
-        for c, d in zip(clips, decays, strict=True)
-    ]
+    mixed, columns = fresh("three pathways")
+    alone = [fresh("three pathways")[0] for _ in clips]
     for number in range(2):
-        gradient, rates, active = step(number, mixed.stack.table)
-        for one in (mixed, *alone):
-            with torch.no_grad():
-                getattr(one, way)(gradient.clone(), rates, active)
-    for row, one in enumerate(alone):
-        assert torch.equal(mixed.stack.table[row], one.stack.table[row])
-    assert not torch.equal(alone[0].stack.table[2], alone[2].stack.table[2])
+        inputs = step(number, mixed, columns)
+        run(module, mixed, columns, *inputs, clips, decays)
+        for state, clip, decay in zip(alone, clips, decays, strict=True):
+            run(module, state, columns, *inputs, clip, decay)
+    for row, state in enumerate(alone):
+        assert torch.equal(mixed.weights[row], state.weights[row])
+    assert not torch.equal(alone[0].weights[2], alone[2].weights[2])
+
+
+def test_without_gpu_the_reference_is_taken():
+    table = torch.zeros(SEEDS, 16)
+    assert op.back_end(table, table) is reference
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_it_is_taken_and_a_seed_alone_is_the_same_to_the_bit():
-    def trained(seeds: list[int]) -> torch.Tensor:
-        stack = StackedModel(LINES[0], TASK, [SEEDS[s] for s in seeds], torch.device("cuda"))
-        optimiser = AdamW(stack, 1.0, 0.1)
-        optimiser._update_plain = None  # not to be called
+def test_on_a_gpu_the_kernel_is_taken_and_a_seed_alone_is_the_same_to_the_bit():
+    def trained(seeds: list[int]) -> Tensor:
+        state, columns = fresh("three pathways")
+        own = State(*(getattr(state, f.name)[seeds] for f in fields(state)))
+        assert op.back_end(own.weights, own.weights) is fused
+        clip, decay = per_seed(1.0)[seeds], per_seed(0.1)[seeds]
         for number in range(3):
-            gradient, rates, active = step(number, stack.table.new_empty(3, stack.width))
-            optimiser.update(gradient[seeds].clone(), rates[seeds], active[seeds])
-        return stack.table
+            gradient, rates, active = (t[seeds] for t in step(number, state, columns))
+            adamw.update(
+                own.weights,
+                gradient,
+                own.first,
+                own.second,
+                own.counts,
+                rates,
+                active,
+                clip,
+                decay,
+                columns,
+            )
+        return own.weights
 
-    torch.manual_seed(1)
     together = trained([0, 1, 2])
-    torch.manual_seed(1)
     assert torch.equal(trained([1])[0], together[1])

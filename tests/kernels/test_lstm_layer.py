@@ -7,9 +7,9 @@ import warnings
 
 import pytest
 import torch
-from kernel_cases import beside_others, draw, near, same
 from torch.func import vmap
 
+from kernel_cases import beside_others, draw, near, same
 from outlast.errors import SpecError
 from outlast.kernels.linear import linear
 from outlast.kernels.lstm import layer, lstm, lstm_layer

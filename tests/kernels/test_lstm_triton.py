@@ -7,8 +7,8 @@ import re
 
 import pytest
 import torch
-from kernel_cases import beside_others, draw, lstm_inputs, near, same
 
+from kernel_cases import beside_others, draw, lstm_inputs, near, same
 from outlast.kernels.lstm import lstm, op, reference
 
 pytest.importorskip("triton")

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from kernel_cases import draw, lstm_inputs, near, same
 
+from kernel_cases import draw, lstm_inputs, near, same
 from outlast.kernels import split_k
 from outlast.kernels.row_alignment import empty_aligned, padded_table
 from outlast.kernels.split_k import chunk_count, matmul_over_rows

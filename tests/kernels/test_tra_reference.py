@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tra_cases import CASES, Case, agree
 
 from outlast.kernels.tra import reference
 from outlast.kernels.tra.setting import Setting
+from tra_cases import CASES, Case, agree
 
 pytestmark = pytest.mark.filterwarnings("error")
 

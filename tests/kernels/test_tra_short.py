@@ -7,9 +7,9 @@ import math
 
 import pytest
 import torch
-from tra_cases import CASES, Case, agree
 
 import outlast
+from tra_cases import CASES, Case, agree
 
 pytest.importorskip("triton")
 pytestmark = [
