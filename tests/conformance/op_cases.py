@@ -11,16 +11,13 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+import op_inputs as make
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from kernel_cases import cut, draw, lstm_inputs, turned
 from outlast.kernels.attention.reference import attend as explicit_attention
-from outlast.kernels.entmax import entmax15
-from outlast.kernels.tra import reference as tra_reference
-from outlast.kernels.tra.checks import check, real_keys
-from tra_cases import Case as TraCase
 
 Shape = tuple[Any, ...]
 #: how a tensor lies in memory, by its role: "input", or "gradient 0" of the first output
@@ -74,18 +71,6 @@ class OpCase:
 
     def __str__(self) -> str:
         return f"{self.op} {self.variant}".strip()
-
-
-# ---- pointwise -----------------------------------------------------------------------------------
-
-
-def bias_tensors(*shape: int, seed: int = 0) -> list[Tensor | None]:
-    return [2 * draw(*shape, seed=seed + 1), draw(shape[0], shape[-1], seed=seed + 2)]
-
-
-def glu(z: Tensor, bias: Tensor) -> Tensor:
-    value, gate = (z + bias[:, None]).chunk(2, -1)
-    return value * F.silu(gate)
 
 
 BIAS_AXES = ((0, 0), (None, 0), (2, 1), (0, None))
@@ -201,36 +186,6 @@ NORMS = [
 ]
 
 
-# ---- heads ---------------------------------------------------------------------------------------
-
-
-def packed_heads(b: int, t: int, h: int, d: int, seed: int = 0) -> list[Tensor | None]:
-    return [3 * draw(b, t, 3, h, d, seed=seed + 1)]
-
-
-def normed(packed: Tensor) -> list[Tensor]:
-    q, k, v = (t.transpose(1, 2) for t in packed.unbind(2))
-    return [*(t / (t.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k)), v]
-
-
-def heads_and_angles(shared: bool) -> Callable[..., list[Tensor | None]]:
-    """Angles for all rows of the batch, or for every two of them."""
-
-    def tensors(b: int, t: int, h: int, d: int, seed: int = 0) -> list[Tensor | None]:
-        angles = 3 * draw(1 if shared or b % 2 else b // 2, t, d // 2, seed=seed + 5)
-        return [draw(b, t, 3, h, d, seed=seed + 1), angles.cos(), angles.sin()]
-
-    return tensors
-
-
-def rotated(packed: Tensor, cos: Tensor, sin: Tensor) -> list[Tensor]:
-    """By complex numbers."""
-    q, k, v = (t.transpose(1, 2) for t in packed.unbind(2))
-    turns = torch.complex(cos, sin).repeat_interleave(len(packed) // len(cos), 0)[:, None]
-    pairs = [torch.complex(*x.chunk(2, -1)) * turns for x in (q, k)]
-    return [*(torch.cat([p.real, p.imag], -1) for p in pairs), v]
-
-
 HEADS = Kernel(
     "heads",
     asks=(0,),
@@ -238,102 +193,6 @@ HEADS = Kernel(
     stack=((5, 33, 4, 64), BF16),
     layouts={"": lambda role, t: turned(t) if role == "gradient 1" else t},
 )
-
-
-# ---- losses --------------------------------------------------------------------------------------
-
-IGNORE, PARTS = -100, 3
-
-
-def token_losses(*shape: int, seed: int = 0) -> list[Tensor | None]:
-    """Half the tokens ask nothing, some that ask belong to no part, the last part has none."""
-    *lead, classes = shape
-    generator = torch.Generator().manual_seed(seed + 1)
-    targets = torch.randint(classes, lead, generator=generator)
-    targets[torch.rand(lead, generator=generator) < 0.5] = IGNORE
-    part = torch.randint(-1, PARTS - 1, lead, generator=generator)
-    return [3 * draw(*shape, seed=seed + 2), targets, part]
-
-
-def means_by_part(logits: Tensor, targets: Tensor, part: Tensor) -> list[Tensor]:
-    loss = F.cross_entropy(logits.movedim(-1, 1), targets, ignore_index=IGNORE, reduction="none")
-    right = (logits.argmax(-1) == targets).to(loss.dtype)
-    masks = [(part == index).to(loss.dtype) for index in range(PARTS)]
-    counts = torch.stack([mask.sum((1, 2)).clamp_min(1) for mask in masks], 1)
-    means = [
-        torch.stack([(value * mask).sum((1, 2)) for mask in masks], 1) / counts
-        for value in (loss, right)
-    ]
-    return [*means, counts]
-
-
-# ---- LSTM ----------------------------------------------------------------------------------------
-
-
-def recurrence(
-    projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
-) -> list[Tensor]:
-    """By torch's LSTM of each seed, with the identity as input matrix."""
-    identity = torch.eye(projected.shape[-1], dtype=projected.dtype)
-    rows = zip(projected, bias, weight, h0, c0, strict=True)
-    return [
-        torch.stack(out) for out in zip(*(layer(x, identity, *r) for x, *r in rows), strict=True)
-    ]
-
-
-def layer(
-    x: Tensor, weight_in: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
-) -> list[Tensor]:
-    """One seed by torch's own LSTM."""
-    weights = [weight_in, weight, bias, torch.zeros_like(bias)]
-    hidden, h, c = torch.lstm(x, (h0[None], c0[None]), weights, True, 1, 0.0, True, False, True)
-    return [hidden, h[0], c[0]]
-
-
-def layer_tensors(
-    steps: int, rows: int, width: int, width_in: int, seed: int = 0
-) -> list[Tensor | None]:
-    _, *others = lstm_inputs(steps, rows, width, seed=seed)
-    weight_in = draw(4 * width, width_in, seed=seed + 6) * width_in**-0.5
-    return [draw(rows, steps, width_in, seed=seed + 7), weight_in, *others]
-
-
-# ---- linear maps ---------------------------------------------------------------------------------
-
-
-def linear_tensors(biased: bool) -> Callable[..., list[Tensor | None]]:
-    def tensors(rows: int, k: int, out: int, seed: int = 0) -> list[Tensor | None]:
-        bias = draw(out, seed=seed + 3) if biased else None
-        return [draw(rows, k, seed=seed + 1), draw(out, k, seed=seed + 2), bias]
-
-    return tensors
-
-
-# ---- attention -----------------------------------------------------------------------------------
-
-BIASES = {"no bias": 0, "one for all rows": 1, "one for each row": 3}
-# queries, keys: a whole sequence, one token, a token after a cache, a chunk after a cache
-LENGTHS = ((6, 6), (1, 1), (1, 6), (4, 6), (5, 6))
-
-
-def attention_tensors(queries: int, keys: int, bias: str, seed: int = 0) -> list[Tensor | None]:
-    shapes = [(queries, 1), (keys, 2), (keys, 3)]
-    qkv: list[Tensor | None] = [2 * draw(3, 2, t, 4, seed=seed + s) for t, s in shapes]
-    rows = BIASES[bias]
-    return [*qkv, draw(rows, 2, queries, keys, seed=seed + 4) if rows else None]
-
-
-def split_attention(packed: Tensor) -> Tensor:
-    return explicit_attention(*packed.permute(2, 0, 3, 1, 4))
-
-
-def views_of_one(b: int, h: int, t: int, d: int, seed: int = 0) -> list[Tensor | None]:
-    """q, k and v as views of one projection, as attention makes them."""
-    return [*draw(b, t, 3, h, d, seed=seed + 1).permute(2, 0, 3, 1, 4)]
-
-
-def packed_qkv(b: int, h: int, t: int, d: int, seed: int = 0) -> list[Tensor | None]:
-    return [draw(b, t, 3, h, d, seed=seed + 1)]
 
 
 # rows, heads, tokens, head width: one token, tokens and widths that fill no tile, more than a tile
@@ -354,53 +213,6 @@ def short_case(name: str, tensors: Any, plain: Any, axes: Any) -> OpCase:
     )
 
 
-TRA = TraCase(7, 9, batch=2, heads=2)
-
-
-def tra_tensors(padded: bool) -> Callable[..., list[Tensor | None]]:
-    def tensors(seed: int = 0) -> list[Tensor | None]:
-        q, k, v, gate = TRA.inputs(F64, seed=seed)
-        lengths = torch.tensor([9, 8]) if padded else None
-        return [q, k, v, gate.double(), *real_keys(lengths, "right", k)]
-
-    return tensors
-
-
-def tra_numbers(given: list[Tensor | None]) -> tuple[Any, ...]:
-    return (*check(*given[:4], 0.0, None, None, False, None), "cpu")
-
-
-def tra_plain(*tensors: Tensor) -> Tensor:
-    how = check(*tensors[:4], 0.0, None, None, False, None)
-    return tra_reference.attend(*tensors, how)[0]
-
-
-# ---- kernels of other libraries ------------------------------------------------------------------
-
-
-def causal(scores: Tensor) -> Tensor:
-    later = torch.ones(scores.shape[-2:]).triu(1).bool()
-    return scores.masked_fill(later, -torch.inf)
-
-
-def forgetting(q: Tensor, k: Tensor, v: Tensor, log_gates: Tensor) -> Tensor:
-    kept = log_gates.cumsum(-1)
-    scores = q @ k.mT / q.shape[-1] ** 0.5 + kept[..., :, None] - kept[..., None, :]
-    return causal(scores).softmax(-1) @ v
-
-
-def entmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return entmax15(causal(q @ k.mT / q.shape[-1] ** 0.5)) @ v
-
-
-def library_tensors(gated: bool) -> Callable[..., list[Tensor | None]]:
-    def tensors(*shape: int, seed: int = 0) -> list[Tensor | None]:
-        gates = [F.logsigmoid(draw(*shape[:-1], seed=seed + 4))] if gated else []
-        return [*(draw(*shape, seed=seed + s) for s in (1, 2, 3)), *gates]
-
-    return tensors
-
-
 # ---- the table -----------------------------------------------------------------------------------
 
 CASES: Sequence[OpCase] = [
@@ -408,7 +220,7 @@ CASES: Sequence[OpCase] = [
     OpCase(
         "bias_gelu",
         ((2, 5, 8), (1, 1, 1), (3, 130, 4), (2, 3, 144)),
-        bias_tensors,
+        make.bias_tensors,
         lambda z, bias: F.gelu(z + bias[:, None]),
         BIAS_AXES,
         kernel=POINTWISE,
@@ -416,8 +228,8 @@ CASES: Sequence[OpCase] = [
     OpCase(
         "bias_glu",
         ((2, 5, 8), (1, 1, 2), (3, 130, 4), (2, 3, 288)),
-        bias_tensors,
-        glu,
+        make.bias_tensors,
+        make.glu,
         BIAS_AXES,
         kernel=POINTWISE,
     ),
@@ -426,8 +238,8 @@ CASES: Sequence[OpCase] = [
     OpCase(
         "normed_heads",
         ((2, 5, 2, 8), (1, 1, 1, 1), (3, 47, 3, 16), (2, 3, 5, 600), (5, 1, 7, 12)),
-        packed_heads,
-        normed,
+        make.packed_heads,
+        make.normed,
         ((0,), (2,)),
         numbers=lambda given: (1e-6,),
         outputs=(0, 1, 2),
@@ -437,8 +249,8 @@ CASES: Sequence[OpCase] = [
         OpCase(
             "turned_heads",
             ((2, 5, 2, 8), (1, 1, 1, 2), (4, 47, 3, 16), (2, 3, 5, 600), (6, 1, 7, 12)),
-            heads_and_angles(shared),
-            rotated,
+            make.heads_and_angles(shared),
+            make.rotated,
             ((0, 0, 0), (2, 0, 0), (0, None, None), (2, None, None)),
             variant="one table of angles" if shared else "a table for two rows",
             outputs=(0, 1, 2),
@@ -454,10 +266,10 @@ CASES: Sequence[OpCase] = [
             *((2, 3, 7, 11), (1, 1, 1, 1), (2, 5, 130, 4), (2, 2, 9, 700)),
             *((2, 2, 5, classes) for classes in (1, 7, 8, 12, 1036)),
         ),
-        token_losses,
-        means_by_part,
+        make.token_losses,
+        make.means_by_part,
         ((0, 0, 0), (3, 0, 1)),
-        numbers=lambda given: (PARTS, IGNORE),
+        numbers=lambda given: (make.PARTS, make.IGNORE),
         outputs=(0, 1, 2),
         slopes=(0,),
         kernel=Kernel(
@@ -478,7 +290,7 @@ CASES: Sequence[OpCase] = [
         "lstm",
         ((7, 3, 5, 2), (1, 1, 1, 1), (4, 2, 16, 2)),
         lstm_inputs,
-        recurrence,
+        make.recurrence,
         (
             (0, 0, 0, 0, 0),
             (None, 0, 0, None, None),  # one input for all
@@ -491,8 +303,8 @@ CASES: Sequence[OpCase] = [
     OpCase(
         "lstm_layer",
         ((7, 3, 5, 6), (1, 1, 1, 1), (4, 2, 16, 16)),
-        layer_tensors,
-        layer,
+        make.layer_tensors,
+        make.layer,
         (
             (0, 0, 0, 0, 0, 0),
             (None, 0, 0, 0, None, None),
@@ -507,7 +319,7 @@ CASES: Sequence[OpCase] = [
         OpCase(
             "linear",
             ((6, 4, 5),),
-            linear_tensors(biased),
+            make.linear_tensors(biased),
             F.linear,
             ((0, 0, 0), (None, 0, 0), (1, 2, 1), (0, None, None)),
             variant="with a bias" if biased else "without a bias",
@@ -528,32 +340,32 @@ CASES: Sequence[OpCase] = [
     ),
     OpCase(
         "attend",
-        tuple((*lengths, bias) for lengths in LENGTHS for bias in BIASES),
-        attention_tensors,
+        tuple((*lengths, bias) for lengths in make.LENGTHS for bias in make.BIASES),
+        make.attention_tensors,
         explicit_attention,
         ((0, 0, 0, 0), (0, 0, 0, None), (1, 2, 4, 3), (0, None, None, 0)),
-        stack_shapes=tuple((*lengths, bias) for lengths in LENGTHS for bias in BIASES),
+        stack_shapes=tuple((*lengths, bias) for lengths in make.LENGTHS for bias in make.BIASES),
         first_only=False,
     ),
     OpCase(
         "attend_packed",
         ((3, 2, 5, 4),),
-        packed_qkv,
-        split_attention,
+        make.packed_qkv,
+        make.split_attention,
         ((0,), (2,)),
         first_only=False,
     ),
-    short_case("attend_short", views_of_one, explicit_attention, ((0, 0, 0), (2, 1, 0))),
-    short_case("attend_packed_short", packed_qkv, split_attention, ((0,), (2,))),
+    short_case("attend_short", make.views_of_one, explicit_attention, ((0, 0, 0), (2, 1, 0))),
+    short_case("attend_packed_short", make.packed_qkv, make.split_attention, ((0,), (2,))),
     *(
         OpCase(
             "tra",
             ((),),
-            tra_tensors(padded),
-            tra_plain,
+            make.tra_tensors(padded),
+            make.tra_plain,
             ((0,) * 4 + (None, None), (0, None, None, 0, None, None), (2, 1, 0, 3, None, None)),
             variant="padded" if padded else "",
-            numbers=tra_numbers,
+            numbers=make.tra_numbers,
         )
         for padded in (False, True)
     ),
@@ -561,12 +373,16 @@ CASES: Sequence[OpCase] = [
     OpCase(
         "forgetting",
         ((2, 2, 6, 4),),
-        library_tensors(True),
-        forgetting,
+        make.library_tensors(True),
+        make.forgetting,
         ((0, 0, 0, 0),),
         tolerance=1e-4,
     ),
     OpCase(
-        "entmax_attend", ((2, 2, 6, 4),), library_tensors(False), entmax_attention, ((0, 0, 0),)
+        "entmax_attend",
+        ((2, 2, 6, 4),),
+        make.library_tensors(False),
+        make.entmax_attention,
+        ((0, 0, 0),),
     ),
 ]

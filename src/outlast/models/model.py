@@ -44,32 +44,32 @@ class Stream:
     """The residual stream between two sublayers: x, and perhaps what is yet to be added to it.
 
     On a GPU sums wait for the norm that follows, since it takes up to two of them in its own pass,
-    and a bias (width) with them; elsewhere they are made at once. `narrow` is x in the type of the
-    products to come, where that is at hand.
+    and a bias (width) with them; elsewhere they are made at once. `narrow` is x already cast to the
+    dtype of the matmuls, if available.
     """
 
     def __init__(
         self,
         x: Tensor,
-        *owed: Tensor,
+        *pending: Tensor,
         bias: Tensor | None = None,
         narrow: Tensor | None = None,
     ) -> None:
-        self._x, self._owed, self._bias, self._narrow = x, owed, bias, narrow
+        self._x, self._pending, self._bias, self._narrow = x, pending, bias, narrow
 
     @property
     def x(self) -> Tensor:
         """The sum, made now if it has not been."""
-        for y in self._owed:
+        for y in self._pending:
             self._x = self._x + y
         if self._bias is not None:
             self._x = self._x + self._bias
-        self._owed, self._bias = (), None
+        self._pending, self._bias = (), None
         return self._x
 
     @property
     def narrow(self) -> Tensor:
-        """x for a product."""
+        """x for a matmul."""
         return self.x if self._narrow is None else self._narrow
 
     @property
@@ -81,28 +81,28 @@ class Stream:
         """This stream and what a sublayer adds to it."""
         if not can_fuse(self._x, y):
             return Stream(self.x + (y if bias is None else y + bias))
-        if len(self._owed) == 2:
+        if len(self._pending) == 2:
             return Stream(self.x, y, bias=bias)
         if bias is None or self._bias is None:
             bias = self._bias if bias is None else bias
         else:
             bias = self._bias + bias
-        return Stream(self._x, *self._owed, y, bias=bias)
+        return Stream(self._x, *self._pending, y, bias=bias)
 
     def normed(self, norm: Norm | RMSNorm) -> Tensor:
         """The norm of the sum, which is made on the way."""
-        if not self._owed:
+        if not self._pending:
             return norm(self.x)
-        self._x, out = norm.after(self._x, *self._owed, bias=self._bias)
-        self._owed, self._bias = (), None
+        self._x, out = norm.after(self._x, *self._pending, bias=self._bias)
+        self._pending, self._bias = (), None
         return out
 
     def normalised(self, norm: Norm | RMSNorm) -> Stream:
         """A stream that goes on with the norm of this one in its place."""
-        if not self._owed:
+        if not self._pending:
             kept, narrow = norm.instead(self.x)
         else:
-            kept, narrow = norm.instead(self._x, *self._owed, bias=self._bias)
+            kept, narrow = norm.instead(self._x, *self._pending, bias=self._bias)
         return Stream(kept, narrow=narrow)
 
 
@@ -155,7 +155,7 @@ class Sublayer(nn.Module):
         y, state = self.mixer(self._entered(x if isinstance(x, Stream) else Stream(x)), state)
         return (y if self.gate_mode == "on" else self.gate * y), state
 
-    def onto(self, total: Stream, stream: Stream, state: State) -> tuple[Stream, State]:
+    def add_to(self, total: Stream, stream: Stream, state: State) -> tuple[Stream, State]:
         """`total` and what this makes of a stream that has gone through `enter`."""
         if self.lends_bias and self.gate_mode == "on" and stream.waits:
             y, bias, state = self.mixer.unbiased(self._entered(stream), state)
@@ -183,7 +183,7 @@ class Chain(nn.Module):
         for node in self.nodes:
             if isinstance(node, Sublayer):
                 stream = node.enter(stream)
-                stream, state = node.onto(stream, stream, next(states))
+                stream, state = node.add_to(stream, stream, next(states))
                 after.append(state)
             else:
                 stream = node(stream, states, after)
@@ -201,7 +201,7 @@ class Branches(nn.Module):
         total = stream
         for node in self.nodes:
             if isinstance(node, Sublayer):
-                total, state = node.onto(total, stream, next(states))
+                total, state = node.add_to(total, stream, next(states))
                 after.append(state)
             else:
                 total = total.plus(node(stream, states, after).x - stream.x)
