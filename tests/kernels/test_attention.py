@@ -16,14 +16,6 @@ ROWS, HEADS, WIDTH = 3, 2, 4
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.fixture(params=["high"])
-def precision(request):
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(request.param)
-    yield request.param
-    torch.set_float32_matmul_precision(before)
-
-
 def qkv(queries: int, keys: int) -> list[torch.Tensor]:
     shapes = [(queries, 1), (keys, 2), (keys, 3)]
     return [draw(ROWS, HEADS, t, WIDTH, seed=s).mul(2) for t, s in shapes]

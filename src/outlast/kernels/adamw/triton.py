@@ -26,11 +26,13 @@ def _controls(controls, way, CONTROLS: tl.constexpr, BLOCK: tl.constexpr):
     """The four controls of each weight's pathway; of the same one, as nearly always, read once."""
     most = tl.max(way, 0)
     if tl.min(way, 0) == most:
-        own, learns = controls + most * CONTROLS, most >= 0
-        active = tl.zeros((BLOCK,), tl.float32) + tl.load(own, mask=learns, other=0.0)
-        decay = tl.zeros((BLOCK,), tl.float32) + tl.load(own + 1, mask=learns, other=0.0)
-        pace = tl.zeros((BLOCK,), tl.float32) + tl.load(own + 2, mask=learns, other=0.0)
-        correction = tl.zeros((BLOCK,), tl.float32) + tl.load(own + 3, mask=learns, other=1.0)
+        controls_at, learns = controls + most * CONTROLS, most >= 0
+        active = tl.zeros((BLOCK,), tl.float32) + tl.load(controls_at, mask=learns, other=0.0)
+        decay = tl.zeros((BLOCK,), tl.float32) + tl.load(controls_at + 1, mask=learns, other=0.0)
+        pace = tl.zeros((BLOCK,), tl.float32) + tl.load(controls_at + 2, mask=learns, other=0.0)
+        correction = tl.zeros((BLOCK,), tl.float32) + tl.load(
+            controls_at + 3, mask=learns, other=1.0
+        )
     else:
         each = controls + way * CONTROLS
         active = tl.load(each, mask=way >= 0, other=0.0)
@@ -59,8 +61,10 @@ def _adamw_squares(
         inside = at < width
         way = tl.load(pathway + at, mask=inside, other=-1)
         g = tl.load(gradient + seed * width + at, mask=inside, other=0.0)
-        own = controls + (seed * PATHWAYS + way) * CONTROLS
-        g = tl.where(tl.load(own, mask=way >= 0, other=0.0) > 0, g, 0.0)  # idle: even if not finite
+        controls_at = controls + (seed * PATHWAYS + way) * CONTROLS
+        g = tl.where(
+            tl.load(controls_at, mask=way >= 0, other=0.0) > 0, g, 0.0
+        )  # idle: even if not finite
         total += g * g
     tl.store(sums + seed * tl.num_programs(0) + tl.program_id(0), tl.sum(total, 0))
 
@@ -95,8 +99,8 @@ def _adamw_update(
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     way = tl.load(pathway + at, mask=inside, other=-1)
-    own = controls + seed * PATHWAYS * CONTROLS
-    active, decay, pace, correction = _controls(own, way, CONTROLS, BLOCK)
+    controls_at = controls + seed * PATHWAYS * CONTROLS
+    active, decay, pace, correction = _controls(controls_at, way, CONTROLS, BLOCK)
 
     here = seed * width + at
     g = tl.load(gradient + here, mask=inside, other=0.0)

@@ -28,8 +28,8 @@ def _rows(row, rows, seed, targets, part, ignore):
     inside = row < rows
     at = seed * rows + row
     target = tl.load(targets + at, mask=inside, other=ignore).to(tl.int32)
-    own = tl.load(part + at, mask=inside, other=-1).to(tl.int32)
-    return at, inside, inside & (target != ignore), target, own
+    token_part = tl.load(part + at, mask=inside, other=-1).to(tl.int32)
+    return at, inside, inside & (target != ignore), target, token_part
 
 
 @triton.jit
@@ -63,8 +63,8 @@ def _loss_forward(
     counts = tl.zeros((ALL_PARTS,), tl.float32)
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
-        at, _, asked, target, own = _rows(row, rows, seed, targets, part, ignore)
-        mine = own[:, None] == indices[None, :]
+        at, _, asked, target, token_part = _rows(row, rows, seed, targets, part, ignore)
+        mine = token_part[:, None] == indices[None, :]
         counts += tl.sum(mine.to(tl.float32), 0)
         if tl.max(asked.to(tl.int32), 0) > 0:
             z = _logits(logits, at, asked, classes, APART, C)
@@ -105,13 +105,13 @@ def _loss_backward(
     classes = tl.arange(0, CLASSES)
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
-        at, inside, asked, target, own = _rows(row, rows, seed, targets, part, ignore)
-        asked = asked & (own >= 0) & (own < PARTS)
+        at, inside, asked, target, token_part = _rows(row, rows, seed, targets, part, ignore)
+        asked = asked & (token_part >= 0) & (token_part < PARTS)
         # spare columns too: they are those of classes with no chance at all, so they get zeros
         within = inside[:, None] & (classes < WIDE)[None, :]
         place = d_logits + at[:, None] * WIDE + classes[None, :]
         if tl.max(asked.to(tl.int32), 0) > 0:
-            share = tl.load(shares + seed * PARTS + own, mask=asked, other=0.0)
+            share = tl.load(shares + seed * PARTS + token_part, mask=asked, other=0.0)
             z = _logits(logits, at, asked, classes, APART, C)
             weight = tl.exp(z - tl.max(z, 1)[:, None])
             weight *= (1 / tl.sum(weight, 1))[:, None]

@@ -206,8 +206,8 @@ def _norm_backward(
         if COPY:
             tl.store(copy + at, back.to(copy.dtype.element_ty), mask=inside)
     # (seeds, programs, 1 and one more each for a shift and a bias, D)
-    own = (seed * tl.num_programs(0) + tl.program_id(0)) * (1 + CENTRED + BIASED)
-    out = sums + own * D + columns
+    program = (seed * tl.num_programs(0) + tl.program_id(0)) * (1 + CENTRED + BIASED)
+    out = sums + program * D + columns
     tl.store(out, tl.sum(d_scale, 0), mask=columns < D)
     if CENTRED:
         tl.store(out + D, tl.sum(d_shift, 0), mask=columns < D)
