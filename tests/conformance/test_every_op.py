@@ -57,8 +57,18 @@ def call_plain(case: OpCase, tensors: list[Tensor | None]) -> list[Tensor]:
     return [results] if isinstance(results, Tensor) else list(results)
 
 
+def place(case: OpCase) -> tuple[str, float]:
+    """Where an op runs that is no test of a GPU, and its tolerance.
+
+    One that has no path but the kernel needs the GPU if there is one: nothing is interpreted then.
+    """
+    if HAS_GPU and case.dtype == F32:
+        return "cuda", case.kernel.tolerances[F32]
+    return "cpu", case.tolerance
+
+
 def leaves(case: OpCase, tensors: list[Tensor | None], dtype=None, device="cpu") -> list[Any]:
-    """Copies in this dtype where they are float64, as views of their own; some learn."""
+    """Copies in this dtype where they are float64; those that are not frozen require gradients."""
     copies: list[Any] = []
     for index, tensor in enumerate(tensors):
         if tensor is None or not tensor.is_floating_point():
@@ -109,14 +119,19 @@ def test_every_op_is_in_the_table():
 def test_op_and_gradients_match_plain_torch(case, shape):
     exact = leaves(case, case.tensors(*shape), F64)
     wanted = call_plain(case, exact)
-    tensors = leaves(case, case.tensors(*shape))
-    found = call(case, tensors)
-    close(found, wanted, case.tolerance)
-    above = upstream(case, wanted)
+    device, tolerance = place(case)
+    tensors = leaves(case, case.tensors(*shape), device=device)
+    check_against(case, call(case, tensors), tensors, wanted, exact, tolerance)
+
+
+def check_against(case: OpCase, found, tensors, wanted, exact, tolerance: float) -> None:
+    """Results and gradients, of all results and of each subset that the case names."""
+    close(found, wanted, tolerance)
+    above = upstream(case, found)
+    d_exact = [a.cpu().to(F64) for a in above]
     for used in (None, *case.used):
-        given = [a.to(f.dtype) for a, f in zip(above, found, strict=True)]
-        wanted_slopes = slopes(case, wanted, [g.to(F64) for g in given], exact, used)
-        close(slopes(case, found, given, tensors, used), wanted_slopes, case.tolerance)
+        wanted_slopes = slopes(case, wanted, d_exact, exact, used)
+        close(slopes(case, found, above, tensors, used), wanted_slopes, tolerance)
 
 
 class Recorder(TorchDispatchMode):
@@ -147,14 +162,14 @@ def check_rules(case: OpCase, tensors: list[Any]) -> None:
 
 @every_case
 def test_op_keeps_torch_rules(case):
-    check_rules(case, leaves(case, case.tensors(*case.shapes[0])))
+    check_rules(case, leaves(case, case.tensors(*case.shapes[0]), device=place(case)[0]))
 
 
 @every_case
 def test_second_derivatives_are_refused(case):
     if not case.first_only:
         pytest.skip("it has them, or torch refuses them itself")
-    tensors = leaves(case, case.tensors(*case.shapes[0]))
+    tensors = leaves(case, case.tensors(*case.shapes[0]), device=place(case)[0])
     results = call(case, tensors)
     used = case.slopes or range(len(results))
     above = [a.requires_grad_() for a in upstream(case, results)]
@@ -205,15 +220,12 @@ STACKS = [
 
 @pytest.mark.parametrize(("case", "shape", "axes"), STACKS, ids=str)
 def test_stack_matches_each_alone(case, shape, axes, no_vmap_fallback):
-    exact, tensors = (stacked(case, shape, axes, dtype) for dtype in (F64, case.dtype))
+    device, tolerance = place(case)
+    exact, tensors = stacked(case, shape, axes, F64), stacked(case, shape, axes, case.dtype, device)
     alone = zip(*(call_plain(case, row) for row in rows_of(exact, axes)), strict=True)
     wanted = [torch.stack(parts) for parts in alone]
     found = run_stacked(case, tensors, axes)
-    close(found, wanted, case.tolerance)
-    above = upstream(case, found)
-    for used in (None, *case.used):
-        wanted_slopes = slopes(case, wanted, [a.to(F64) for a in above], exact, used)
-        close(slopes(case, found, above, tensors, used), wanted_slopes, case.tolerance)
+    check_against(case, found, tensors, wanted, exact, tolerance)
 
 
 # ---- the fused path ------------------------------------------------------------------------------
@@ -237,7 +249,8 @@ def compare_kernel(case: OpCase, shape, dtype, device, layout, tolerance) -> Non
     kernel: Kernel = case.kernel
     tensors, exact = laid_out(case, case.tensors(*shape), dtype, device, layout)
     found, wanted = call(case, tensors), call_plain(case, exact)
-    close(found, wanted, tolerance if dtype == F32 else 1e-5)
+    for one, two in zip(found, wanted, strict=True):
+        close([one], [two], tolerance if one.dtype == dtype else 1e-5)
     above = upstream(case, found)
     above = [layout(f"gradient {i}", a) for i, a in zip(case.outputs, above, strict=True)]
     found_slopes = slopes(case, found, above, tensors)
@@ -320,7 +333,9 @@ def test_seeds_together_match_each_alone_on_a_gpu(case):
     for row, own in enumerate(rows_of([None if t is None else t.detach() for t in tensors], axes)):
         own = leaves(case, own, dtype, "cuda")
         alone = call(case, own)
-        assert all(torch.equal(a, t[row]) for a, t in zip(alone, together, strict=True))
         d_alone = slopes(case, alone, [a[row] for a in above], own)
-        assert torch.equal(d_alone[0], d_together[0][row])
+        if case.kernel.bitwise:
+            assert all(torch.equal(a, t[row]) for a, t in zip(alone, together, strict=True))
+            assert torch.equal(d_alone[0], d_together[0][row])
+        close(alone, [t[row] for t in together], 1e-6)
         close(d_alone, [d[row] for d in d_together], 1e-5)
