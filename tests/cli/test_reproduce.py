@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from outlast.train.settings import RunSpec
 from rich.console import Console
 
 import outlast.cli.common as common
@@ -21,7 +22,6 @@ from outlast.registry import studies
 from outlast.runs import RESULTS, locked, read_run
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import Update
-from outlast.train.settings import RunSpec
 from tiny_runs import start_processes_at_once, tiny
 
 

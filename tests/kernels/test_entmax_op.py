@@ -29,18 +29,18 @@ def compare(fast, slow, *inputs: torch.Tensor, tolerance: float = 1e-8) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 30.0])
-def test_by_sorting(scale):
+def test_entmax15_matches_the_reference(scale):
     compare(entmax15, lambda s: reference.entmax(s, 1.5), scores(3, 4, 9, scale=scale))
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("scale", [0.01, 1.0, 30.0])
-def test_by_bisection(alpha, scale):
+def test_entmax_matches_the_reference(alpha, scale):
     given = torch.full((4, 1), alpha, dtype=torch.float64)
     compare(entmax, reference.entmax, scores(3, 4, 9, scale=scale), given, tolerance=1e-6)
 
 
-def test_the_gradient_in_alpha_is_that_of_a_small_step():
+def test_gradient_in_alpha_matches_a_small_step():
     given, weighing = scores(5, 9), torch.randn(5, 9, dtype=torch.float64)
 
     def loss(alpha: torch.Tensor) -> torch.Tensor:
@@ -59,7 +59,7 @@ def test_weights_add_up_to_one_in_single_precision(length):
         torch.testing.assert_close(made.sum(-1), torch.ones(4), rtol=1e-4, atol=1e-4)
 
 
-def test_all_the_same_is_an_even_share():
+def test_equal_scores_share_evenly():
     close(entmax15(torch.zeros(1, 4).double()), torch.full((1, 4), 0.25).double())
     close(
         entmax(torch.zeros(1, 4).double(), torch.tensor(1.3).double())[0],
@@ -67,14 +67,14 @@ def test_all_the_same_is_an_even_share():
     )
 
 
-def test_between_softmax_and_sparsemax():
+def test_limits_are_softmax_and_sparsemax():
     given = torch.tensor([[0.3, 0.1, -0.2]], dtype=torch.float64)
     close(entmax(given, torch.tensor(1.0001).double()), given.softmax(-1), 1e-3)
     tau = (0.3 + 0.1 - 0.2 - 1) / 3
     close(entmax(given, torch.tensor(2.0).double()), given - tau)
 
 
-def test_over_seeds():
+def test_stacked_seeds_match_each_alone():
     given, alphas = scores(2, 3, 4, 9), 1.1 + torch.rand(2, 4, 1, dtype=torch.float64)
 
     def one_by_one(s: torch.Tensor, a: torch.Tensor) -> torch.Tensor:

@@ -6,13 +6,11 @@ compared as it is.
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-
 import pytest
 import torch
 from torch.func import vmap
 
+import library_stand_ins
 from outlast.errors import SpecError
 from outlast.kernels import libraries
 from outlast.kernels.entmax import entmax, entmax15
@@ -28,61 +26,11 @@ every = pytest.mark.parametrize("spec", CASES.values(), ids=CASES.keys())
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def fox(q, k, v, g, scale=None, window_size=None, cu_seqlens=None):
-    """As `parallel_forgetting_attn` is documented: (batch, tokens, heads, width), log gates g."""
-    assert g.dtype == torch.float32
-    kept = g.cumsum(1).to(q.dtype).permute(0, 2, 1)
-    scores = torch.einsum("bihd,bjhd->bhij", q, k) * q.shape[-1] ** -0.5
-    scores = scores + kept[..., :, None] - kept[..., None, :]
-    later = torch.ones(scores.shape[-2:]).triu(1).bool()
-    return torch.einsum("bhij,bjhd->bihd", scores.masked_fill(later, -torch.inf).softmax(-1), v)
-
-
-class Sparse(torch.autograd.Function):
-    """1.5-entmax as libraries write such things: it knows of no vmap."""
-
-    @staticmethod
-    def forward(ctx, scores):
-        with torch.enable_grad():
-            ctx.scores = scores.detach().requires_grad_()
-            ctx.weights = entmax15(ctx.scores)
-        return ctx.weights.detach()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return torch.autograd.grad(ctx.weights, ctx.scores, grad)
-
-
-def splash(q, k, v, alpha=1.5, is_causal=True, varlen=None, niter=None):
-    """As `adasplash` is documented: (batch, heads, tokens, width)."""
-    assert alpha == 1.5
-    assert is_causal
-    assert all(t.is_contiguous() for t in (q, k, v))
-    scores = q @ k.mT / q.shape[-1] ** 0.5
-    later = torch.ones(scores.shape[-2:]).triu(1).bool()
-    return Sparse.apply(scores.masked_fill(later, -torch.inf)) @ v
-
-
 @pytest.fixture
 def calls(monkeypatch) -> list[str]:
     """Stand-ins where the libraries would be; the list says which were asked."""
-    asked: list[str] = []
-
-    def put(module: str, name: str, function) -> None:
-        def noted(*args, **kwargs):
-            asked.append(name)
-            return function(*args, **kwargs)
-
-        made = ModuleType(module)
-        setattr(made, name, noted)
-        monkeypatch.setitem(sys.modules, module, made)
-
-    for parent in ("fla", "fla.ops"):
-        monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
-    put("fla.ops.forgetting_attn", "parallel_forgetting_attn", fox)
-    put("adasplash", "adasplash", splash)
     monkeypatch.setattr(libraries, "obstacle", lambda *_: None)
-    return asked
+    return library_stand_ins.install(monkeypatch)
 
 
 def make(spec: str, seed: int = 0) -> Attention:
@@ -97,7 +45,7 @@ def draw(tokens: int = TOKENS, seed: int = 0) -> torch.Tensor:
 
 
 @every
-def test_in_place_of_the_blocks_it_is_the_same_with_gradients(spec, calls, monkeypatch):
+def test_library_matches_the_blocks_with_gradients(spec, calls, monkeypatch):
     layer, x = make(spec), draw().requires_grad_()
     inputs, above = [x, *layer.parameters()], draw(seed=1)
     fast = layer(x)[0]
@@ -114,7 +62,7 @@ def test_in_place_of_the_blocks_it_is_the_same_with_gradients(spec, calls, monke
 
 
 @every
-def test_seeds_are_one_call(spec, calls):
+def test_stacked_seeds_are_one_call(spec, calls):
     layer, x = make(spec), torch.stack([draw(seed=s) for s in range(3)])
     together = vmap(lambda x: layer(x)[0])(x)
     assert len(calls) == 1
@@ -135,12 +83,12 @@ def test_seeds_are_one_call(spec, calls):
         "attention(rope, heads=2, weights=asentmax)",
     ],
 )
-def test_what_it_does_not_compute_is_left_to_the_blocks(spec, calls):
+def test_schemes_it_does_not_compute_are_left_to_the_blocks(spec, calls):
     make(spec)(draw())
     assert calls == []
 
 
-def test_sharp_scores_go_to_adasplash_without_gradients_only(calls, monkeypatch):
+def test_sharp_scores_go_to_adasplash_only_without_gradients(calls, monkeypatch):
     layer, x = make("attention(rope, heads=2, weights=asentmax)"), draw()
     with torch.no_grad():
         fast = layer(x)[0]
@@ -149,7 +97,7 @@ def test_sharp_scores_go_to_adasplash_without_gradients_only(calls, monkeypatch)
         torch.testing.assert_close(fast, layer(x)[0], rtol=1e-9, atol=1e-9)
 
 
-def test_adasplash_takes_powers_of_two(calls):
+def test_adasplash_is_taken_for_powers_of_two_alone(calls):
     layer = make(CASES["entmax"])
     for tokens in (64, 128, 255, 257, 300):
         layer(draw(tokens))
@@ -158,7 +106,7 @@ def test_adasplash_takes_powers_of_two(calls):
     assert calls == ["adasplash"]
 
 
-def test_why_it_is_not_taken(monkeypatch):
+def test_obstacle_says_why_a_library_is_not_taken(monkeypatch):
     q = torch.zeros(1, 1, 64, 16, dtype=torch.bfloat16)
     monkeypatch.setattr(libraries, "installed", lambda _: False)
     assert "fla-core is not installed" in str(libraries.obstacle("fla", q, q, q))
@@ -175,7 +123,7 @@ def test_why_it_is_not_taken(monkeypatch):
         libraries.obstacle("fla", q, q, q)
 
 
-def test_who_asks_for_a_library_is_told_once_why_it_is_not_taken(monkeypatch, caplog):
+def test_switch_on_logs_once_why_a_library_is_not_taken(monkeypatch, caplog):
     q = torch.zeros(1, 1, 256, 16, dtype=torch.bfloat16)
     libraries._say.cache_clear()
     monkeypatch.setattr(libraries, "installed", lambda _: False)
@@ -204,16 +152,19 @@ def test_who_asks_for_a_library_is_told_once_why_it_is_not_taken(monkeypatch, ca
     assert libraries.entmax15(q, q, q) is libraries.entmax_attend
 
 
-def test_our_scheme_is_flas_plain_version():
+def test_forget_scheme_matches_flas_plain_version():
     naive = pytest.importorskip("fla.ops.forgetting_attn").naive_forgetting_attn
     q, k, v = (draw(seed=s).unflatten(-1, (2, 16)) for s in range(3))
     gates = torch.nn.functional.logsigmoid(draw(seed=3)[..., :2])
     torch.testing.assert_close(
-        fox(q, k, v, gates.float()), naive(q, k, v, gates).double(), rtol=1e-3, atol=1e-4
+        library_stand_ins.fox(q, k, v, gates.float()),
+        naive(q, k, v, gates).double(),
+        rtol=1e-3,
+        atol=1e-4,
     )
 
 
-def test_our_entmax_is_the_packages():
+def test_entmax_matches_the_entmax_package():
     package = pytest.importorskip("entmax")
     scores = 3 * draw()
     torch.testing.assert_close(entmax15(scores), package.entmax15(scores, -1))
@@ -225,7 +176,7 @@ def test_our_entmax_is_the_packages():
 @needs_gpu
 @pytest.mark.parametrize("tokens", [64, 256, 1024])
 @every
-def test_on_a_gpu_the_library_is_the_reference_with_gradients(spec, tokens, monkeypatch):
+def test_on_a_gpu_the_library_matches_the_reference_with_gradients(spec, tokens, monkeypatch):
     pytest.importorskip("fla.ops.forgetting_attn" if "forget" in spec else "adasplash")
     layer, x = make(spec).float().cuda(), draw(tokens).float().cuda().requires_grad_()
     inputs, above = [x, *layer.parameters()], draw(tokens, seed=1).float().cuda()

@@ -7,14 +7,14 @@ import warnings
 
 import pytest
 import torch
-from kernel_cases import beside_others, draw, near, same
+from outlast.train.session import begin, go_on
 from torch.func import vmap
 
+from kernel_cases import beside_others, draw, near, same
 from outlast.errors import SpecError
 from outlast.kernels.linear import linear
 from outlast.kernels.lstm import layer, lstm, lstm_layer
 from outlast.mixers.lstm import LSTM
-from outlast.train.session import begin, go_on
 from tiny_runs import InMemory, assert_same_run, assert_seed_is, tiny
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -74,7 +74,7 @@ def ours(monkeypatch):
 
 
 @shapes
-def test_outputs_states_and_every_gradient_are_ours(shape, torchs, ours):
+def test_torchs_lstm_matches_ours_with_gradients(shape, torchs, ours):
     given = leaves(inputs(*shape))
     found = with_gradients(lstm_layer, given)
     assert len(torchs) == 1
@@ -83,13 +83,13 @@ def test_outputs_states_and_every_gradient_are_ours(shape, torchs, ours):
 
 
 @pytest.mark.parametrize("output", [0, 1, 2])
-def test_gradients_of_each_output_alone(output, torchs, ours):
+def test_gradients_of_each_result_alone_match_ours(output, torchs, ours):
     given = leaves(inputs(3, 2, 4, 5))
     found = with_gradients(lambda *a: [lstm_layer(*a)[output]], given)
     same(found, with_gradients(lambda *a: [ours(*a)[output]], given), 1e-9)
 
 
-def test_a_sequence_in_two_parts_is_the_whole(torchs):
+def test_sequence_in_two_chunks_matches_the_whole(torchs):
     x, *weights, h0, c0 = inputs(6, 3, 4, 4)
     wanted = lstm_layer(x, *weights, h0, c0)
     first, *state = lstm_layer(x[:, :2], *weights, h0, c0)
@@ -97,7 +97,7 @@ def test_a_sequence_in_two_parts_is_the_whole(torchs):
     same([torch.cat([first, second], 1), *state], wanted)
 
 
-def test_without_gradients_nothing_is_kept(torchs, ours):
+def test_without_gradients_no_graph_is_kept(torchs, ours):
     given = leaves(inputs(3, 2, 4, 5))
     with torch.no_grad():
         found = lstm_layer(*given)
@@ -105,7 +105,7 @@ def test_without_gradients_nothing_is_kept(torchs, ours):
     assert not any(f.requires_grad for f in found)
 
 
-def test_both_biases_of_the_mixer_have_the_gradient(torchs):
+def test_both_biases_of_the_mixer_get_the_gradient(torchs):
     mixer = LSTM(4).double()
     mixer(draw(2, 3, 4))[0].sum().backward()
     assert len(torchs) == 1
@@ -133,7 +133,7 @@ def stacked_leaves(axes, seeds):
 
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES.keys())
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_one_seed_is_torchs_and_more_are_ours(seeds, axes, torchs, ours):
+def test_torchs_lstm_runs_for_one_seed_alone(seeds, axes, torchs, ours):
     given = stacked_leaves(axes, seeds)
     found = with_gradients(vmap(lstm_layer, in_dims=axes), given)
     assert len(torchs) == (seeds == 1)
@@ -141,7 +141,7 @@ def test_one_seed_is_torchs_and_more_are_ours(seeds, axes, torchs, ours):
 
 
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES.keys())
-def test_more_than_one_seed_are_product_and_recurrence_to_the_bit(axes, torchs):
+def test_several_seeds_are_matmul_and_recurrence_to_the_bit(axes, torchs):
     def apart(x, weight_in, *others):  # as on a GPU, where the product is the op's
         projected = linear(x.flatten(0, 1), weight_in).unflatten(0, x.shape[:2])
         return lstm(projected, *others)
@@ -153,14 +153,14 @@ def test_more_than_one_seed_are_product_and_recurrence_to_the_bit(axes, torchs):
 
 
 @pytest.mark.parametrize("seeds", [(1, 1), (3, 1), (1, 3), (2, 3)], ids=str)
-def test_a_stack_of_stacks(seeds, torchs, ours):
+def test_stack_of_stacks_matches_ours(seeds, torchs, ours):
     given = leaves(inputs(3, 2, 4, 4, *seeds))
     found = with_gradients(vmap(vmap(lstm_layer)), given)
     assert len(torchs) == (seeds == (1, 1))
     same(found, with_gradients(vmap(vmap(ours)), given), 1e-9)
 
 
-def test_weights_that_lie_in_a_table(torchs, ours):
+def test_weights_in_a_table_give_the_same_results(torchs, ours):
     x, weight_in, bias, weight, h0, c0 = inputs(3, 2, 4, 4, 1)
     given = [x, *map(beside_others, (weight_in, bias, weight)), h0, c0]
     same(vmap(lstm_layer)(*given), vmap(ours)(*given))
@@ -172,7 +172,9 @@ def test_weights_that_lie_in_a_table(torchs, ours):
 
 @pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_under_autocast_the_state_is_float32_and_the_rest_as_it_came(dtype, seeds, torchs, ours):
+def test_under_autocast_the_state_is_float32_and_the_rest_keeps_its_dtype(
+    dtype, seeds, torchs, ours
+):
     x, *others = inputs(5, 3, 4, 4, seeds)
     given = [*leaves([x], dtype=dtype), *leaves(others, dtype=torch.float32)]
     with torch.autocast("cpu", torch.bfloat16):
@@ -186,7 +188,7 @@ def test_under_autocast_the_state_is_float32_and_the_rest_as_it_came(dtype, seed
     near(found[1:3], exact[1:3], 1e-5 if seeds == 1 else 3e-2)  # nothing of one seed is rounded
 
 
-def test_it_trains_as_our_kernel_does(torchs, monkeypatch):
+def test_training_by_torchs_lstm_matches_ours(torchs, monkeypatch):
     def trainer():
         return InMemory(tiny(model="lstm > mlp @ 16", seeds=(3,))).steps(30)
 
@@ -220,7 +222,7 @@ def wins(width: int, dtype: torch.dtype = torch.float32) -> bool:
     return layer.cudnn_wins(x, torch.zeros(4 * width, width))
 
 
-def test_cudnn_is_for_narrow_layers_and_where_there_is_no_kernel(cudnn, monkeypatch):
+def test_cudnn_is_taken_for_narrow_layers_and_where_no_kernel_fits(cudnn, monkeypatch):
     assert wins(8)
     assert wins(layer.WIDEST)
     assert wins(layer.WIDEST, torch.bfloat16)
@@ -232,21 +234,21 @@ def test_cudnn_is_for_narrow_layers_and_where_there_is_no_kernel(cudnn, monkeypa
     assert not wins(8)
 
 
-def test_cudnn_can_be_switched_off_by_torchs_own_switch(cudnn, monkeypatch):
+def test_cudnn_disabled_in_torch_is_not_taken(cudnn, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
     assert not wins(8)
 
 
-def test_cudnn_is_not_taken_if_it_is_less_exact_than_torch_is_asked_to_be():
+def test_cudnn_is_not_taken_if_less_exact_than_torch_must_be():
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.rnn.fp32_precision
     try:
-        for products, cudnns, enough in [
+        for matmuls, cudnns, enough in [
             ("high", "tf32", True),
             ("high", "ieee", True),
             ("highest", "ieee", True),
             ("highest", "tf32", False),
         ]:
-            torch.set_float32_matmul_precision(products)
+            torch.set_float32_matmul_precision(matmuls)
             torch.backends.cudnn.rnn.fp32_precision = cudnns
             assert layer._exact_enough() == enough
     finally:
@@ -254,7 +256,7 @@ def test_cudnn_is_not_taken_if_it_is_less_exact_than_torch_is_asked_to_be():
         torch.backends.cudnn.rnn.fp32_precision = before[1]
 
 
-def test_the_switch(cudnn, monkeypatch):
+def test_switch_overrides_the_choice_and_rejects_other_values(cudnn, monkeypatch):
     monkeypatch.setenv(layer.SWITCH, "fused")
     assert not wins(8)
     monkeypatch.setenv(layer.SWITCH, "cudnn")
@@ -265,7 +267,7 @@ def test_the_switch(cudnn, monkeypatch):
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_on_the_cpu_nothing_changes_and_cudnn_cannot_be_asked_for(seeds, monkeypatch):
+def test_switch_cudnn_is_refused_on_the_cpu(seeds, monkeypatch):
     given = inputs(3, 2, 4, 4, seeds)
     monkeypatch.setattr(torch, "lstm", None)
     vmap(lstm_layer)(*given)
@@ -279,22 +281,13 @@ def test_on_the_cpu_nothing_changes_and_cudnn_cannot_be_asked_for(seeds, monkeyp
 
 @pytest.fixture
 def exact():
-    """Products in full float32, torch's and cuDNN's."""
+    """Matmuls in full float32, torch's and cuDNN's."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.rnn.fp32_precision
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.rnn.fp32_precision = "ieee"
     yield
     torch.set_float32_matmul_precision(before[0])
     torch.backends.cudnn.rnn.fp32_precision = before[1]
-
-
-@pytest.fixture
-def fast():
-    """Products of ten bits, as in training."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture
@@ -315,7 +308,7 @@ GPU_SHAPES = [(1, 1, 8, 8), (30, 21, 24, 10), (64, 128, 64, 64), (9, 5, 5, 7), (
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", GPU_SHAPES, ids=str)
-def test_on_a_gpu_cudnn_is_the_reference_in_float64(shape, exact, counted):
+def test_on_a_gpu_cudnn_matches_float64(shape, exact, counted):
     given = inputs(*shape)
     wanted = with_gradients(lstm_layer, leaves(given))
     assert not counted
@@ -327,7 +320,7 @@ def test_on_a_gpu_cudnn_is_the_reference_in_float64(shape, exact, counted):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_choice_is_the_width(fast, counted):
+def test_on_a_gpu_cudnn_is_chosen_by_width(tf32, counted):
     for width, taken in [(64, 1), (128, 1), (136, 0)]:
         counted.clear()
         lstm_layer(*on_gpu(inputs(2, 3, width, 8)))
@@ -335,7 +328,7 @@ def test_on_a_gpu_the_choice_is_the_width(fast, counted):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_exact_products_are_not_left_to_a_cudnn_that_rounds(counted):
+def test_on_a_gpu_exact_matmuls_are_not_left_to_cudnn_in_tf32(counted):
     assert torch.get_float32_matmul_precision() == "highest"
     assert torch.backends.cudnn.rnn.fp32_precision == "tf32"
     lstm_layer(*on_gpu(inputs(2, 3, 16, 8)))
@@ -344,7 +337,7 @@ def test_on_a_gpu_exact_products_are_not_left_to_a_cudnn_that_rounds(counted):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("half", [False, True])
-def test_on_a_gpu_more_than_one_seed_are_ours_to_the_bit(half, fast, counted, monkeypatch):
+def test_on_a_gpu_several_seeds_are_ours_to_the_bit(half, tf32, counted, monkeypatch):
     stack = on_gpu(inputs(30, 21, 24, 24, 3))
     results = []
     for switch in ("auto", "fused"):
@@ -356,7 +349,7 @@ def test_on_a_gpu_more_than_one_seed_are_ours_to_the_bit(half, fast, counted, mo
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_one_seed_is_as_near_as_our_kernel(fast, counted, monkeypatch):
+def test_on_a_gpu_one_seed_is_as_exact_as_our_kernel(tf32, counted, monkeypatch):
     given = inputs(64, 32, 64, 64, 1)
     wanted = with_gradients(vmap(lstm_layer), leaves(given))
     for switch, taken in [("auto", 1), ("fused", 0)]:
@@ -378,7 +371,7 @@ def test_on_a_gpu_under_autocast_the_state_is_not_rounded(exact, counted):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_weights_are_not_copied_with_a_warning(fast):
+def test_on_a_gpu_cudnn_does_not_warn_of_copied_weights(tf32):
     for width in (5, 16, 64):
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
@@ -390,7 +383,7 @@ def test_on_a_gpu_the_weights_are_not_copied_with_a_warning(fast):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(30, 21, 24, 24), (64, 128, 64, 64), (256, 16, 64, 64)], ids=str)
-def test_on_a_gpu_every_run_has_the_same_bits(shape, fast, counted):
+def test_on_a_gpu_every_run_has_the_same_bits(shape, tf32, counted):
     given = on_gpu(inputs(*shape))
     wanted = with_gradients(lstm_layer, given)
     for _ in range(20):
@@ -400,7 +393,7 @@ def test_on_a_gpu_every_run_has_the_same_bits(shape, fast, counted):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_it_can_be_captured_with_its_gradients(fast, counted):
+def test_on_a_gpu_it_can_be_captured_with_its_gradients(tf32, counted):
     given = inputs(30, 21, 24, 24, 1)
     above = [draw(*s, seed=9).float().cuda() for s in [(1, 21, 30, 24), (1, 21, 24), (1, 21, 24)]]
 
@@ -428,7 +421,7 @@ def test_on_a_gpu_it_can_be_captured_with_its_gradients(fast, counted):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_second_derivatives_are_refused_not_wrong(fast, counted):
+def test_on_a_gpu_second_derivatives_are_refused_not_wrong(tf32, counted):
     x, *others = on_gpu(inputs(3, 2, 4, 4))
     (first,) = torch.autograd.grad(lstm_layer(x, *others)[0].pow(2).sum(), x, create_graph=True)
     assert counted
@@ -439,7 +432,7 @@ def test_on_a_gpu_second_derivatives_are_refused_not_wrong(fast, counted):
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("precision", ["auto", "bf16"])
-def test_on_a_gpu_a_run_trains_through_it_and_again_to_the_bit(precision, counted, tmp_path):
+def test_on_a_gpu_two_runs_through_cudnn_have_the_same_bits(precision, counted, tmp_path):
     run = tiny(model="lstm > mlp @ 16", seeds=(3,), precision=precision)
     for name in ("one", "two"):
         begin(run, tmp_path / name, torch.device("cuda"))

@@ -7,8 +7,8 @@ import re
 
 import pytest
 import torch
-from kernel_cases import beside_others, draw, lstm_inputs, near, same
 
+from kernel_cases import beside_others, draw, lstm_inputs, near, same
 from outlast.kernels.lstm import lstm, op, reference
 
 pytest.importorskip("triton")
@@ -19,16 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:Deprecati
 # less than a block, widths of several chunks of 32
 SHAPES = [(1, 1, 1, 16), (2, 3, 5, 20), (1, 2, 17, 32), (3, 2, 16, 8), (2, 2, 3, 72)]
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=["x".join(map(str, s)) for s in SHAPES])
-# products in float32, and with operands of ten bits
+# matmuls in float32, and in tf32
 PRECISIONS = {"highest": 1e-5, "high": 4e-3}
-
-
-@pytest.fixture
-def precision(request):
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(request.param)
-    yield request.param
-    torch.set_float32_matmul_precision(before)
 
 
 def compare(shape, device, precision, table=True, dtype=torch.float32):
@@ -71,14 +63,14 @@ def compare(shape, device, precision, table=True, dtype=torch.float32):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
 @pytest.mark.parametrize("precision", PRECISIONS, indirect=True)
 @shapes
-def test_in_the_interpreter_it_is_the_reference(shape, precision):
+def test_kernel_matches_the_reference(shape, precision):
     compare(shape, "cpu", precision)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
 @pytest.mark.parametrize("precision", ["high"], indirect=True)
 @shapes
-def test_in_the_interpreter_what_passes_through_memory_may_be_bfloat16(shape, precision):
+def test_kernel_matches_the_reference_with_bfloat16_in_memory(shape, precision):
     compare(shape, "cpu", precision, dtype=torch.bfloat16)
 
 
@@ -100,22 +92,22 @@ def compare_forms(device):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
 @pytest.mark.parametrize("precision", ["high"], indirect=True)
-def test_in_the_interpreter_it_goes_back_the_way_it_came(precision):
+def test_backward_takes_the_kernel_of_the_forward_pass(precision):
     compare_forms("cpu")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["high"], indirect=True)
-def test_on_a_gpu_it_goes_back_the_way_it_came(precision):
+def test_on_a_gpu_backward_takes_the_kernel_of_the_forward_pass(precision):
     compare_forms("cuda")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
-def test_weights_that_lie_another_way_are_put_in_order():
+def test_transposed_weights_are_read_correctly():
     compare((2, 2, 3, 16), "cpu", "highest", table=False)
 
 
-def test_the_kernel_follows_the_width_and_the_precision():
+def test_kernel_is_chosen_by_width_and_precision():
     from outlast.kernels.lstm import resident, streamed
     from outlast.kernels.lstm.triton import kernel
 
@@ -137,20 +129,20 @@ def test_the_kernel_follows_the_width_and_the_precision():
     [*SHAPES, (4, 50, 128, 128), (2, 20, 33, 256), (1, 30, 40, 200), (40, 9, 50, 64)],
     ids=str,
 )
-def test_on_a_gpu_it_is_the_reference(shape, precision):
+def test_on_a_gpu_the_kernel_matches_the_reference(shape, precision):
     compare(shape, "cuda", precision)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["high"], indirect=True)
 @pytest.mark.parametrize("shape", [*SHAPES, (4, 59, 128, 128), (40, 9, 50, 64)], ids=str)
-def test_on_a_gpu_what_passes_through_memory_may_be_bfloat16(shape, precision):
+def test_on_a_gpu_the_kernel_matches_the_reference_with_bfloat16_in_memory(shape, precision):
     compare(shape, "cuda", precision, dtype=torch.bfloat16)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["high"], indirect=True)
-def test_on_a_gpu_under_autocast_nothing_is_widened_and_gradients_are_near(precision):
+def test_on_a_gpu_bfloat16_inputs_stay_bfloat16_and_gradients_match(precision):
     exact = [a.requires_grad_() for a in lstm_inputs(30, 21, 24)]
     on_gpu = [a.detach().to("cuda", torch.float32).requires_grad_() for a in exact]
     found = lstm(on_gpu[0].to(torch.bfloat16), *on_gpu[1:])
@@ -162,7 +154,7 @@ def test_on_a_gpu_under_autocast_nothing_is_widened_and_gradients_are_near(preci
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_op_takes_the_fused_path_where_it_can():
+def test_on_a_gpu_the_kernel_is_taken_by_width_and_dtype():
     from outlast.kernels.lstm import triton as fused
     from outlast.kernels.lstm.op import back_end
 
@@ -177,7 +169,7 @@ def test_on_a_gpu_the_op_takes_the_fused_path_where_it_can():
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_op_is_the_same_as_on_the_cpu():
+def test_on_a_gpu_the_op_matches_the_cpu():
     exact = [a.requires_grad_() for a in lstm_inputs(9, 21, 24)]
     on_gpu = [a.detach().to("cuda", torch.float32).requires_grad_() for a in exact]
     wanted, found = lstm(*exact), lstm(*on_gpu)
@@ -187,7 +179,7 @@ def test_on_a_gpu_the_op_is_the_same_as_on_the_cpu():
     same([f.cpu() for f in found], wanted, 1e-4)
 
 
-def test_it_is_not_taken_on_the_cpu_nor_for_float64():
+def test_kernel_is_not_taken_on_the_cpu_nor_for_float64():
     from outlast.kernels.lstm import triton as fused
     from outlast.kernels.lstm.op import back_end
 
@@ -216,9 +208,9 @@ class OnGpu(torch.Tensor):
         ),
     ],
 )
-def test_a_slow_lstm_on_a_gpu_is_told_once(monkeypatch, caplog, width, triton, says):
+def test_slow_lstm_on_a_gpu_is_logged_once(monkeypatch, caplog, width, triton, says):
     monkeypatch.setattr(op, "has_triton", lambda: triton)
-    op._tell.cache_clear()
+    op._log_form.cache_clear()
     inputs = [a.float() for a in lstm_inputs(2, 1, width, 1)]
     for _ in range(2):
         op._lstm(inputs[0].as_subclass(OnGpu), *inputs[1:])
@@ -229,10 +221,10 @@ def test_a_slow_lstm_on_a_gpu_is_told_once(monkeypatch, caplog, width, triton, s
 
 @pytest.mark.parametrize("precision", PRECISIONS, indirect=True)
 @pytest.mark.parametrize("width", [16, 128, 129, 256, 257])
-def test_which_form_serves_which_width_is_told_once(monkeypatch, caplog, width, precision):
+def test_form_of_each_width_is_logged_once(monkeypatch, caplog, width, precision):
     from outlast.kernels.lstm import triton as fused
 
-    op._tell.cache_clear()
+    op._log_form.cache_clear()
     caplog.set_level("INFO", op.__name__)
     projected, _, weight, *_ = inputs = [a.float() for a in lstm_inputs(1, 1, width, 1)]
     monkeypatch.setattr(fused, "forward", reference.forward)  # it is the choice that is looked at
@@ -249,8 +241,8 @@ def test_which_form_serves_which_width_is_told_once(monkeypatch, caplog, width, 
         assert "reads its weights at every step" in caplog.text
 
 
-def test_on_the_cpu_there_is_nothing_to_tell(caplog):
-    op._tell.cache_clear()
+def test_nothing_is_logged_on_the_cpu(caplog):
+    op._log_form.cache_clear()
     caplog.set_level("INFO", op.__name__)
     op._lstm(*lstm_inputs(2, 1, 264, 1))
     assert not caplog.records
@@ -258,8 +250,8 @@ def test_on_the_cpu_there_is_nothing_to_tell(caplog):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["high"], indirect=True)
-def test_on_a_gpu_a_slow_lstm_is_told_and_one_on_chip_not(caplog, precision):
-    op._tell.cache_clear()
+def test_on_a_gpu_only_a_slow_lstm_is_logged(caplog, precision):
+    op._log_form.cache_clear()
     caplog.set_level("INFO", op.__name__)
     for width in (128, 256, 256, 264, 264):
         inputs = (a.to("cuda", torch.float32) for a in lstm_inputs(2, 1, width))

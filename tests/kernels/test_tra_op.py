@@ -1,4 +1,4 @@
-"""The op around the back ends: blocks of torch against the truth, torch's rules, and mistakes."""
+"""What is particular to the op of TRA: blocks of torch, merging of parts, and wrong arguments."""
 
 import functools
 import itertools
@@ -7,14 +7,13 @@ import math
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.func import vmap
 from torch.utils.checkpoint import checkpoint
-from tra_cases import CASES, Case, agree
 
 import outlast
 from outlast.errors import SpecError
 from outlast.kernels.tra import Parts, cpu, merge
 from outlast.kernels.tra.op import back_end
+from tra_cases import CASES, Case, agree
 
 pytestmark = pytest.mark.filterwarnings("error:::outlast")
 
@@ -23,57 +22,57 @@ cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
 @cases
-def test_blocks_are_the_truth_gradients_included(case):
+def test_blocks_match_the_reference_with_gradients(case):
     inputs = [t.double() for t in case.inputs(torch.float64)]
     agree(case.run(inputs, "cpu"), case.truth(inputs), 1e-9)
 
 
 @cases
-def test_so_they_are_in_single_precision_and_below(case):
+def test_blocks_match_the_reference_in_lower_precision(case):
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
         inputs = case.inputs(dtype)
         agree(case.run(inputs, "cpu"), case.truth(inputs), tolerance)
 
 
-def test_the_case_of_one_kept_key_has_one():
+def test_case_of_one_kept_key_keeps_one():
     case = CASES["one kept"]
     kept = tra(*case.inputs(torch.float32), return_parts=True).kept
     assert (kept == 1).all()
 
 
-def test_many_blocks_of_queries_are_as_one(monkeypatch):
+def test_many_blocks_of_queries_match_one(monkeypatch):
     case = Case(300, 300, heads=3)
     inputs = case.inputs(torch.float32)
     monkeypatch.setattr(cpu, "AT_ONCE", 5000)
     agree(case.run(inputs, "cpu"), case.truth(inputs), 1e-5)
 
 
-def test_4097_keys():
+def test_blocks_match_the_reference_with_4097_keys():
     case = Case(130, 4097, heads=2, key_heads=1, gate=-0.001)
     inputs = case.inputs(torch.float32)
     agree(case.run(inputs, "cpu"), case.truth(inputs), 1e-4)
 
 
-def test_two_runs_are_equal_to_the_bit():
+def test_two_runs_have_the_same_bits():
     case = Case(65, 65)
     inputs = case.inputs(torch.float32)
     first, second = (case.run(inputs, "cpu") for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_by_default_the_cpu_gets_blocks():
+def test_default_back_end_on_the_cpu_is_blocks():
     q, *_ = Case().inputs(torch.float32)
     assert back_end(q) is cpu
 
 
-def test_numerical_gradients():
+def test_gradients_match_small_steps():
     inputs = [t.double().requires_grad_() for t in Case(6, 8, heads=2).inputs(torch.float64)]
     # between the scores of the grid, so that no small change moves a key across it
     assert torch.autograd.gradcheck(functools.partial(tra, threshold=0.001), inputs)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_a_gradient_nobody_asked_for_is_as_zeros(backend):
+def test_unused_result_counts_as_a_gradient_of_zeros(backend):
     leaves = [t.requires_grad_() for t in Case(6, 8, heads=2).inputs(torch.float32)]
     parts = tra(*leaves, backend=backend, return_parts=True)
     out, lse = parts.out.sum(), parts.lse.masked_fill(parts.kept == 0, 0.0).sum()
@@ -86,21 +85,7 @@ def test_a_gradient_nobody_asked_for_is_as_zeros(backend):
             torch.testing.assert_close(a, b)
 
 
-def test_second_derivatives_are_refused_not_wrong():
-    q, *others = Case(4, 4).inputs(torch.float64)
-    q.requires_grad_()
-    (first,) = torch.autograd.grad(tra(q, *others).pow(2).sum(), q, create_graph=True)
-    with pytest.raises(NotImplementedError, match="first derivatives only"):
-        torch.autograd.grad(first.sum(), q)
-
-
-def test_the_op_keeps_torchs_rules():
-    inputs = [t.requires_grad_() for t in Case(9, 12, heads=2).inputs(torch.float32)]
-    numbers = (0.0, 0.25, 3, 0.0, 0.0, False, False, "cpu")
-    torch.library.opcheck(torch.ops.outlast.tra.default, (*inputs, None, None, *numbers))
-
-
-def test_it_compiles_as_one_graph_and_can_be_checkpointed():
+def test_compiles_as_one_graph_and_can_be_checkpointed():
     inputs = [t.requires_grad_() for t in Case(9, 12, heads=2).inputs(torch.float32)]
     wanted = tra(*inputs)
     compiled = torch.compile(tra, fullgraph=True, backend="aot_eager")(*inputs)
@@ -125,32 +110,6 @@ def test_autocast_lowers_all_but_the_gate():
     assert {g.dtype for g in gradients} == {torch.float32}
     lower = [*(t.to(torch.bfloat16) for t in inputs[:3]), inputs[3]]
     assert torch.equal(parts.out, tra(*lower))
-
-
-@pytest.mark.parametrize("axes", [(0, 0, 0, 0), (0, None, None, 0), (2, 1, 0, 3)])
-@pytest.mark.parametrize("padded", [False, True])
-def test_a_stack_is_each_of_it_alone(axes, padded):
-    each = [Case(7, 9, batch=2, heads=2).inputs(torch.float64, seed=s) for s in range(3)]
-    stacked = [torch.stack(parts) for parts in zip(*each, strict=True)]
-    given = [
-        (t[0] if axis is None else t.movedim(0, axis)).requires_grad_()
-        for t, axis in zip(stacked, axes, strict=True)
-    ]
-    alone = [
-        [t if axis is None else t.select(axis, row) for t, axis in zip(given, axes, strict=True)]
-        for row in range(3)
-    ]
-    told = functools.partial(tra, lengths=torch.tensor([9, 8]) if padded else None)
-    found = vmap(told, in_dims=axes)(*given)
-    wanted = torch.stack([told(*row) for row in alone])
-    torch.testing.assert_close(found, wanted)
-    weighing = torch.randn(found.shape, dtype=found.dtype)
-    for one, two in zip(
-        torch.autograd.grad((found * weighing).sum(), given),
-        torch.autograd.grad((wanted * weighing).sum(), given),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, two)
 
 
 # ---- parts and their merging ---------------------------------------------------------------------
@@ -195,7 +154,7 @@ def slopes(parts, leaves):
     return torch.autograd.grad(total, leaves, retain_graph=True)
 
 
-def test_an_empty_part_changes_nothing():
+def test_merging_an_empty_part_changes_nothing():
     inputs = Case(5, 5).inputs(torch.float64)
     part = tra(*inputs, return_parts=True)
     nothing = Parts(
@@ -210,7 +169,7 @@ def test_an_empty_part_changes_nothing():
 
 @pytest.mark.parametrize("padding", ["left", "right"])
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_a_row_without_padding_goes_on_past_its_keys(backend, padding):
+def test_row_without_padding_continues_past_its_keys(backend, padding):
     inputs, told = Case(3, 8, batch=2).inputs(torch.float64), {"offset": 9, "backend": backend}
     whole = tra(*inputs, **told)
     assert whole.any()
@@ -278,12 +237,12 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("inputs", "told", "message"), MISTAKES)
-def test_mistakes_are_explained(inputs, told, message):
+def test_wrong_arguments_are_named_in_the_error(inputs, told, message):
     with pytest.raises(SpecError, match=message):
         tra(*inputs(), **told)
 
 
-def test_under_autocast_types_may_differ_since_it_makes_them_one():
+def test_autocast_accepts_dtypes_that_it_makes_one():
     q, k, v, gate = Case(4, 6).inputs(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         mixed, same = tra(q, k, v.bfloat16(), gate), tra(q, k, v, gate)
@@ -294,14 +253,14 @@ def test_under_autocast_types_may_differ_since_it_makes_them_one():
             tra(q, k, v.long(), gate)
 
 
-def test_what_the_fused_kernel_cannot_take_is_said():
+def test_fused_kernel_says_what_it_cannot_take():
     inputs = Case(4, 4, width=20).inputs(torch.float64)
     with pytest.raises(SpecError, match=r"backend=triton: expected cpu \| reference, because"):
         tra(*inputs, backend="triton")
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-def test_a_derivative_it_does_not_have_is_an_error_and_not_zero():
+def test_forward_mode_and_func_grad_are_errors_not_zero():
     inputs = Case(5, 7).inputs(torch.float32)
     words = r"backward and torch\.autograd\.grad alone; kernels\.tra\.reference\.attend has all"
     with pytest.raises(NotImplementedError, match=words):
@@ -314,7 +273,7 @@ def test_a_derivative_it_does_not_have_is_an_error_and_not_zero():
             tra(forward_ad.make_dual(inputs[0], torch.ones_like(inputs[0])), *inputs[1:])
 
 
-def test_one_graph_serves_any_number_and_length():
+def test_one_compiled_graph_serves_any_number_and_length():
     compiled = torch.compile(tra, fullgraph=True, backend="aot_eager", dynamic=True)
     for keys, threshold, scale in [(9, 0.0, None), (14, 0.3, 0.2), (21, -0.5, 0.7)]:
         inputs = Case(keys, keys).inputs(torch.float32)
@@ -340,7 +299,7 @@ def test_one_graph_serves_any_number_and_length():
     ],
     ids=str,
 )
-def test_what_is_no_number_or_no_tensor_is_said_so(changed, words):
+def test_wrong_types_are_named_in_the_error(changed, words):
     names = ("q", "k", "v", "gate")
     given = dict(zip(names, Case(5, 7, batch=2).inputs(torch.float32), strict=True)) | changed
     with pytest.raises(SpecError, match=words):

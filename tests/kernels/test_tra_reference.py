@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tra_cases import CASES, Case, agree
 
 from outlast.kernels.tra import reference
 from outlast.kernels.tra.setting import Setting
+from tra_cases import CASES, Case, agree
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def test_the_worked_example():
+def test_worked_example_of_the_docstring():
     scores = torch.tensor([2.0, -1, 3, -2, 1], dtype=torch.float64)
     q = torch.ones(1, 1, 1, 1, dtype=torch.float64)
     k = scores.view(1, 1, 5, 1)
@@ -55,6 +55,6 @@ def test_a_gate_of_minus_infinity_takes_the_nearest_kept_key():
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_its_gradients_are_torchs_own(case):
+def test_backward_matches_torchs_own_gradients(case):
     inputs = [t.double() for t in case.inputs(torch.float64)]
     agree(case.run(inputs, "reference"), case.truth(inputs), 1e-9)

@@ -7,9 +7,9 @@ import math
 
 import pytest
 import torch
-from tra_cases import CASES, Case, agree
 
 import outlast
+from tra_cases import CASES, Case, agree
 
 pytest.importorskip("triton")
 pytestmark = [
@@ -25,15 +25,6 @@ FORMS = {
     "in one": ("in_one", 128, 16),
 }
 SINGLE = {name: case for name, case in CASES.items() if case.heads == case.key_heads}
-
-
-@pytest.fixture
-def tf32():
-    """No exact products, which the short forms have not; the interpreter rounds nothing."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture
@@ -66,7 +57,7 @@ def forced(monkeypatch, name):
 @no_gpu
 @pytest.mark.parametrize("case", SINGLE.values(), ids=SINGLE.keys())
 @pytest.mark.parametrize("name", FORMS)
-def test_in_the_interpreter_every_form_is_the_truth(name, case, tf32, monkeypatch):
+def test_every_form_matches_the_reference(name, case, tf32, monkeypatch):
     forced(monkeypatch, name)
     inputs = case.inputs(torch.float32)
     agree(case.run(inputs, "triton"), case.truth(inputs), 1e-5)
@@ -74,7 +65,7 @@ def test_in_the_interpreter_every_form_is_the_truth(name, case, tf32, monkeypatc
 
 @no_gpu
 @pytest.mark.parametrize("name", FORMS)
-def test_in_the_interpreter_several_heads_and_wider_ones(name, tf32, monkeypatch):
+def test_every_form_matches_the_reference_with_several_wide_heads(name, tf32, monkeypatch):
     forced(monkeypatch, name)
     case = Case(40, 40, 72, batch=2, heads=2, key_heads=2)
     inputs = case.inputs(torch.float32)
@@ -83,9 +74,7 @@ def test_in_the_interpreter_several_heads_and_wider_ones(name, tf32, monkeypatch
 
 @no_gpu
 @pytest.mark.parametrize("name", FORMS)
-def test_in_the_interpreter_what_stopped_early_is_right_within_the_tolerance(
-    name, tf32, monkeypatch
-):
+def test_every_form_is_within_the_tolerance_after_an_early_stop(name, tf32, monkeypatch):
     forced(monkeypatch, name)
     case = Case(120, 120, signs=True, gate=math.log(0.2))
     inputs = case.inputs(torch.float32)
@@ -111,7 +100,7 @@ LENGTHS = {
 
 @no_gpu
 @pytest.mark.parametrize("length", LENGTHS)
-def test_in_the_interpreter_the_form_by_length(length, forms):
+def test_form_is_chosen_by_length(length, forms):
     case = Case(length, length)
     inputs = case.inputs(torch.float16)
     agree(case.run(inputs, "triton"), case.truth(inputs), 2e-3)
@@ -120,7 +109,7 @@ def test_in_the_interpreter_the_form_by_length(length, forms):
 
 @no_gpu
 @pytest.mark.parametrize("length", [50, 70])
-def test_in_the_interpreter_short_is_as_general(length, tf32, monkeypatch):
+def test_short_form_matches_the_general_one(length, tf32, monkeypatch):
     from outlast.kernels.tra import triton as fused
 
     case = Case(length, length, batch=2)
@@ -133,7 +122,7 @@ def test_in_the_interpreter_short_is_as_general(length, tf32, monkeypatch):
 
 @no_gpu
 @pytest.mark.parametrize("length", [40, 70, 130])
-def test_in_the_interpreter_without_a_gradient_of_the_sums(length):
+def test_short_form_needs_no_gradient_of_the_log_sum_exp(length):
     case = Case(length, length)
     leaves = [t.requires_grad_() for t in case.inputs(torch.float16)]
     found, wanted = (
@@ -144,7 +133,7 @@ def test_in_the_interpreter_without_a_gradient_of_the_sums(length):
         torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-2)
 
 
-def test_what_has_no_short_form(tf32, forms):
+def test_grouped_wide_and_exact_calls_have_no_short_form(tf32, forms):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for case in (Case(heads=4, key_heads=2), Case(20, 20, 256), Case(40, 40, 128)):
         case.run(case.inputs(torch.float32, device), "triton")
@@ -158,14 +147,14 @@ def test_what_has_no_short_form(tf32, forms):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", SINGLE.values(), ids=SINGLE.keys())
-def test_on_a_gpu_it_is_the_truth(case):
+def test_on_a_gpu_short_sequences_match_the_reference(case):
     inputs = case.inputs(torch.bfloat16, "cuda")
     agree(case.run(inputs, "triton"), case.truth(inputs), 1e-2)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("width", [24, 64, 128])
-def test_on_a_gpu_it_is_the_truth_at_every_length(width):
+def test_on_a_gpu_every_length_matches_the_reference(width):
     for length in LENGTHS:
         case = Case(length, length, width, batch=2, heads=3, key_heads=3)
         inputs = case.inputs(torch.bfloat16, "cuda")
@@ -174,7 +163,7 @@ def test_on_a_gpu_it_is_the_truth_at_every_length(width):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("width", [16, 64])
-def test_on_a_gpu_in_tf32(width, tf32):
+def test_on_a_gpu_tf32_matches_the_reference(width, tf32):
     for length in (1, 64, 65, 128, 200):
         case = Case(length, length, width, batch=2, heads=3, key_heads=3)
         inputs = case.inputs(torch.float32, "cuda")
@@ -198,14 +187,14 @@ PLACED = {
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", PLACED.values(), ids=PLACED.keys())
-def test_on_a_gpu_wherever_the_queries_are(case):
+def test_on_a_gpu_any_place_of_the_queries_matches_the_reference(case):
     inputs = case.inputs(torch.bfloat16, "cuda")
     agree(case.run(inputs, "triton"), case.truth(inputs), 1e-2)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("length", [64, 128, 500])
-def test_on_a_gpu_many_heads_twice_the_same_and_the_same_keys_kept(length):
+def test_on_a_gpu_two_backward_passes_agree_and_keep_the_same_keys(length):
     """Random scores, some at the threshold's very edge: weights of the backward pass sum to 1.
 
     They do only if its counts are those that the log-sum-exp was made with.
@@ -241,7 +230,7 @@ class Strict:
 
 @no_gpu
 @pytest.mark.parametrize("length", [20, 100, 200, 600])
-def test_every_launch_gives_what_its_kernel_takes(length, monkeypatch, tf32):
+def test_every_launch_names_arguments_of_its_kernel(length, monkeypatch, tf32):
     from outlast.kernels.tra import triton as fused
 
     for name in ("attend", "of_queries", "of_keys", "in_one"):

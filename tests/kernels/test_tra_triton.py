@@ -8,9 +8,9 @@ import math
 
 import pytest
 import torch
-from tra_cases import CASES, Case, agree
 
 import outlast
+from tra_cases import CASES, Case, agree
 
 pytest.importorskip("triton")
 pytestmark = [
@@ -31,14 +31,14 @@ def _in_the_general_form(monkeypatch):
 
 @no_gpu
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_in_the_interpreter_it_is_the_truth(case):
+def test_kernel_matches_the_reference(case):
     inputs = case.inputs(torch.float32)
     agree(case.run(inputs, "triton"), case.truth(inputs), 1e-5)
 
 
 @no_gpu
 @pytest.mark.parametrize("queries", [1, 3])
-def test_in_the_interpreter_a_row_without_padding_goes_on_past_its_keys(queries):
+def test_row_without_padding_continues_past_its_keys(queries):
     inputs, told = Case(queries, 70, batch=2).inputs(torch.float32), {"offset": 75}
     lengths, learns = torch.tensor([70, 40]), [t.requires_grad_() for t in inputs]
     for padding in ("left", "right"):
@@ -56,7 +56,7 @@ HALF = ("plain", "tile + 1", "normalised", "gate of minus infinity", "padding be
 
 @no_gpu
 @pytest.mark.parametrize("name", HALF)
-def test_in_the_interpreter_half_precision_too(name):
+def test_kernel_matches_the_reference_in_half_precision(name):
     case = CASES[name]
     inputs = case.inputs(torch.float16)
     agree(case.run(inputs, "triton"), case.truth(inputs), 2e-3)
@@ -68,33 +68,24 @@ PLACED = ("after a cache", "a place of its own", "beyond the keys", "before the 
 
 @no_gpu
 @pytest.mark.parametrize("name", [*WIDER, *PLACED])
-def test_in_the_interpreter_blocks_of_keys_wider_than_the_notes(name, tf32):
+def test_blocks_of_keys_wider_than_the_notes_match_the_reference(name, tf32):
     case = CASES[name]
     inputs = case.inputs(torch.float32)
     agree(case.run(inputs, "triton"), case.truth(inputs), 1e-5)
 
 
-@pytest.fixture
-def tf32():
-    """The tiles of tf32; the interpreter rounds nothing."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
 @no_gpu
-def test_in_the_interpreter_stopping_early_keeps_its_promise():
+def test_early_stop_stays_within_the_tolerance():
     stopped(torch.float32, "cpu", 2e-5, 300)
 
 
 @no_gpu
-def test_in_the_interpreter_stopping_early_with_wider_blocks_of_keys(tf32):
+def test_early_stop_with_wider_blocks_of_keys_stays_within_the_tolerance(tf32):
     stopped(torch.float32, "cpu", 2e-5, 600)
 
 
 @no_gpu
-def test_in_the_interpreter_few_heads_at_a_time_are_as_all(monkeypatch):
+def test_few_heads_at_a_time_have_the_bits_of_all(monkeypatch):
     from outlast.kernels.tra import triton as fused
 
     case = Case(40, 40, batch=3, heads=2, key_heads=1)
@@ -107,7 +98,7 @@ def test_in_the_interpreter_few_heads_at_a_time_are_as_all(monkeypatch):
 
 @no_gpu
 @pytest.mark.parametrize("told", [{}, {"threshold": 2.6}, {"offset": 1100}], ids=str)
-def test_in_the_interpreter_a_cache_split_over_programs(told):
+def test_cache_split_over_programs_matches_the_reference(told):
     decoded(told, 1300, torch.float32, "cpu", 2e-6)
 
 
@@ -164,7 +155,7 @@ WIDE = {
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [*CASES, *WIDE])
-def test_on_a_gpu_it_is_the_truth(name):
+def test_on_a_gpu_the_kernel_matches_the_reference(name):
     on_a_gpu(name, torch.bfloat16, 1e-2)
 
 
@@ -175,7 +166,7 @@ FEW = ("plain", "tile + 1", "gate of minus infinity", "normalised", "4,097", "wi
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", FEW)
 @pytest.mark.parametrize("arithmetic", ["float16", "exact", "tf32"])
-def test_on_a_gpu_other_types_too(name, arithmetic):
+def test_on_a_gpu_other_dtypes_match_the_reference(name, arithmetic):
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if arithmetic == "tf32" else "highest")
     try:
@@ -195,14 +186,14 @@ def on_a_gpu(name, dtype, tolerance):
 
 @pytest.mark.gpu
 @types
-def test_on_a_gpu_stopping_early_and_decoding(dtype):
+def test_on_a_gpu_early_stop_and_decoding_match_the_reference(dtype):
     stopped(dtype, "cuda", TOLERANCES[dtype], 1000)
     for told in ({}, {"threshold": 2.6}, {"offset": 3000}):
         decoded(told, 5000, dtype, "cuda", TOLERANCES[dtype])
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_two_runs_are_equal_to_the_bit_and_it_is_the_default():
+def test_on_a_gpu_the_kernel_is_the_default_and_two_runs_have_the_same_bits():
     case = Case(1000, 1000, 64, batch=2, heads=4, signs=True, told={"normalised": True})
     inputs = case.inputs(torch.bfloat16, "cuda")
     first, second = (case.run(inputs, name) for name in (None, "triton"))
@@ -210,7 +201,7 @@ def test_on_a_gpu_two_runs_are_equal_to_the_bit_and_it_is_the_default():
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_random_inputs_in_bfloat16_with_any_strides():
+def test_on_a_gpu_random_inputs_with_any_strides_match_the_reference():
     torch.manual_seed(0)
     shape = (2, 500, 3, 64)  # length before heads, as a projection leaves them
     q, k, v = (torch.randn(shape, device="cuda").to(torch.bfloat16).transpose(1, 2) for _ in "qkv")
@@ -279,7 +270,7 @@ def recorded(inputs):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", ["aot_eager", "inductor", "graph"])
-def test_on_a_gpu_compiled_and_in_a_graph(way):
+def test_on_a_gpu_compiled_and_captured_calls_have_the_same_bits(way):
     inputs = [t.requires_grad_() for t in random_inputs(300, 64)]
     wanted = with_gradients(tra, inputs)
     if way == "graph":

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import outlast.kernels.linear.op as linear_op
 import outlast.kernels.loss.op as loss_op
-import outlast.kernels.rows as rows
+import outlast.kernels.row_alignment as row_alignment
 from outlast.kernels.loss import part_losses
 from outlast.registry import tasks
 from outlast.tasks import IGNORE
@@ -56,7 +56,7 @@ def step(outputs: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
 def compare(outputs: int, device: str, monkeypatch) -> None:
     with monkeypatch.context() as off:
         off.setattr(linear_op, "_half", lambda x: False)
-        off.setattr(rows, "spare", lambda *_: 0)
+        off.setattr(row_alignment, "padding", lambda *_: 0)
         *wanted, slope = step(outputs, device)
     *padded, padded_slope = step(outputs, device)
     assert wanted[0].is_contiguous()

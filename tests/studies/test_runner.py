@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from outlast.evaluation.run import evaluate_run
+from outlast.train.session import go_on
+from outlast.train.settings import RunSpec
 
 import outlast.studies.runner as runner
 import outlast.train.run_state as trainer_module
 from outlast.errors import RunFolderError
-from outlast.evaluation.run import evaluate_run
 from outlast.processes import Child, Parent
 from outlast.runs import (
     BEFORE,
@@ -29,8 +31,6 @@ from outlast.runs import (
 )
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import Job, Pack, Update, needed, packs, run_pack, run_study
-from outlast.train.session import begin, go_on
-from outlast.train.settings import RunSpec
 from tiny_runs import (
     CPU,
     assert_same_run,

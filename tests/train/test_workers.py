@@ -20,6 +20,9 @@ from typing import Any
 
 import pytest
 import torch
+from outlast.train.checkpoint import load_state
+from outlast.train.session import go_on_together
+from outlast.train.settings import RunSpec
 
 import outlast.train.run_state as run_state_module
 import outlast.train.trainer as trainer_module
@@ -32,9 +35,6 @@ from outlast.processes import Child
 from outlast.registry import tasks
 from outlast.runs import RUN, read_metrics
 from outlast.tasks.parity import Parity
-from outlast.train.checkpoint import load_state
-from outlast.train.session import begin, go_on, go_on_together
-from outlast.train.settings import RunSpec
 from outlast.train.waves import at_once, even
 from outlast.train.worker import serve_blocks
 from outlast.train.workers import (

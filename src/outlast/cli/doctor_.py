@@ -17,7 +17,7 @@ def main() -> None:
     from outlast import __version__
     from outlast.cli.common import console
     from outlast.kernels import libraries
-    from outlast.kernels.choosing import has_triton
+    from outlast.kernels.dispatch import has_triton
     from outlast.machine import cores
 
     table = Table(box=None, pad_edge=False, show_header=False)

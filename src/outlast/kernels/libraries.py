@@ -6,7 +6,7 @@ entmax         AdaSplash (`adasplash`)                     1.5-entmax(q k^T / âˆ
 =============  ==========================================  ====================================
 
 Each function here gives what computes that, or None. They are taken on a GPU, for whole causal
-sequences in 16 bit (in float32 their products are not exact to float32). Both libraries choose
+sequences in 16 bit (in float32 their matmuls are not exact to float32). Both libraries choose
 their block sizes by timing them, so that two runs may differ in their last bits; since a run that
 is resumed must not, they are taken under `torch.no_grad` alone, unless the environment variable
 ``OUTLAST_LIBRARIES`` is ``on``; ``off`` is never. Under ``on`` the log says, once, why one is not
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from outlast.errors import bad_value
-from outlast.kernels.folding import folded
+from outlast.kernels.register import register_op, save_inputs
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +41,9 @@ WIDEST = 256
 #: but there one run of two had gradients 24 % off (on an H200)
 WIDTHS, FEWEST = (16, 32, 64, 128, 256), 256
 
-_library = torch.library.Library("outlast", "FRAGMENT")
-
 
 def forgetting(q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor] | None:
-    """Of q, k, v (batch, heads, tokens, width) and log gates (batch, heads, tokens)."""
+    """FoX's attention of q, k, v [B, H, T, D] and log gates [B, H, T], if it can be taken."""
     why = obstacle("fla", q, k, v)
     if why is None and q.shape[-1] > WIDEST:
         why = f"a head is wider than {WIDEST}"
@@ -53,7 +51,7 @@ def forgetting(q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor] | None:
 
 
 def entmax15(q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor] | None:
-    """Of q, k, v (batch, heads, tokens, width)."""
+    """AdaSplash's attention of q, k, v [B, H, T, D], if it can be taken."""
     tokens, width = q.shape[-2:]
     why = obstacle("adasplash", q, k, v)
     if why is None and width not in WIDTHS:
@@ -78,14 +76,14 @@ def _say(package: str, why: str) -> None:
 
 def obstacle(package: str, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why a library is not taken for these, in words; None if it is."""
-    asked = os.environ.get(SWITCH, "auto")
-    if asked not in ("auto", "on", "off"):
-        raise bad_value(SWITCH, asked, "auto | on | off")
+    switch = os.environ.get(SWITCH, "auto")
+    if switch not in ("auto", "on", "off"):
+        raise bad_value(SWITCH, switch, "auto | on | off")
     if not installed(package):
         return f"{PACKAGES[package]} is not installed (pip install outlast[fast])"
-    if asked == "off":
+    if switch == "off":
         return f"{SWITCH}=off"
-    if asked == "auto" and torch.is_grad_enabled():
+    if switch == "auto" and torch.is_grad_enabled():
         return f"there may be a gradient and not {SWITCH}=on"
     if not q.is_cuda or q.dtype.itemsize != 2:
         return "it is for 16 bit on a GPU"
@@ -100,46 +98,27 @@ def installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
-def forgetting_attend(q: Tensor, k: Tensor, v: Tensor, log_gates: Tensor) -> Tensor:
-    """FoX by flash-linear-attention, whatever speaks against it."""
-    found: Tensor = torch.ops.outlast.forgetting(q, k, v, log_gates)
-    return found
-
-
-def entmax_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """1.5-entmax attention by AdaSplash, whatever speaks against it."""
-    found: Tensor = torch.ops.outlast.entmax_attend(q, k, v)
-    return found
-
-
 def _forgetting(q: Tensor, k: Tensor, v: Tensor, log_gates: Tensor) -> Tensor:
     from fla.ops.forgetting_attn import parallel_forgetting_attn
 
-    given = [t.transpose(1, 2) for t in (q, k, v, log_gates.float())]  # tokens before heads
-    out: Tensor = parallel_forgetting_attn(*given)
-    return out.transpose(1, 2)
+    tokens_first = [t.transpose(1, 2) for t in (q, k, v, log_gates.float())]
+    out: Tensor = parallel_forgetting_attn(*tokens_first)
+    return out.transpose(1, 2).contiguous()
 
 
 def _entmax_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     from adasplash import adasplash
 
     out: Tensor = adasplash(q.contiguous(), k.contiguous(), v.contiguous(), alpha=1.5)
-    return out
+    return out.contiguous()
 
 
-def _register(name: str, run: Callable[..., Tensor], *inputs: str) -> None:
-    """Make an op of a library's function, with rules for gradients and vmap.
+def _run_again(name: str, run: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+    """The backward pass of a library's function: it runs the function once more.
 
-    A foreign `autograd.Function` cannot be differentiated below vmap, so the op's own backward
-    pass, which is above it, runs the function once more.
+    A foreign `autograd.Function` cannot be differentiated below vmap; the op's own backward pass
+    is above it.
     """
-    _library.define(f"{name}({', '.join(f'Tensor {i}' for i in inputs)}) -> Tensor")
-
-    def forward(*args: Tensor) -> Tensor:
-        return run(*args).contiguous()
-
-    def save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
 
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, ...]:
         if torch.is_grad_enabled():
@@ -148,12 +127,25 @@ def _register(name: str, run: Callable[..., Tensor], *inputs: str) -> None:
         with torch.enable_grad():
             return torch.autograd.grad(run(*leaves), leaves, d_out)
 
-    op = f"outlast::{name}"
-    _library.impl(name, forward, "CompositeExplicitAutograd")
-    torch.library.register_autograd(op, backward, setup_context=save, lib=_library)
-    torch.library.register_vmap(op, folded(getattr(torch.ops.outlast, name)), lib=_library)
-    torch.library.register_fake(op, lambda q, *_: torch.empty_like(q).contiguous(), lib=_library)
+    return backward
 
 
-_register("forgetting", _forgetting, "q", "k", "v", "log_gates")
-_register("entmax_attend", _entmax_attend, "q", "k", "v")
+def _empty(q: Tensor, *_: Tensor) -> Tensor:
+    return torch.empty_like(q).contiguous()
+
+
+#: the two whatever speaks against them; `forgetting` and `entmax15` ask first
+forgetting_attend = register_op(
+    "forgetting",
+    _forgetting,
+    fake=_empty,
+    backward=_run_again("forgetting", _forgetting),
+    save=save_inputs,
+)
+entmax_attend = register_op(
+    "entmax_attend",
+    _entmax_attend,
+    fake=_empty,
+    backward=_run_again("entmax_attend", _entmax_attend),
+    save=save_inputs,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from outlast.kernels.choosing import can_fuse
+from outlast.kernels.dispatch import can_fuse
 from outlast.mixers.base import Norm, RMSNorm
 
 

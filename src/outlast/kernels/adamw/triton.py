@@ -1,15 +1,11 @@
-"""AdamW on a table (S seeds, P weights), fused: the gradient's norm, then the update in place.
+"""AdamW fused: one pass for the gradient's norm, one for the update in place.
 
-Shapes::
+The kernels read, beside the tables of `reference`::
 
-    gradient, weights, first, second (S, P)
-    controls (S, pathways, 4)   learns (0 or 1); rate x decay; rate / (1 - beta1^t); 1 - beta2^t
-    pathway  (P,) int32         which pathway's controls a weight obeys; -1 is left alone
-    decays   (P,)               1 where a weight is decayed, 0 where not
-    clip     (S,)               largest norm of a seed's gradient
+    controls [S, pathways, 4]   learns (0 or 1); rate x decay; rate / (1 - beta1^t); 1 - beta2^t
 
-The first pass leaves a few sums of squares a seed; every program of the second adds them up again
-in the same order, so that clipping by a seed's norm needs no pass between.
+The first pass leaves a few sums of squares for each seed. Every program of the second adds them up
+again in the same order, so clipping by a seed's norm needs no pass between.
 """
 
 from __future__ import annotations
@@ -19,7 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK, MOST_PARTS = 1024, 256  # weights at a time; sums of squares a seed
+from outlast.kernels.adamw.reference import BETA1, BETA2, EPSILON, Columns
+
+BLOCK, MOST_PARTS = 1024, 256  # weights at a time; sums of squares for a seed
 CONTROLS = 4
 
 
@@ -28,11 +26,13 @@ def _controls(controls, way, CONTROLS: tl.constexpr, BLOCK: tl.constexpr):
     """The four controls of each weight's pathway; of the same one, as nearly always, read once."""
     most = tl.max(way, 0)
     if tl.min(way, 0) == most:
-        own, learns = controls + most * CONTROLS, most >= 0
-        active = tl.zeros((BLOCK,), tl.float32) + tl.load(own, mask=learns, other=0.0)
-        decay = tl.zeros((BLOCK,), tl.float32) + tl.load(own + 1, mask=learns, other=0.0)
-        pace = tl.zeros((BLOCK,), tl.float32) + tl.load(own + 2, mask=learns, other=0.0)
-        correction = tl.zeros((BLOCK,), tl.float32) + tl.load(own + 3, mask=learns, other=1.0)
+        controls_at, learns = controls + most * CONTROLS, most >= 0
+        active = tl.zeros((BLOCK,), tl.float32) + tl.load(controls_at, mask=learns, other=0.0)
+        decay = tl.zeros((BLOCK,), tl.float32) + tl.load(controls_at + 1, mask=learns, other=0.0)
+        pace = tl.zeros((BLOCK,), tl.float32) + tl.load(controls_at + 2, mask=learns, other=0.0)
+        correction = tl.zeros((BLOCK,), tl.float32) + tl.load(
+            controls_at + 3, mask=learns, other=1.0
+        )
     else:
         each = controls + way * CONTROLS
         active = tl.load(each, mask=way >= 0, other=0.0)
@@ -61,8 +61,10 @@ def _adamw_squares(
         inside = at < width
         way = tl.load(pathway + at, mask=inside, other=-1)
         g = tl.load(gradient + seed * width + at, mask=inside, other=0.0)
-        own = controls + (seed * PATHWAYS + way) * CONTROLS
-        g = tl.where(tl.load(own, mask=way >= 0, other=0.0) > 0, g, 0.0)  # idle: even if not finite
+        controls_at = controls + (seed * PATHWAYS + way) * CONTROLS
+        g = tl.where(
+            tl.load(controls_at, mask=way >= 0, other=0.0) > 0, g, 0.0
+        )  # idle: even if not finite
         total += g * g
     tl.store(sums + seed * tl.num_programs(0) + tl.program_id(0), tl.sum(total, 0))
 
@@ -97,8 +99,8 @@ def _adamw_update(
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     way = tl.load(pathway + at, mask=inside, other=-1)
-    own = controls + seed * PATHWAYS * CONTROLS
-    active, decay, pace, correction = _controls(own, way, CONTROLS, BLOCK)
+    controls_at = controls + seed * PATHWAYS * CONTROLS
+    active, decay, pace, correction = _controls(controls_at, way, CONTROLS, BLOCK)
 
     here = seed * width + at
     g = tl.load(gradient + here, mask=inside, other=0.0)
@@ -116,26 +118,29 @@ def _adamw_update(
 
 
 def update(
-    gradient: Tensor,
     weights: Tensor,
+    gradient: Tensor,
     first: Tensor,
     second: Tensor,
-    controls: Tensor,
-    pathway: Tensor,
-    decays: Tensor,
+    counts: Tensor,
+    rates: Tensor,
+    active: Tensor,
     clip: Tensor,
-    *,
-    betas: tuple[float, float],
-    epsilon: float,
+    weight_decay: Tensor,
+    columns: Columns,
 ) -> None:
-    """One step of all seeds, in place."""
+    """As `reference.update`; the gradient stays as it is."""
+    counts += active
+    count, rate = counts.clamp_min(1), rates * active
+    decay = rate * weight_decay[:, None]
+    controls = torch.stack([active, decay, rate / (1 - BETA1**count), 1 - BETA2**count], -1)
     seeds, width = weights.shape
     blocks = triton.cdiv(width, BLOCK)
     parts = min(blocks, MOST_PARTS)
     sums = weights.new_empty(seeds, parts, dtype=torch.float32)
     sizes = {"PATHWAYS": controls.shape[1], "CONTROLS": CONTROLS, "BLOCK": BLOCK}
     _adamw_squares[(parts, seeds)](
-        gradient, controls, pathway, sums, width, triton.cdiv(blocks, parts), **sizes
+        gradient, controls, columns.pathway, sums, width, triton.cdiv(blocks, parts), **sizes
     )
     _adamw_update[(blocks, seeds)](
         gradient,
@@ -143,14 +148,15 @@ def update(
         first,
         second,
         controls,
-        pathway,
-        decays,
+        columns.pathway,
+        columns.decays,
         sums,
         width,
         parts,
         clip,
-        *(1 - beta for beta in betas),  # here: in float32 the second would lose half its digits
-        epsilon,
+        1 - BETA1,  # here: in float32 the second would lose half its digits
+        1 - BETA2,
+        EPSILON,
         PARTS=triton.next_power_of_2(parts),
         **sizes,
     )

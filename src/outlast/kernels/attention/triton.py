@@ -35,8 +35,8 @@ def _tile(base, tensor, row, head, at, stride_row, stride_head, stride_token, in
 @triton.jit
 def _weights(q, k, tokens, scale, TOKENS: tl.constexpr, PRECISION: tl.constexpr):
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-    here, there = tl.arange(0, TOKENS)[:, None], tl.arange(0, TOKENS)[None, :]
-    scores = tl.where((there <= here) & (there < tokens), scores, float("-inf"))
+    query, key = tl.arange(0, TOKENS)[:, None], tl.arange(0, TOKENS)[None, :]
+    scores = tl.where((key <= query) & (key < tokens), scores, float("-inf"))
     p = tl.exp(scores - tl.max(scores, 1)[:, None])
     return p / tl.sum(p, 1)[:, None]
 
@@ -130,7 +130,7 @@ def _attention_backward(
 def fits(q: Tensor, k: Tensor) -> bool:
     """Whether the kernel takes this: on a GPU, as many queries as keys, short and narrow enough.
 
-    Not where float32 products are to be exact: those have no fast path on chip.
+    Not where float32 matmuls are to be exact: those have no fast path on chip.
     """
     if not q.is_cuda or q.shape != k.shape or q.shape[-2] > MOST_TOKENS or q.shape[-1] > MOST_WIDTH:
         return False

@@ -15,14 +15,14 @@ from torch import Tensor
 
 def entmax15(scores: Tensor) -> Tensor:
     """1.5-entmax over the last axis, exact."""
-    found: Tensor = _Entmax15.apply(scores)  # type: ignore[no-untyped-call]
-    return found
+    weights: Tensor = _Entmax15.apply(scores)  # type: ignore[no-untyped-call]
+    return weights
 
 
 def entmax(scores: Tensor, alpha: Tensor) -> Tensor:
     """α-entmax over the last axis by bisection; `alpha` > 1 broadcasts against scores."""
-    found: Tensor = _Entmax.apply(scores, alpha)  # type: ignore[no-untyped-call]
-    return found
+    weights: Tensor = _Entmax.apply(scores, alpha)  # type: ignore[no-untyped-call]
+    return weights
 
 
 class _Entmax15(torch.autograd.Function):

@@ -2,7 +2,7 @@
 
 Shapes (b rows of a batch, t tokens, h heads, each d wide)::
 
-    packed     (b, t, 3, h, d)    queries, keys and values side by side, as one product made them
+    packed     (b, t, 3, h, d)    queries, keys and values side by side, as one matmul made them
     q, k, v    (b, h, t, d)       lying in memory as (b, t, h, d)
 
     cos, sin   (g, t, d / 2)      of each pair's angle, the same for b / g rows
@@ -74,8 +74,8 @@ def plain_turned(packed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
 
 def turned_forward(packed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q and k rotated, and v, all memory of their own."""
-    found = plain_turned(packed, cos, sin)
-    q, k, v = (t.transpose(1, 2).clone(memory_format=torch.contiguous_format) for t in found)
+    heads = plain_turned(packed, cos, sin)
+    q, k, v = (t.transpose(1, 2).clone(memory_format=torch.contiguous_format) for t in heads)
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 

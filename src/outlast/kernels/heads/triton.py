@@ -64,13 +64,13 @@ def _heads_forward(
     WIDTH: tl.constexpr,
     TALL: tl.constexpr,
 ):
-    _, _, there, at, inside = _tile(count, heads, tokens, D, D, WIDTH, TALL, False)
+    _, _, packed_at, at, inside = _tile(count, heads, tokens, D, D, WIDTH, TALL, False)
     for which in tl.static_range(2):
-        x = tl.load(packed + there + which * heads * D, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(packed + packed_at + which * heads * D, mask=inside, other=0.0).to(tl.float32)
         x *= (1 / tl.sqrt(tl.sum(x * x, 1) / D + eps))[:, None]
         out = q if which == 0 else k
         tl.store(out + at, x.to(out.dtype.element_ty), mask=inside)
-    tl.store(v + at, tl.load(packed + there + 2 * heads * D, mask=inside), mask=inside)
+    tl.store(v + at, tl.load(packed + packed_at + 2 * heads * D, mask=inside), mask=inside)
 
 
 @triton.jit
@@ -88,17 +88,17 @@ def _heads_backward(
     WIDTH: tl.constexpr,
     TALL: tl.constexpr,
 ):
-    _, _, there, at, inside = _tile(count, heads, tokens, D, D, WIDTH, TALL, True)
+    _, _, packed_at, at, inside = _tile(count, heads, tokens, D, D, WIDTH, TALL, True)
     for which in tl.static_range(2):
         above = dq if which == 0 else dk
-        x = tl.load(packed + there + which * heads * D, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(packed + packed_at + which * heads * D, mask=inside, other=0.0).to(tl.float32)
         g = tl.load(above + at, mask=inside, other=0.0).to(tl.float32)
         inverse = 1 / tl.sqrt(tl.sum(x * x, 1) / D + eps)
         x *= inverse[:, None]
         g = inverse[:, None] * (g - x * (tl.sum(g * x, 1) / D)[:, None])
-        tl.store(out + there + which * heads * D, g.to(out.dtype.element_ty), mask=inside)
+        tl.store(out + packed_at + which * heads * D, g.to(out.dtype.element_ty), mask=inside)
     g = tl.load(dv + at, mask=inside)
-    tl.store(out + there + 2 * heads * D, g.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + packed_at + 2 * heads * D, g.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -124,18 +124,18 @@ def _heads_turned_forward(
     WIDTH: tl.constexpr,
     TALL: tl.constexpr,
 ):
-    batch, token, there, at, inside = _tile(
+    batch, token, packed_at, at, inside = _tile(
         count, heads, tokens, 2 * HALF, HALF, WIDTH, TALL, False
     )
     c, s = _angles(cos, sin, batch, token, tokens, rows, inside, HALF, WIDTH)
     for which in tl.static_range(2):
-        here = packed + there + which * heads * 2 * HALF
+        here = packed + packed_at + which * heads * 2 * HALF
         a = tl.load(here, mask=inside, other=0.0).to(tl.float32)
         b = tl.load(here + HALF, mask=inside, other=0.0).to(tl.float32)
         out = (q if which == 0 else k) + at
         tl.store(out, (a * c - b * s).to(q.dtype.element_ty), mask=inside)
         tl.store(out + HALF, (a * s + b * c).to(q.dtype.element_ty), mask=inside)
-    here = packed + there + 4 * heads * HALF
+    here = packed + packed_at + 4 * heads * HALF
     tl.store(v + at, tl.load(here, mask=inside), mask=inside)
     tl.store(v + at + HALF, tl.load(here + HALF, mask=inside), mask=inside)
 
@@ -156,16 +156,18 @@ def _heads_turned_backward(
     WIDTH: tl.constexpr,
     TALL: tl.constexpr,
 ):
-    batch, token, there, at, inside = _tile(count, heads, tokens, 2 * HALF, HALF, WIDTH, TALL, True)
+    batch, token, packed_at, at, inside = _tile(
+        count, heads, tokens, 2 * HALF, HALF, WIDTH, TALL, True
+    )
     c, s = _angles(cos, sin, batch, token, tokens, rows, inside, HALF, WIDTH)
     for which in tl.static_range(2):
         above = (dq if which == 0 else dk) + at
         a = tl.load(above, mask=inside, other=0.0).to(tl.float32)
         b = tl.load(above + HALF, mask=inside, other=0.0).to(tl.float32)
-        here = out + there + which * heads * 2 * HALF
+        here = out + packed_at + which * heads * 2 * HALF
         tl.store(here, (a * c + b * s).to(out.dtype.element_ty), mask=inside)
         tl.store(here + HALF, (b * c - a * s).to(out.dtype.element_ty), mask=inside)
-    here = out + there + 4 * heads * HALF
+    here = out + packed_at + 4 * heads * HALF
     tl.store(here, tl.load(dv + at, mask=inside), mask=inside)
     tl.store(here + HALF, tl.load(dv + at + HALF, mask=inside), mask=inside)
 

@@ -1,4 +1,4 @@
-"""Losses by part as a torch op: fake, autograd and vmap rules around the back ends."""
+"""Losses by part as a torch op."""
 
 from __future__ import annotations
 
@@ -8,21 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outlast.kernels.choosing import can_fuse
 from outlast.kernels.derivatives import first_only
-from outlast.kernels.folding import folded
+from outlast.kernels.dispatch import can_fuse
 from outlast.kernels.loss import reference
-from outlast.kernels.rows import filled_up
-
-_library = torch.library.Library("outlast", "FRAGMENT")
-_library.define(
-    "part_losses(Tensor logits, Tensor targets, Tensor part, int parts, int ignore) "
-    "-> (Tensor, Tensor, Tensor)"
-)
-_library.define(
-    "part_losses_backward(Tensor d_losses, Tensor counts, Tensor logits, Tensor targets, "
-    "Tensor part, int ignore) -> Tensor"
-)
+from outlast.kernels.register import register_op
+from outlast.kernels.row_alignment import empty_aligned
 
 
 def back_end(logits: Tensor) -> ModuleType:
@@ -38,47 +28,46 @@ def back_end(logits: Tensor) -> ModuleType:
 def part_losses(
     logits: Tensor, targets: Tensor, part: Tensor, parts: int, ignore: int
 ) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy and accuracy by part, each (S, parts), in float32.
+    """Mean cross-entropy and accuracy by part, in float32.
 
-    logits (S, batch, tokens, classes); targets and part (S, batch, tokens).
+    Args:
+        logits: [S, B, T, classes].
+        targets: [S, B, T], the class of each token, or `ignore`.
+        part: [S, B, T], the part of each token; it belongs to none outside 0 to `parts` - 1.
+        parts: How many parts there are.
+        ignore: The target of a token that asks nothing.
+
+    Returns:
+        Losses and accuracies, each [S, parts].
     """
     if back_end(logits) is reference:
         return reference.plain(logits, targets, part, parts, ignore)
-    losses, accuracies, _ = torch.ops.outlast.part_losses(logits, targets, part, parts, ignore)
+    losses, accuracies, _ = part_losses_op(logits, targets, part, parts, ignore)
     return losses, accuracies
 
 
 def _part_losses(
     logits: Tensor, targets: Tensor, part: Tensor, parts: int, ignore: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    found: tuple[Tensor, Tensor, Tensor] = back_end(logits).forward(
-        logits, targets, part, parts, ignore
-    )
-    return found
+    losses, accuracies, counts = back_end(logits).forward(logits, targets, part, parts, ignore)
+    return losses, accuracies, counts
 
 
 def _part_losses_backward(
     d_losses: Tensor, counts: Tensor, logits: Tensor, targets: Tensor, part: Tensor, ignore: int
 ) -> Tensor:
-    found: Tensor = back_end(logits).backward(d_losses, counts, logits, targets, part, ignore)
-    return found
+    d_logits: Tensor = back_end(logits).backward(d_losses, counts, logits, targets, part, ignore)
+    return d_logits
 
 
-@torch.library.register_fake("outlast::part_losses", lib=_library)
-def _(
-    logits: Tensor, targets: Tensor, part: Tensor, parts: int, ignore: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    wide = torch.promote_types(logits.dtype, torch.float32)
-    one, two, three = (logits.new_empty(len(logits), parts, dtype=wide) for _ in range(3))
-    return one, two, three
+def _empty_losses(logits: Tensor, targets: Tensor, part: Tensor, parts: int, ignore: int) -> Any:
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return tuple(logits.new_empty(len(logits), parts, dtype=dtype) for _ in range(3))
 
 
-@torch.library.register_fake("outlast::part_losses_backward", lib=_library)
-def _(
-    d_losses: Tensor, counts: Tensor, logits: Tensor, targets: Tensor, part: Tensor, ignore: int
-) -> Tensor:
-    plain = back_end(logits) is reference
-    return logits.new_empty(logits.shape) if plain else filled_up(logits)
+def _empty_gradient(d_losses: Tensor, counts: Tensor, logits: Tensor, *_: Any) -> Tensor:
+    dense = back_end(logits) is reference
+    return logits.new_empty(logits.shape) if dense else empty_aligned(logits)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -87,20 +76,17 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _differentiate(ctx: Any, d_losses: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors
-    return torch.ops.outlast.part_losses_backward(d_losses, *saved, ctx.ignore), *[None] * 4
+    counts, logits, targets, part = ctx.saved_tensors
+    d_logits = part_losses_backward_op(d_losses, counts, logits, targets, part, ctx.ignore)
+    return d_logits, *[None] * 4
 
 
-_refuse = first_only("the loss kernel has")
-
-
-_library.impl("part_losses", _part_losses, "CompositeExplicitAutograd")
-_library.impl("part_losses_backward", _part_losses_backward, "CompositeExplicitAutograd")
-torch.library.register_autograd(
-    "outlast::part_losses", _differentiate, setup_context=_save, lib=_library
+part_losses_backward_op = register_op(
+    "part_losses_backward",
+    _part_losses_backward,
+    fake=_empty_gradient,
+    backward=first_only("the loss kernel has"),
 )
-torch.library.register_autograd("outlast::part_losses_backward", _refuse, lib=_library)
-for _name in ("part_losses", "part_losses_backward"):
-    torch.library.register_vmap(
-        f"outlast::{_name}", folded(getattr(torch.ops.outlast, _name)), lib=_library
-    )
+part_losses_op = register_op(
+    "part_losses", _part_losses, fake=_empty_losses, backward=_differentiate, save=_save
+)

@@ -6,7 +6,7 @@ added up afterwards, without atomics: the same every time. Backward the softmax 
 Tiles where nothing is asked, as in the padding, are passed over.
 
 Shapes are those of `reference`. Up to 4,096 classes. Rows of logits may lie apart, as those of a
-filled-up table do (see `kernels.rows`), and those of the gradient do in half precision.
+padded table do (see `kernels.row_alignment`), and those of the gradient do in half precision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outlast.kernels.rows import filled_up
+from outlast.kernels.row_alignment import empty_aligned
 
 MOST_CLASSES = 4096
 TILE = 2048  # numbers in a tile
@@ -28,8 +28,8 @@ def _rows(row, rows, seed, targets, part, ignore):
     inside = row < rows
     at = seed * rows + row
     target = tl.load(targets + at, mask=inside, other=ignore).to(tl.int32)
-    own = tl.load(part + at, mask=inside, other=-1).to(tl.int32)
-    return at, inside, inside & (target != ignore), target, own
+    token_part = tl.load(part + at, mask=inside, other=-1).to(tl.int32)
+    return at, inside, inside & (target != ignore), target, token_part
 
 
 @triton.jit
@@ -63,8 +63,8 @@ def _loss_forward(
     counts = tl.zeros((ALL_PARTS,), tl.float32)
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
-        at, _, asked, target, own = _rows(row, rows, seed, targets, part, ignore)
-        mine = own[:, None] == indices[None, :]
+        at, _, asked, target, token_part = _rows(row, rows, seed, targets, part, ignore)
+        mine = token_part[:, None] == indices[None, :]
         counts += tl.sum(mine.to(tl.float32), 0)
         if tl.max(asked.to(tl.int32), 0) > 0:
             z = _logits(logits, at, asked, classes, APART, C)
@@ -105,13 +105,13 @@ def _loss_backward(
     classes = tl.arange(0, CLASSES)
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
-        at, inside, asked, target, own = _rows(row, rows, seed, targets, part, ignore)
-        asked = asked & (own >= 0) & (own < PARTS)
+        at, inside, asked, target, token_part = _rows(row, rows, seed, targets, part, ignore)
+        asked = asked & (token_part >= 0) & (token_part < PARTS)
         # spare columns too: they are those of classes with no chance at all, so they get zeros
         within = inside[:, None] & (classes < WIDE)[None, :]
         place = d_logits + at[:, None] * WIDE + classes[None, :]
         if tl.max(asked.to(tl.int32), 0) > 0:
-            share = tl.load(shares + seed * PARTS + own, mask=asked, other=0.0)
+            share = tl.load(shares + seed * PARTS + token_part, mask=asked, other=0.0)
             z = _logits(logits, at, asked, classes, APART, C)
             weight = tl.exp(z - tl.max(z, 1)[:, None])
             weight *= (1 / tl.sum(weight, 1))[:, None]
@@ -178,7 +178,7 @@ def backward(
 ) -> Tensor:
     """As `reference.backward`, in float32 whatever the type of the logits."""
     seeds, batch, tokens, classes = logits.shape
-    d_logits, logits = filled_up(logits), _side_by_side(logits)
+    d_logits, logits = empty_aligned(logits), _side_by_side(logits)
     options = _options(classes, d_logits.stride(2), counts.shape[1])
     _loss_backward[(triton.cdiv(batch * tokens, options["SPAN"]), seeds)](
         (d_losses / counts).contiguous(),

@@ -1,16 +1,17 @@
-"""A whole LSTM layer, the product with its inputs included: cuDNN's for one seed where that wins.
+"""A whole LSTM layer, the matmul with its inputs included: cuDNN's for one seed where that wins.
 
 Our kernel is made for many seeds in one call. One seed alone, with or without vmap around it, goes
 through `torch.lstm`, whose gradients are torch's; more than one never do. `lstm_layer` is a
 composite (autograd sees through it) whose only addition is a vmap rule.
 
-The state is float32 at least, as ever. One layer without dropout has the same bits for the same
-call, gradients included (a test holds cuDNN to it), so a run that is resumed stays the same; our
-kernel's differ in their rounding. cuDNN's products are of ten bits unless torch's setting
-``torch.backends.cudnn.rnn.fp32_precision`` is another, so it is left out where torch is asked for
-exact products and cuDNN is not. There are first derivatives only, which torch says itself.
+The state is float32 at least. One layer without dropout has the same bits for the same call,
+gradients included (a test holds cuDNN to it), so a resumed run stays the same; our kernel rounds
+differently. cuDNN's matmuls are tf32 unless ``torch.backends.cudnn.rnn.fp32_precision`` is set to
+something else. So cuDNN is not taken where torch is asked for exact matmuls and cuDNN is not. There
+are first derivatives only; torch raises that error itself.
 
-``OUTLAST_LSTM=fused`` is never cuDNN, ``cudnn`` always for one seed, ``auto`` where it is faster.
+``OUTLAST_LSTM=fused`` never takes cuDNN, ``cudnn`` always does for one seed, ``auto`` does where it
+is faster.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ import torch
 from torch import Tensor
 
 from outlast.errors import bad_value
-from outlast.kernels.choosing import FLOATS, product_type
-from outlast.kernels.linear import over_last
+from outlast.kernels.dispatch import FLOATS, matmul_dtype
+from outlast.kernels.linear.op import batched_linear, over_last
 from outlast.kernels.lstm import reference
 from outlast.kernels.lstm.op import back_end, lstm, stacked
+from outlast.kernels.register import register_op
+from outlast.kernels.vmap_rules import lead
 
 SWITCH = "OUTLAST_LSTM"
 #: the widest layer of one seed that cuDNN is known to be faster at. Measured on an H200
@@ -34,25 +37,25 @@ SWITCH = "OUTLAST_LSTM"
 #: ones have not been measured
 WIDEST = 128
 
-Found = tuple[Tensor, Tensor, Tensor]
-
-_library = torch.library.Library("outlast", "FRAGMENT")
-_library.define(
-    "lstm_layer(Tensor x, Tensor weight_in, Tensor bias, Tensor weight, Tensor h0, Tensor c0) "
-    "-> (Tensor hidden, Tensor last_h, Tensor last_c)"
-)
-
 
 def lstm_layer(
     x: Tensor, weight_in: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
-) -> Found:
-    """All hidden states of one layer (b, t, d), in the type of x, and the last h and c (b, d).
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One LSTM layer over a whole sequence.
 
-    x (b, t, k) is the input and `weight_in` (4d, k) its matrix; the rest is as in `lstm`.
+    Args:
+        x: [B, T, K], the input.
+        weight_in: [4 D, K], its matrix.
+        bias: [4 D].
+        weight: [4 D, D], the recurrent matrix.
+        h0: [B, D], the hidden state before the first step.
+        c0: [B, D], the cell state before the first step.
+
+    Returns:
+        All hidden states [B, T, D] in the dtype of x, and the last h and c, each [B, D].
     """
     if cudnn_wins(x, weight):
-        found: Found = torch.ops.outlast.lstm_layer(x, weight_in, bias, weight, h0, c0)
-        return found
+        return lstm_layer_op(x, weight_in, bias, weight, h0, c0)
     hidden, h, c = lstm(over_last(x, weight_in), bias, weight, h0, c0)
     return hidden.to(x.dtype), h, c
 
@@ -62,39 +65,39 @@ def cudnn_wins(x: Tensor, weight: Tensor) -> bool:
 
     By width and type alone: it was ahead at every number of steps and rows that was measured.
     """
-    asked = os.environ.get(SWITCH, "auto")
-    if asked not in ("auto", "fused", "cudnn"):
-        raise bad_value(SWITCH, asked, "auto | fused | cudnn")
-    if asked == "fused":
+    switch = os.environ.get(SWITCH, "auto")
+    if switch not in ("auto", "fused", "cudnn"):
+        raise bad_value(SWITCH, switch, "auto | fused | cudnn")
+    if switch == "fused":
         return False
-    there = x.is_cuda and torch.backends.cudnn.is_available() and torch.backends.cudnn.enabled
-    if asked == "cudnn":
-        if not there:
+    available = x.is_cuda and torch.backends.cudnn.is_available() and torch.backends.cudnn.enabled
+    if switch == "cudnn":
+        if not available:
             raise bad_value(
-                SWITCH, asked, "auto | fused here; cudnn needs a GPU, and cuDNN enabled"
+                SWITCH, switch, "auto | fused here; cudnn needs a GPU, and cuDNN enabled"
             )
         return True
-    if not there or x.dtype not in FLOATS or not _exact_enough():
+    if not available or x.dtype not in FLOATS or not _exact_enough():
         return False
     without_kernel = back_end(weight, weight) is reference  # in float32, which is always tried
     return weight.shape[-1] <= WIDEST or without_kernel
 
 
 def _exact_enough() -> bool:
-    """Whether cuDNN's products are as exact as torch's are asked to be."""
+    """Whether cuDNN's matmuls are as exact as torch's are asked to be."""
     exact = torch.get_float32_matmul_precision() == "highest"
     return not exact or torch.backends.cudnn.rnn.fp32_precision != "tf32"  # type: ignore[attr-defined]
 
 
-def _torchs(
+def _torch_lstm(
     x: Tensor, weight_in: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
-) -> Found:
+) -> tuple[Tensor, Tensor, Tensor]:
     """One seed by torch's own LSTM."""
     wide = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):
         weights = _in_one_piece([w.to(wide) for w in (weight_in, weight, bias)])
         state = [_dense(s.unsqueeze(0), wide) for s in (h0, c0)]
-        found = torch.lstm(
+        hidden, h, c = torch.lstm(
             _dense(x.transpose(0, 1), wide),
             state,
             weights,
@@ -105,7 +108,6 @@ def _torchs(
             bidirectional=False,
             batch_first=False,
         )
-    hidden, h, c = found
     return hidden.transpose(0, 1).to(x.dtype), h.squeeze(0), c.squeeze(0)
 
 
@@ -120,32 +122,25 @@ def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
     return [view.view(part.shape) for view, part in zip(views, parts, strict=True)]
 
 
-def _dense(tensor: Tensor, kind: torch.dtype) -> Tensor:
-    """In this type and in order, by one pass at most."""
-    return tensor.to(kind, memory_format=torch.contiguous_format).contiguous()
+def _dense(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Contiguous in this dtype, by one pass at most."""
+    return tensor.to(dtype, memory_format=torch.contiguous_format).contiguous()
 
 
 def _by_seeds(
-    info: Any, axes: tuple[int | None, ...], *given: Tensor
-) -> tuple[Found, tuple[int, int, int]]:
-    """One seed as if there were no vmap; more are our kernel's own axis."""
+    op: Any, info: Any, axes: tuple[int | None, ...], *args: Tensor
+) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
+    """The vmap rule: one seed as if there were no vmap; more are our kernel's own axis."""
     size = info.batch_size
     if size == 1:
-        alone = (
-            t if axis is None else t.squeeze(axis) for t, axis in zip(given, axes, strict=True)
-        )
-        hidden, h, c = (f.unsqueeze(0) for f in torch.ops.outlast.lstm_layer(*alone))
-        return (hidden, h, c), (0, 0, 0)
-    x, weight_in, *others = (
-        t.expand(size, *t.shape) if axis is None else t.movedim(axis, 0)
-        for t, axis in zip(given, axes, strict=True)
-    )
-    kind = product_type(x)
-    rows = x.flatten(1, 2).to(kind)
-    projected = torch.ops.outlast.product(rows, weight_in.to(kind)).unflatten(1, x.shape[1:3])
+        alone = (t if axis is None else t.squeeze(axis) for t, axis in zip(args, axes, strict=True))
+        return tuple(result.unsqueeze(0) for result in op(*alone)), (0, 0, 0)
+    x, weight_in, *others = (lead(t, axis, size) for t, axis in zip(args, axes, strict=True))
+    dtype = matmul_dtype(x)
+    rows = x.flatten(1, 2).to(dtype)
+    projected = batched_linear(rows, weight_in.to(dtype)).unflatten(1, x.shape[1:3])
     hidden, h, c = stacked(projected, *others)
     return (hidden.to(x.dtype), h, c), (0, 0, 0)
 
 
-_library.impl("lstm_layer", _torchs, "CompositeImplicitAutograd")
-torch.library.register_vmap("outlast::lstm_layer", _by_seeds, lib=_library)
+lstm_layer_op = register_op("lstm_layer", _torch_lstm, vmap=_by_seeds)

@@ -1,4 +1,4 @@
-"""The LSTM recurrence as a torch op: fake, autograd and vmap rules around the back ends.
+"""The LSTM recurrence as a torch op.
 
 Under `vmap` the seeds become the op's own leading axis, so S seeds cost one call.
 """
@@ -13,33 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outlast.kernels.choosing import has_triton
 from outlast.kernels.derivatives import first_only
-from outlast.kernels.folding import folded
+from outlast.kernels.dispatch import has_triton
 from outlast.kernels.lstm import reference
+from outlast.kernels.register import register_op
 
 log = logging.getLogger(__name__)
-
-# the older way to define an op: `torch.library.custom_op` loads torch's whole compiler on its
-# first call, which takes longer than many a small run
-_library = torch.library.Library("outlast", "FRAGMENT")
-_library.define(
-    "lstm(Tensor projected, Tensor bias, Tensor weight, Tensor h0, Tensor c0) "
-    "-> (Tensor hidden, Tensor last_h, Tensor last_c, Tensor cell, Tensor gates)"
-)
-_library.define(
-    "lstm_backward(Tensor d_hidden, Tensor d_last, Tensor weight, Tensor h0, Tensor c0, "
-    "Tensor hidden, Tensor cell, Tensor gates) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
 
 
 def back_end(projected: Tensor, weight: Tensor) -> ModuleType:
     """The module to run: the fused kernel where it can, else the reference."""
     if projected.is_cuda and has_triton():
-        from outlast.kernels.lstm import triton as fused
+        from outlast.kernels.lstm import triton
 
-        if fused.fits(projected, weight):
-            return fused
+        if triton.fits(projected, weight):
+            return triton
     return reference
 
 
@@ -53,14 +41,14 @@ def form(projected: Tensor, weight: Tensor) -> str:
 
 
 @cache  # once for each
-def _tell(form: str, width: int, kind: torch.dtype) -> None:
-    """Say where an LSTM on a GPU is not as fast as a narrower one would be, and what would do."""
+def _log_form(form: str, width: int, dtype: torch.dtype) -> None:
+    """Log where an LSTM on a GPU is slower than a narrower one, and which one would be faster."""
     if form == "streamed":
         from outlast.kernels.lstm.resident import MOST_UNITS
 
         log.info(
             "an LSTM of width %d reads its weights at every step: they stay on chip up to width "
-            "%d, where products are of ten bits (tf32, bf16)",
+            "%d, where matmuls are tf32 or bf16",
             width,
             MOST_UNITS,
         )
@@ -69,12 +57,12 @@ def _tell(form: str, width: int, kind: torch.dtype) -> None:
             "an LSTM of width %d in %s goes step by step, which is slow on a GPU: the fused kernel "
             "wants %s",
             width,
-            str(kind).removeprefix("torch."),
-            _wanted(),
+            str(dtype).removeprefix("torch."),
+            _kernel_needs(),
         )
 
 
-def _wanted() -> str:
+def _kernel_needs() -> str:
     if not has_triton():
         return "Triton, which is not installed"
     from outlast.kernels.lstm.streamed import MOST_UNITS
@@ -85,12 +73,20 @@ def _wanted() -> str:
 def lstm(
     projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All hidden states of one layer (b, t, d), and the last hidden and cell state (b, d).
+    """The LSTM of one layer over a whole sequence.
 
-    `projected` (b, t, 4d) is the input's share of the gates and `bias` (4d) what is added to it,
-    `weight` (4d, d) the recurrent matrix, `h0` and `c0` (b, d) the state before. The state is
-    kept in float32 at least, whatever autocast is in force; a kernel that reads bfloat16 as it is
-    gives all hidden states, but not the last, in bfloat16 too.
+    The state is kept in float32 at least, whatever autocast is in force. A kernel that reads
+    bfloat16 as it is returns the hidden states in bfloat16 too, but not the last state.
+
+    Args:
+        projected: [B, T, 4 D], the input's share of the gates.
+        bias: [4 D], added to it.
+        weight: [4 D, D], the recurrent matrix.
+        h0: [B, D], the hidden state before the first step.
+        c0: [B, D], the cell state before the first step.
+
+    Returns:
+        All hidden states [B, T, D], and the last hidden and cell state, each [B, D].
     """
     hidden, h, c = stacked(*(a.unsqueeze(0) for a in (projected, bias, weight, h0, c0)))
     return hidden.squeeze(0), h.squeeze(0), c.squeeze(0)
@@ -99,22 +95,23 @@ def lstm(
 def stacked(
     projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`lstm` of many seeds, whose axis is the first of all."""
+    """`lstm` of S seeds: all shapes have [S] before them."""
     wide = torch.promote_types(projected.dtype, torch.float32)
     if back_end(projected, weight) is reference:
         projected = projected.to(wide)
     others = (a.to(wide) for a in (bias, weight, h0, c0))
-    hidden, h, c, *_ = torch.ops.outlast.lstm(projected, *others)
+    hidden, h, c, *_ = lstm_op(projected, *others)
     return hidden, h, c
 
 
 def _lstm(
     projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Hidden states, last hidden and cell state; cell states and gates for the backward pass."""
     if projected.is_cuda:
-        _tell(form(projected, weight), weight.shape[-1], projected.dtype)
-    chosen = back_end(projected, weight)
-    hidden, last, cell, gates = chosen.forward(projected, bias, weight, h0, c0)
+        _log_form(form(projected, weight), weight.shape[-1], projected.dtype)
+    module = back_end(projected, weight)
+    hidden, last, cell, gates = module.forward(projected, bias, weight, h0, c0)
     return hidden, last, cell[:, :, -1].clone(), cell, gates
 
 
@@ -127,34 +124,31 @@ def _lstm_backward(
     hidden: Tensor,
     cell: Tensor,
     gates: Tensor,
-) -> tuple[Tensor, ...]:
-    found: tuple[Tensor, ...] = _left_by(hidden, weight, gates).backward(
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    module = _forward_module(hidden, weight, gates)
+    gradients: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = module.backward(
         d_hidden, d_last, weight, h0, c0, hidden, cell, gates
     )
-    return found
+    return gradients
 
 
-def _left_by(hidden: Tensor, weight: Tensor, gates: Tensor) -> ModuleType:
-    """The module to go back by: torch's precision may be another than in the forward pass."""
-    if gates.dtype != hidden.dtype:  # as the kernel on chip alone leaves them, of bfloat16
+def _forward_module(hidden: Tensor, weight: Tensor, gates: Tensor) -> ModuleType:
+    """The module that ran forward: torch's matmul precision may have been changed since."""
+    if gates.dtype != hidden.dtype:  # only the kernel on chip leaves them so, for bfloat16
         from outlast.kernels.lstm import triton
 
         return triton
     return back_end(hidden, weight)
 
 
-@torch.library.register_fake("outlast::lstm", lib=_library)
-def _(
-    projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _empty_states(projected: Tensor, bias: Tensor, weight: Tensor, h0: Tensor, c0: Tensor) -> Any:
     hidden = projected.new_empty(*projected.shape[:-1], weight.shape[-1])
     gates = projected.new_empty(projected.shape, dtype=reference.kept(projected.dtype))
     h, c = (s.new_empty(s.shape) for s in (h0, c0))
     return hidden, h, c, torch.empty_like(hidden, dtype=c0.dtype), gates
 
 
-@torch.library.register_fake("outlast::lstm_backward", lib=_library)
-def _(
+def _empty_gradients(
     d_hidden: Tensor,
     d_last: Tensor,
     weight: Tensor,
@@ -163,10 +157,10 @@ def _(
     hidden: Tensor,
     cell: Tensor,
     gates: Tensor,
-) -> tuple[Tensor, ...]:
+) -> Any:
     bias = weight.new_empty(gates.shape[0], gates.shape[-1])
-    shapes = (a.new_empty(a.shape) for a in (weight, h0, c0))
-    return gates.new_empty(gates.shape, dtype=hidden.dtype), bias, *shapes
+    others = (a.new_empty(a.shape) for a in (weight, h0, c0))
+    return gates.new_empty(gates.shape, dtype=hidden.dtype), bias, *others
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -183,17 +177,13 @@ def _differentiate(
     if d_h is not None:  # the last h is the last hidden state once more
         d_hidden = torch.cat([d_hidden[:, :, :-1], (d_hidden[:, :, -1] + d_h).unsqueeze(2)], 2)
     d_c = torch.zeros_like(c0) if d_c is None else d_c
-    return tuple(torch.ops.outlast.lstm_backward(d_hidden, d_c, *ctx.saved_tensors))
+    return lstm_backward_op(d_hidden, d_c, *ctx.saved_tensors)
 
 
-_refuse = first_only("the lstm kernel has", "try gru")
-
-
-_library.impl("lstm", _lstm, "CompositeExplicitAutograd")
-_library.impl("lstm_backward", _lstm_backward, "CompositeExplicitAutograd")
-torch.library.register_autograd("outlast::lstm", _differentiate, setup_context=_save, lib=_library)
-torch.library.register_autograd("outlast::lstm_backward", _refuse, lib=_library)
-for _name in ("lstm", "lstm_backward"):
-    torch.library.register_vmap(
-        f"outlast::{_name}", folded(getattr(torch.ops.outlast, _name)), lib=_library
-    )
+lstm_backward_op = register_op(
+    "lstm_backward",
+    _lstm_backward,
+    fake=_empty_gradients,
+    backward=first_only("the lstm kernel has", "try gru"),
+)
+lstm_op = register_op("lstm", _lstm, fake=_empty_states, backward=_differentiate, save=_save)

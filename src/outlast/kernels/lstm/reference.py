@@ -9,8 +9,8 @@ Shapes (n seeds, t steps, b rows, d units; gates in the order input, forget, cel
     hidden, cell (n, b, t, d); gates (n, b, t, 4d) after their non-linearity
     last      (n, b, d)       the last hidden state
 
-Only the product with the recurrent matrix is inside the time loop; the weight gradient is one
-product over all steps at the end.
+Only the matmul with the recurrent matrix is inside the time loop; the weight gradient is one
+matmul over all steps at the end.
 """
 
 from __future__ import annotations

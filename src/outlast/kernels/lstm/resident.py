@@ -2,14 +2,14 @@
 
 A program loads the recurrent matrix once, into shared memory, and walks through the whole sequence
 by itself: a step costs no launch and no traffic but its own gates. The matrix and the state are
-rounded to float16 for the product alone (the ten bits of tf32; |h| < 1), the sums and the cell are
+rounded to float16 for the matmul alone (as many bits as tf32; |h| < 1), the sums and the cell are
 float32. In the backward pass each row of gate gradients is scaled to its largest entry before it
 is rounded, so that no gradient is lost to float16's range. The next step's numbers are loaded
 while this one computes, and widened only when their turn has come.
 
-What passes through memory may be narrow: `projected`, `hidden` and the gradients of both in
-bfloat16, the gates in float16 (they lie between -1 and 1). The state itself stays float32, and the
-last h is written in float32 beside the others.
+What passes through memory may be half precision: `projected`, `hidden` and the gradients of both
+in bfloat16, the gates in float16 (they lie between -1 and 1). The state itself stays float32, and
+the last h is written in float32 beside the others.
 
 Shapes are those of `reference`. Widths up to 128: beyond, the matrix does not fit (`streamed`).
 """
@@ -76,16 +76,16 @@ def lstm_forward(
     start = seed * batch * D + rows[:, None] * D + units[None, :]
     h = tl.load(h0 + start, mask=here, other=0.0)
     c = tl.load(c0 + start, mask=here, other=0.0)
-    narrow = (seed * batch + rows[:, None]) * steps * D + units[None, :]
-    wide = (seed * batch + rows[:, None]) * steps * 4 * D + units[None, :]
-    pi = tl.load(projected + wide, mask=here, other=0.0)
-    pf = tl.load(projected + wide + D, mask=here, other=0.0)
-    pg = tl.load(projected + wide + 2 * D, mask=here, other=0.0)
-    po = tl.load(projected + wide + 3 * D, mask=here, other=0.0)
+    state_at = (seed * batch + rows[:, None]) * steps * D + units[None, :]
+    gates_at = (seed * batch + rows[:, None]) * steps * 4 * D + units[None, :]
+    pi = tl.load(projected + gates_at, mask=here, other=0.0)
+    pf = tl.load(projected + gates_at + D, mask=here, other=0.0)
+    pg = tl.load(projected + gates_at + 2 * D, mask=here, other=0.0)
+    po = tl.load(projected + gates_at + 3 * D, mask=here, other=0.0)
     for t in range(steps):
         zi, zf = pi.to(tl.float32) + bi, pf.to(tl.float32) + bf
         zg, zo = pg.to(tl.float32) + bg, po.to(tl.float32) + bo
-        ahead = projected + wide + 4 * D
+        ahead = projected + gates_at + 4 * D
         more = here & (t + 1 < steps)
         pi = tl.load(ahead, mask=more, other=0.0)
         pf = tl.load(ahead + D, mask=more, other=0.0)
@@ -99,14 +99,14 @@ def lstm_forward(
         c = f * c + i * g
         h = o * _tanh(c)
         kept = gates.dtype.element_ty
-        tl.store(gates + wide, i.to(kept), mask=here)
-        tl.store(gates + wide + D, f.to(kept), mask=here)
-        tl.store(gates + wide + 2 * D, g.to(kept), mask=here)
-        tl.store(gates + wide + 3 * D, o.to(kept), mask=here)
-        tl.store(cell + narrow, c, mask=here)
-        tl.store(hidden + narrow, h.to(hidden.dtype.element_ty), mask=here)
-        wide += 4 * D
-        narrow += D
+        tl.store(gates + gates_at, i.to(kept), mask=here)
+        tl.store(gates + gates_at + D, f.to(kept), mask=here)
+        tl.store(gates + gates_at + 2 * D, g.to(kept), mask=here)
+        tl.store(gates + gates_at + 3 * D, o.to(kept), mask=here)
+        tl.store(cell + state_at, c, mask=here)
+        tl.store(hidden + state_at, h.to(hidden.dtype.element_ty), mask=here)
+        gates_at += 4 * D
+        state_at += D
     tl.store(last + start, h, mask=here)
 
 
@@ -142,27 +142,27 @@ def lstm_backward(
     wg, wo = _block(w, 2, units, D, True), _block(w, 3, units, D, True)
 
     start = seed * batch * D + rows[:, None] * D + units[None, :]
-    narrow = ((seed * batch + rows[:, None]) * steps + steps - 1) * D + units[None, :]
-    wide = ((seed * batch + rows[:, None]) * steps + steps - 1) * 4 * D + units[None, :]
+    state_at = ((seed * batch + rows[:, None]) * steps + steps - 1) * D + units[None, :]
+    gates_at = ((seed * batch + rows[:, None]) * steps + steps - 1) * 4 * D + units[None, :]
     first = tl.load(c0 + start, mask=here, other=0.0)
     dc = tl.load(d_last + start, mask=here, other=0.0)
     dh = tl.zeros((ROWS, UNITS), tl.float32)
-    c = tl.load(cell + narrow, mask=here, other=0.0)
-    above = tl.load(d_hidden + narrow, mask=here, other=0.0)
+    c = tl.load(cell + state_at, mask=here, other=0.0)
+    above = tl.load(d_hidden + state_at, mask=here, other=0.0)
     ti = tl.zeros((ROWS, UNITS), tl.float32)
     tf = tl.zeros((ROWS, UNITS), tl.float32)
     tg = tl.zeros((ROWS, UNITS), tl.float32)
     to = tl.zeros((ROWS, UNITS), tl.float32)
     for back in range(steps):
         earlier = here & (back + 1 < steps)
-        before = tl.load(cell + narrow - D, mask=earlier, other=0.0)
-        i = tl.load(gates + wide, mask=here, other=0.0).to(tl.float32)
-        f = tl.load(gates + wide + D, mask=here, other=0.0).to(tl.float32)
-        g = tl.load(gates + wide + 2 * D, mask=here, other=0.0).to(tl.float32)
-        o = tl.load(gates + wide + 3 * D, mask=here, other=0.0).to(tl.float32)
+        before = tl.load(cell + state_at - D, mask=earlier, other=0.0)
+        i = tl.load(gates + gates_at, mask=here, other=0.0).to(tl.float32)
+        f = tl.load(gates + gates_at + D, mask=here, other=0.0).to(tl.float32)
+        g = tl.load(gates + gates_at + 2 * D, mask=here, other=0.0).to(tl.float32)
+        o = tl.load(gates + gates_at + 3 * D, mask=here, other=0.0).to(tl.float32)
         before = tl.where(back + 1 < steps, before, first)
         dh += above.to(tl.float32)
-        above = tl.load(d_hidden + narrow - D, mask=earlier, other=0.0)
+        above = tl.load(d_hidden + state_at - D, mask=earlier, other=0.0)
         squashed = _tanh(c)
         dc += dh * o * (1 - squashed * squashed)
         di = dc * g * i * (1 - i)
@@ -176,10 +176,10 @@ def lstm_backward(
         to += do
         c = before
         kept = d_gates.dtype.element_ty
-        tl.store(d_gates + wide, di.to(kept), mask=here)
-        tl.store(d_gates + wide + D, df.to(kept), mask=here)
-        tl.store(d_gates + wide + 2 * D, dg.to(kept), mask=here)
-        tl.store(d_gates + wide + 3 * D, do.to(kept), mask=here)
+        tl.store(d_gates + gates_at, di.to(kept), mask=here)
+        tl.store(d_gates + gates_at + D, df.to(kept), mask=here)
+        tl.store(d_gates + gates_at + 2 * D, dg.to(kept), mask=here)
+        tl.store(d_gates + gates_at + 3 * D, do.to(kept), mask=here)
         most = tl.maximum(tl.maximum(tl.abs(di), tl.abs(df)), tl.maximum(tl.abs(dg), tl.abs(do)))
         most = tl.maximum(tl.max(most, 1), 1e-30)[:, None]
         scale = 1 / most
@@ -188,8 +188,8 @@ def lstm_backward(
         dh = tl.dot((dg * scale).to(tl.float16), wg, dh)
         dh = tl.dot((do * scale).to(tl.float16), wo, dh)
         dh *= most
-        wide -= 4 * D
-        narrow -= D
+        gates_at -= 4 * D
+        state_at -= D
     tl.store(d_h0 + start, dh, mask=here)
     tl.store(d_c0 + start, dc, mask=here)
     out = sums + (seed * tl.num_programs(1) + tl.program_id(1)) * 4 * D + units

@@ -2,8 +2,8 @@
 
 One program for a seed and some rows of its batch walks through the whole sequence by itself. The
 state h passes from step to step through the output tensor (written, then read again by the same
-program after a barrier), which lets the product with the recurrent matrix run as an ordinary
-pipelined matrix product; the cell c stays in registers, in float32.
+program after a barrier), which lets the matmul with the recurrent matrix run as an ordinary
+pipelined one; the cell c stays in registers, in float32.
 
 Shapes are those of `reference`; a width that is no power of two is padded.
 """
@@ -55,15 +55,15 @@ def lstm_forward(
     before = h0 + start * D
     for t in range(steps):
         at = start * steps + t
-        wide = at * 4 * D + units[None, :]
-        zi = tl.load(projected + wide, mask=here, other=0.0) + bi
-        zf = tl.load(projected + wide + D, mask=here, other=0.0) + bf
-        zg = tl.load(projected + wide + 2 * D, mask=here, other=0.0) + bg
-        zo = tl.load(projected + wide + 3 * D, mask=here, other=0.0) + bo
+        gates_at = at * 4 * D + units[None, :]
+        zi = tl.load(projected + gates_at, mask=here, other=0.0) + bi
+        zf = tl.load(projected + gates_at + D, mask=here, other=0.0) + bf
+        zg = tl.load(projected + gates_at + 2 * D, mask=here, other=0.0) + bg
+        zo = tl.load(projected + gates_at + 3 * D, mask=here, other=0.0) + bo
         for k in range(0, D, CHUNK):
             ks = k + tl.arange(0, CHUNK)
-            some = (rows < batch)[:, None] & (ks < D)[None, :]
-            h = tl.load(before + ks[None, :], mask=some, other=0.0)
+            column_mask = (rows < batch)[:, None] & (ks < D)[None, :]
+            h = tl.load(before + ks[None, :], mask=column_mask, other=0.0)
             across = (ks < D)[:, None] & (units < D)[None, :]
             column = w + units[None, :] * D + ks[:, None]
             wi = tl.load(column, mask=across, other=0.0)
@@ -76,10 +76,10 @@ def lstm_forward(
             zo = tl.dot(h, wo, zo, input_precision=PRECISION)
         i, f, g, o = _sigmoid(zi), _sigmoid(zf), _tanh(zg), _sigmoid(zo)
         c = f * c + i * g
-        tl.store(gates + wide, i, mask=here)
-        tl.store(gates + wide + D, f, mask=here)
-        tl.store(gates + wide + 2 * D, g, mask=here)
-        tl.store(gates + wide + 3 * D, o, mask=here)
+        tl.store(gates + gates_at, i, mask=here)
+        tl.store(gates + gates_at + D, f, mask=here)
+        tl.store(gates + gates_at + 2 * D, g, mask=here)
+        tl.store(gates + gates_at + 3 * D, o, mask=here)
         tl.store(cell + at * D + units[None, :], c, mask=here)
         before = hidden + at * D
         h = o * _tanh(c)
@@ -125,28 +125,28 @@ def lstm_backward(
     for back in range(steps):
         t = steps - 1 - back
         at = start * steps + t
-        narrow = at * D + units[None, :]
-        wide = at * 4 * D + units[None, :]
-        i = tl.load(gates + wide, mask=here, other=0.0)
-        f = tl.load(gates + wide + D, mask=here, other=0.0)
-        g = tl.load(gates + wide + 2 * D, mask=here, other=0.0)
-        o = tl.load(gates + wide + 3 * D, mask=here, other=0.0)
-        squashed = _tanh(tl.load(cell + narrow, mask=here, other=0.0))
-        earlier = tl.where(t > 0, cell + narrow - D, c0 + start * D + units[None, :])
+        state_at = at * D + units[None, :]
+        gates_at = at * 4 * D + units[None, :]
+        i = tl.load(gates + gates_at, mask=here, other=0.0)
+        f = tl.load(gates + gates_at + D, mask=here, other=0.0)
+        g = tl.load(gates + gates_at + 2 * D, mask=here, other=0.0)
+        o = tl.load(gates + gates_at + 3 * D, mask=here, other=0.0)
+        squashed = _tanh(tl.load(cell + state_at, mask=here, other=0.0))
+        earlier = tl.where(t > 0, cell + state_at - D, c0 + start * D + units[None, :])
         before = tl.load(earlier, mask=here, other=0.0)
-        dh += tl.load(d_hidden + narrow, mask=here, other=0.0)
+        dh += tl.load(d_hidden + state_at, mask=here, other=0.0)
         dc += dh * o * (1 - squashed * squashed)
-        tl.store(d_gates + wide, dc * g * i * (1 - i), mask=here)
-        tl.store(d_gates + wide + D, dc * before * f * (1 - f), mask=here)
-        tl.store(d_gates + wide + 2 * D, dc * i * (1 - g * g), mask=here)
-        tl.store(d_gates + wide + 3 * D, dh * squashed * o * (1 - o), mask=here)
+        tl.store(d_gates + gates_at, dc * g * i * (1 - i), mask=here)
+        tl.store(d_gates + gates_at + D, dc * before * f * (1 - f), mask=here)
+        tl.store(d_gates + gates_at + 2 * D, dc * i * (1 - g * g), mask=here)
+        tl.store(d_gates + gates_at + 3 * D, dh * squashed * o * (1 - o), mask=here)
         dc = dc * f
-        tl.debug_barrier()  # the product reads the gates' gradients across threads
+        tl.debug_barrier()  # the matmul reads the gates' gradients across threads
         dh = tl.zeros((ROWS, UNITS), tl.float32)
         for k in range(0, 4 * D, CHUNK):
             ks = k + tl.arange(0, CHUNK)
-            some = (rows < batch)[:, None] & (ks < 4 * D)[None, :]
-            dz = tl.load(d_gates + at * 4 * D + ks[None, :], mask=some, other=0.0)
+            column_mask = (rows < batch)[:, None] & (ks < 4 * D)[None, :]
+            dz = tl.load(d_gates + at * 4 * D + ks[None, :], mask=column_mask, other=0.0)
             across = (ks < 4 * D)[:, None] & (units < D)[None, :]
             row = tl.load(w + ks[:, None] * D + units[None, :], mask=across, other=0.0)
             dh = tl.dot(dz, row, dh, input_precision=PRECISION)

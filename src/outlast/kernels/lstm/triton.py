@@ -1,8 +1,8 @@
 """The LSTM recurrence fused over time, with seeds as an axis of its own.
 
 Two kernels, one interface: `resident` holds the recurrent matrix on chip, `streamed` reads it at
-every step and takes what the other cannot: widths above 128, and products in full float32. Either
-way a program walks through the whole sequence, and all weight gradients are large products
+every step and takes what the other cannot: widths above 128, and matmuls in full float32. Either
+way a program walks through the whole sequence, and all weight gradients are large matmuls
 outside the time loop. Shapes are those of `reference`.
 """
 
@@ -16,7 +16,7 @@ import triton
 from torch import Tensor
 
 from outlast.kernels.lstm import reference, resident, streamed
-from outlast.kernels.splitting import parts
+from outlast.kernels.split_k import chunk_count
 
 ROWS = 16
 
@@ -30,8 +30,8 @@ def fits(projected: Tensor, weight: Tensor) -> bool:
     width = weight.shape[-1]
     if not projected.is_cuda or width > streamed.MOST_UNITS:
         return False
-    narrow = projected.dtype == torch.bfloat16 and kernel(width)[0] is resident
-    return narrow or projected.dtype == torch.float32
+    half = projected.dtype == torch.bfloat16 and kernel(width)[0] is resident
+    return half or projected.dtype == torch.float32
 
 
 def kernel(width: int, on_chip: bool = False) -> tuple[ModuleType, dict[str, Any]]:
@@ -131,14 +131,13 @@ def _d_weight(d_gates: Tensor, h0: Tensor, hidden: Tensor) -> Tensor:
     """The gate gradients times the state before them, without copying the state.
 
     All rows laid end to end, each state stands one place before the gates it feeds. That is wrong
-    only where one row ends and the next begins; those terms are taken out again. The rows are
-    split into parts as in any such product.
+    only where one row ends and the next begins; those terms are taken out again. The sum over rows
+    is split into chunks, as in `kernels.split_k`.
     """
     seeds, batch, steps, _ = d_gates.shape
-    count = parts(seeds, batch * steps, d_gates.shape[-1], hidden.shape[-1], whole=batch)
+    count = chunk_count(seeds, batch * steps, d_gates.shape[-1], hidden.shape[-1], divides=batch)
     d_gates, hidden, h0 = (t.unflatten(1, (count, -1)).flatten(0, 1) for t in (d_gates, hidden, h0))
-    wide, narrow = d_gates.flatten(1, 2), hidden.flatten(1, 2)
-    shifted = torch.bmm(wide[:, 1:].mT, narrow[:, :-1])
+    shifted = torch.bmm(d_gates.flatten(1, 2)[:, 1:].mT, hidden.flatten(1, 2)[:, :-1])
     first, last = d_gates[:, :, 0], hidden[:, :, -1]
     instead = torch.cat([h0[:, :1], h0[:, 1:] - last[:, :-1]], 1)
     ends = torch.bmm(first.mT, instead.to(hidden.dtype))

@@ -40,26 +40,7 @@ def _standard(x: Tensor, eps: float, centred: bool = True) -> tuple[Tensor, Tens
     return x * inverse, inverse
 
 
-def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """The normed rows, as `dtype`."""
-    return stream_forward(x, (), None, scale, shift, eps, dtype)[1]
-
-
-def add_forward(
-    x: Tensor,
-    y: Tensor,
-    z: Tensor | None,
-    bias: Tensor | None,
-    scale: Tensor,
-    shift: Tensor,
-    eps: float,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """x + y (+ z) (+ bias), and the same normed, as `dtype`."""
-    return stream_forward(x, (y,) if z is None else (y, z), bias, scale, shift, eps, dtype)[:2]
-
-
-def stream_forward(
+def forward(
     x: Tensor,
     added: Sequence[Tensor],
     bias: Tensor | None,
@@ -67,9 +48,9 @@ def stream_forward(
     shift: Tensor | None,
     eps: float,
     dtype: torch.dtype,
-    kept: torch.dtype | None = None,
+    kept_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x + all that is added, the same normed, as `dtype`, and once more as `kept`, or empty.
+    """x + all that is added; its norm as `dtype`; its norm as `kept_dtype`, or empty without one.
 
     With a shift it is layer norm, without one RMS norm.
     """
@@ -79,8 +60,8 @@ def stream_forward(
     standard, _ = _standard(total, eps, shift is not None)
     out = standard * scale[:, None, None]
     out = out if shift is None else out + shift[:, None, None]
-    both = x.new_empty(len(x), 0) if kept is None else out.to(kept, copy=True)
-    return total, out.to(dtype), both
+    kept = x.new_empty(len(x), 0) if kept_dtype is None else out.to(kept_dtype, copy=True)
+    return total, out.to(dtype), kept
 
 
 def backward(
@@ -89,23 +70,33 @@ def backward(
     x: Tensor,
     scale: Tensor,
     eps: float,
-    narrow: torch.dtype | None = None,
+    copy_dtype: torch.dtype | None = None,
     biased: bool = False,
-    also: Tensor | None = None,
+    d_kept: Tensor | None = None,
     centred: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, and of scale and shift (n, 2, d); that of x once more as `narrow`, or empty.
+    """The gradient of x; those of scale, shift and bias; the gradient of x again as `copy_dtype`.
 
-    `dx` is the gradient that reached x past the norm, which the result includes; `also` that of
-    the norm as `kept`, if there is one beside `dy`. With `biased` the second has one more row, the
-    gradient of a bias that was added to x; RMS norm, not `centred`, has none for a shift.
+    Args:
+        dy: The gradient of the norm.
+        dx: The gradient that reaches x past the norm, if any; the result includes it.
+        x: The rows that were normed.
+        scale: As in `forward`.
+        eps: As in `forward`.
+        copy_dtype: The dtype of the third result; without one it is empty.
+        biased: Whether a bias was added to x.
+        d_kept: The gradient of the norm as `kept_dtype`, if any.
+        centred: Whether it is layer norm.
+
+    Returns:
+        The second result is [n, 1 to 3, d]: scale, then shift if `centred`, then bias if `biased`.
     """
-    dy = dy if also is None else dy + also
+    dy = dy if d_kept is None else dy + d_kept
     standard, inverse = _standard(x, eps, centred)
     g = dy * scale[:, None, None]
     through = g - standard * (g * standard).mean(-1, keepdim=True)
     through = inverse * (through - g.mean(-1, keepdim=True) if centred else through)
     out = through if dx is None else dx + through
-    affine = [dy * standard, *([dy] if centred else []), *([out] if biased else [])]
-    copy = x.new_empty(len(x), 0) if narrow is None else out.to(narrow, copy=True)
-    return out, torch.stack([a.sum((1, 2)) for a in affine], 1), copy
+    weights = [dy * standard, *([dy] if centred else []), *([out] if biased else [])]
+    copy = x.new_empty(len(x), 0) if copy_dtype is None else out.to(copy_dtype, copy=True)
+    return out, torch.stack([w.sum((1, 2)) for w in weights], 1), copy

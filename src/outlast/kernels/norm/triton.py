@@ -1,10 +1,11 @@
 """Layer and RMS norm fused: forward one read and one write, backward two reads and one write.
 
-What is added to the rows just before (forward), and the gradient that passes by (backward), is
-one more read each instead of a pass of its own; so is one more write the gradient of what was
-added, where that is narrower than the rows. A bias of what is added comes along for nothing, and
-so does its gradient. Where the stream itself is to be the norm, in a wider type than that of the
-products to come, it is written in both; the gradients of the two are added as they are read.
+What is added to the rows before the norm (forward), and the gradient that passes by the norm
+(backward), cost one more read each instead of a pass of their own. Where what was added has
+another dtype than the rows, its gradient costs one more write. A bias of what is added comes along
+for nothing, and so does its gradient. Where the stream continues as the norm, in a wider dtype
+than that of the matmuls that follow, the norm is written in both dtypes; the gradients of the two
+are added as they are read.
 
 A program takes a span of one seed's rows, a tile at a time, whole rows in registers. Backward it
 keeps the sums for scale and shift beside them and writes one row of each at its end; the rows of
@@ -101,22 +102,22 @@ def _norm_forward(
         row = tl.program_id(0).to(tl.int64) * SPAN + first + tl.arange(0, TALL)
         inside = (row < rows)[:, None] & (columns < D)[None, :]
         at = (seed * rows + row)[:, None] * D + columns[None, :]
-        some = _read(x, row, inner, seed, x_seed, x_outer, x_inner, columns, inside, EVEN)
+        tile = _read(x, row, inner, seed, x_seed, x_outer, x_inner, columns, inside, EVEN)
         if ADD:
-            some += _read(
+            tile += _read(
                 extra, row, inner, seed, extra_seed, extra_outer, extra_inner, columns, inside, EVEN
             )
         if ADD > 1:
-            some += _read(
+            tile += _read(
                 other, row, inner, seed, other_seed, other_outer, other_inner, columns, inside, EVEN
             )
         if BIASED:
-            some += tl.where(inside, more.to(tl.float32)[None, :], 0.0)
+            tile += tl.where(inside, more.to(tl.float32)[None, :], 0.0)
         if ADD:
-            rounded = some.to(total.dtype.element_ty)
+            rounded = tile.to(total.dtype.element_ty)
             tl.store(total + at, rounded, mask=inside)
-            some = rounded.to(tl.float32)  # what the backward pass will read
-        standard, _ = _standard(some, inside, D, eps, CENTRED)
+            tile = rounded.to(tl.float32)  # what the backward pass will read
+        standard, _ = _standard(tile, inside, D, eps, CENTRED)
         out = standard * s[None, :]
         if CENTRED:
             out += b[None, :]
@@ -128,21 +129,21 @@ def _norm_forward(
 @triton.jit
 def _norm_backward(
     dy,
-    also,
+    d_kept,
     past,
     x,
     scale,
     dx,
-    narrow,
+    copy,
     sums,
     rows,
     inner,
     dy_seed,
     dy_outer,
     dy_inner,
-    also_seed,
-    also_outer,
-    also_inner,
+    d_kept_seed,
+    d_kept_outer,
+    d_kept_inner,
     past_seed,
     past_outer,
     past_inner,
@@ -157,9 +158,9 @@ def _norm_backward(
     SPAN: tl.constexpr,
     EVEN: tl.constexpr,
     CENTRED: tl.constexpr,
-    ALSO: tl.constexpr,
+    KEPT: tl.constexpr,
     ADD: tl.constexpr,
-    NARROW: tl.constexpr,
+    COPY: tl.constexpr,
     BIASED: tl.constexpr,
 ):
     seed = tl.program_id(1).to(tl.int64)
@@ -171,12 +172,21 @@ def _norm_backward(
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0).to(tl.int64) * SPAN + first + tl.arange(0, TALL)
         inside = (row < rows)[:, None] & (columns < D)[None, :]
-        some = _read(x, row, inner, seed, x_seed, x_outer, x_inner, columns, inside, EVEN)
-        standard, inverse = _standard(some, inside, D, eps, CENTRED)
+        tile = _read(x, row, inner, seed, x_seed, x_outer, x_inner, columns, inside, EVEN)
+        standard, inverse = _standard(tile, inside, D, eps, CENTRED)
         d = _read(dy, row, inner, seed, dy_seed, dy_outer, dy_inner, columns, inside, EVEN)
-        if ALSO:
+        if KEPT:
             d += _read(
-                also, row, inner, seed, also_seed, also_outer, also_inner, columns, inside, EVEN
+                d_kept,
+                row,
+                inner,
+                seed,
+                d_kept_seed,
+                d_kept_outer,
+                d_kept_inner,
+                columns,
+                inside,
+                EVEN,
             )
         d_scale += d * standard
         g = d * s[None, :]
@@ -193,11 +203,11 @@ def _norm_backward(
             d_bias += tl.where(inside, back, 0.0)
         at = (seed * rows + row)[:, None] * D + columns[None, :]
         tl.store(dx + at, back.to(dx.dtype.element_ty), mask=inside)
-        if NARROW:
-            tl.store(narrow + at, back.to(narrow.dtype.element_ty), mask=inside)
+        if COPY:
+            tl.store(copy + at, back.to(copy.dtype.element_ty), mask=inside)
     # (seeds, programs, 1 and one more each for a shift and a bias, D)
-    own = (seed * tl.num_programs(0) + tl.program_id(0)) * (1 + CENTRED + BIASED)
-    out = sums + own * D + columns
+    program = (seed * tl.num_programs(0) + tl.program_id(0)) * (1 + CENTRED + BIASED)
+    out = sums + program * D + columns
     tl.store(out, tl.sum(d_scale, 0), mask=columns < D)
     if CENTRED:
         tl.store(out + D, tl.sum(d_shift, 0), mask=columns < D)
@@ -226,7 +236,7 @@ def _even(*tensors: Tensor) -> bool:
     return all(t.stride(1) == t.shape[2] * t.stride(2) for t in tensors)
 
 
-def stream_forward(
+def forward(
     x: Tensor,
     added: Sequence[Tensor],
     bias: Tensor | None,
@@ -234,9 +244,9 @@ def stream_forward(
     shift: Tensor | None,
     eps: float,
     dtype: torch.dtype,
-    kept: torch.dtype | None = None,
+    kept_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `reference.stream_forward`, in float32 whatever the types; the sum has the type of x."""
+    """As `reference.forward`, in float32 whatever the types; the sum has the type of x."""
     seeds, outer, inner, d = x.shape
     x, scale = _dense(x), _dense(scale)
     # what is not there is not read
@@ -245,7 +255,7 @@ def stream_forward(
     moved = scale if shift is None else _dense(shift)
     y = x.new_empty(x.shape, dtype=dtype)
     total = x.new_empty(x.shape) if added else x
-    both = x.new_empty(seeds, 0) if kept is None else x.new_empty(x.shape, dtype=kept)
+    kept = x.new_empty(seeds, 0) if kept_dtype is None else x.new_empty(x.shape, dtype=kept_dtype)
     options = _options(d, *FORWARD)
     _norm_forward[(triton.cdiv(outer * inner, options["SPAN"]), seeds)](
         x,
@@ -256,7 +266,7 @@ def stream_forward(
         moved,
         total,
         y,
-        y if kept is None else both,
+        y if kept_dtype is None else kept,
         outer * inner,
         inner,
         *x.stride()[:3],
@@ -270,29 +280,10 @@ def stream_forward(
         CENTRED=shift is not None,
         ADD=len(added),
         BIASED=bias is not None,
-        KEEP=kept is not None,
+        KEEP=kept_dtype is not None,
         **options,
     )
-    return total, y, both
-
-
-def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """As `reference.forward`, in float32 whatever the type of x."""
-    return stream_forward(x, (), None, scale, shift, eps, dtype)[1]
-
-
-def add_forward(
-    x: Tensor,
-    y: Tensor,
-    z: Tensor | None,
-    bias: Tensor | None,
-    scale: Tensor,
-    shift: Tensor,
-    eps: float,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """As `reference.add_forward`; the sum has the type of x."""
-    return stream_forward(x, (y,) if z is None else (y, z), bias, scale, shift, eps, dtype)[:2]
+    return total, y, kept
 
 
 def backward(
@@ -301,18 +292,18 @@ def backward(
     x: Tensor,
     scale: Tensor,
     eps: float,
-    narrow: torch.dtype | None = None,
+    copy_dtype: torch.dtype | None = None,
     biased: bool = False,
-    also: Tensor | None = None,
+    d_kept: Tensor | None = None,
     centred: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `reference.backward`, in float32 whatever the type of x."""
     seeds, outer, inner, d = x.shape
     dy, x, scale = _dense(dy), _dense(x), _dense(scale)
     past = dy if dx is None else _dense(dx)
-    more = dy if also is None else _dense(also)
+    more = dy if d_kept is None else _dense(d_kept)
     out = x.new_empty(x.shape)
-    copy = x.new_empty(seeds, 0) if narrow is None else x.new_empty(x.shape, dtype=narrow)
+    copy = x.new_empty(seeds, 0) if copy_dtype is None else x.new_empty(x.shape, dtype=copy_dtype)
     options = _options(d, *BACKWARD)
     programs = triton.cdiv(outer * inner, options["SPAN"])
     sums = x.new_empty(seeds, programs, 1 + centred + biased, d, dtype=torch.float32)
@@ -323,7 +314,7 @@ def backward(
         x,
         scale,
         out,
-        out if narrow is None else copy,
+        out if copy_dtype is None else copy,
         sums,
         outer * inner,
         inner,
@@ -335,9 +326,9 @@ def backward(
         eps,
         EVEN=_even(dy, more, past, x),
         CENTRED=centred,
-        ALSO=also is not None,
+        KEPT=d_kept is not None,
         ADD=dx is not None,
-        NARROW=narrow is not None,
+        COPY=copy_dtype is not None,
         BIASED=biased,
         **options,
     )

@@ -1,4 +1,4 @@
-"""What happens to each number by itself after a product: its bias and its non-linearity."""
+"""What happens to each number by itself after a matmul: its bias and its non-linearity."""
 
 from outlast.kernels.pointwise.op import bias_gelu, bias_glu, fused
 

@@ -105,9 +105,9 @@ def _glu_forward(
 ):
     seed = tl.program_id(2).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    own = bias + seed * bias_stride + columns
-    b = tl.load(own, mask=columns < width, other=0.0).to(tl.float32)
-    c = tl.load(own + width, mask=columns < width, other=0.0).to(tl.float32)
+    bias_at = bias + seed * bias_stride + columns
+    b = tl.load(bias_at, mask=columns < width, other=0.0).to(tl.float32)
+    c = tl.load(bias_at + width, mask=columns < width, other=0.0).to(tl.float32)
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
         inside = (row < rows)[:, None] & (columns < width)[None, :]
@@ -135,26 +135,26 @@ def _glu_backward(
 ):
     seed = tl.program_id(2).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    own = bias + seed * bias_stride + columns
-    b = tl.load(own, mask=columns < width, other=0.0).to(tl.float32)
-    c = tl.load(own + width, mask=columns < width, other=0.0).to(tl.float32)
+    bias_at = bias + seed * bias_stride + columns
+    b = tl.load(bias_at, mask=columns < width, other=0.0).to(tl.float32)
+    c = tl.load(bias_at + width, mask=columns < width, other=0.0).to(tl.float32)
     of_values = tl.zeros((TALL, COLUMNS), tl.float32)
     of_gates = tl.zeros((TALL, COLUMNS), tl.float32)
     for first in range(0, SPAN, TALL):
         row = tl.program_id(0) * SPAN + first + tl.arange(0, TALL)
         inside = (row < rows)[:, None] & (columns < width)[None, :]
         at = (seed * rows + row)[:, None] * width + columns[None, :]
-        there = at + ((seed * rows + row) * width)[:, None]
-        value = tl.load(z + there, mask=inside, other=0.0).to(tl.float32) + b[None, :]
-        gate = tl.load(z + there + width, mask=inside, other=0.0).to(tl.float32) + c[None, :]
+        z_at = at + ((seed * rows + row) * width)[:, None]
+        value = tl.load(z + z_at, mask=inside, other=0.0).to(tl.float32) + b[None, :]
+        gate = tl.load(z + z_at + width, mask=inside, other=0.0).to(tl.float32) + c[None, :]
         d = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
         share = tl.sigmoid(gate)
         d_value = d * gate * share
         d_gate = d * value * share * (1 + gate * (1 - share))
         of_values += d_value
         of_gates += d_gate
-        tl.store(dz + there, d_value.to(dz.dtype.element_ty), mask=inside)
-        tl.store(dz + there + width, d_gate.to(dz.dtype.element_ty), mask=inside)
+        tl.store(dz + z_at, d_value.to(dz.dtype.element_ty), mask=inside)
+        tl.store(dz + z_at + width, d_gate.to(dz.dtype.element_ty), mask=inside)
     out = sums + (seed * tl.num_programs(0) + tl.program_id(0)) * 2 * width + columns
     tl.store(out, tl.sum(of_values, 0), mask=columns < width)
     tl.store(out + width, tl.sum(of_gates, 0), mask=columns < width)

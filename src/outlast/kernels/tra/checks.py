@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from outlast.errors import bad_value
-from outlast.kernels.choosing import product_type
+from outlast.kernels.dispatch import matmul_dtype
 from outlast.kernels.tra.setting import Setting
 
 #: where a row ends that has no padding after its keys: it may go on past them
@@ -47,7 +47,7 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> None:
             raise bad_value(name, tensor.dtype, "a floating point type of 16 bits or more")
     for name, tensor in (("k", k), ("v", v)):
         # types that differ may still be made one, by autocast
-        if tensor.dtype != q.dtype and product_type(tensor) != product_type(q):
+        if tensor.dtype != q.dtype and matmul_dtype(tensor) != matmul_dtype(q):
             raise bad_value(name, tensor.dtype, f"the type of q, {q.dtype}")
 
 
@@ -110,8 +110,8 @@ def real_keys(
     if not isinstance(lengths, Tensor):
         raise bad_value("lengths", lengths, f"a tensor of {batch} whole numbers")
     if lengths.shape != (batch,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
-        found = f"{lengths.dtype} of shape {_shape(lengths)}"
-        raise bad_value("lengths", found, f"{batch} whole numbers, one for each row of the batch")
+        value = f"{lengths.dtype} of shape {_shape(lengths)}"
+        raise bad_value("lengths", value, f"{batch} whole numbers, one for each row of the batch")
     if lengths.device.type == "cpu" and not _hidden(lengths):
         low, high = (int(bound) for bound in lengths.aminmax())
         if low < 0 or high > keys:

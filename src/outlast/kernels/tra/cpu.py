@@ -2,7 +2,7 @@
 
 A block of queries sees all its keys at once, so the softmax is exact and needs no running maximum;
 the keys to the right of the block are never touched. Counting from the right is two short steps
-rather than a scan over the row: inside leaves of 32 keys it is one product with a triangle of
+rather than a scan over the row: inside leaves of 32 keys it is one matmul with a triangle of
 ones, and the leaves' totals are summed from the right. The backward pass does the same again and
 keeps nothing but the log-sum-exp. Short sequences go many heads at a time.
 
@@ -69,17 +69,17 @@ def _blocks(rows: int, queries: int, keys: int, offset: int) -> Iterator[tuple[s
 
 
 def _score(
-    rows: Rows, some: slice, queries: slice, seen: int, how: Setting, triangle: Tensor
+    rows: Rows, chunk: slice, queries: slice, seen: int, how: Setting, triangle: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Scores, 1 for the kept ones, and each one's distance over the kept keys, counted from 0."""
-    scores = rows.q[some, queries] @ rows.k[some, :seen].mT
+    scores = rows.q[chunk, queries] @ rows.k[chunk, :seen].mT
     scores *= how.scale
     kept = scores > how.threshold
     place = torch.arange(queries.start, queries.stop, device=scores.device)[:, None] + how.offset
     key = torch.arange(seen, device=scores.device)
     kept &= key <= place
     if rows.start is not None and rows.stop is not None:
-        kept &= (key >= rows.start[some]) & (place < rows.stop[some])
+        kept &= (key >= rows.start[chunk]) & (place < rows.stop[chunk])
     padded = -(-seen // LEAF) * LEAF
     ones = scores.new_zeros(*scores.shape[:-1], padded)
     ones[..., :seen] = kept
@@ -118,20 +118,20 @@ def forward(
     lse = rows.q.new_empty(rows.q.shape[:-1])
     kept = lse.new_zeros(lse.shape, dtype=torch.int32)
     triangle = _triangle(rows.q)
-    for some, queries, seen in _blocks(len(rows.q), q.shape[-2], k.shape[-2], how.offset):
+    for chunk, queries, seen in _blocks(len(rows.q), q.shape[-2], k.shape[-2], how.offset):
         if seen == 0:
-            out[some, queries], lse[some, queries] = 0.0, float("-inf")
+            out[chunk, queries], lse[chunk, queries] = 0.0, float("-inf")
             continue
-        logits, ones, distance = _score(rows, some, queries, seen, how, triangle)
-        kept[some, queries] = (distance[..., 0] + 1).to(torch.int32)
-        logits.addcmul_(distance, rows.gate[some, queries])
+        logits, ones, distance = _score(rows, chunk, queries, seen, how, triangle)
+        kept[chunk, queries] = (distance[..., 0] + 1).to(torch.int32)
+        logits.addcmul_(distance, rows.gate[chunk, queries])
         peak = torch.where(ones > 0, logits, float("-inf")).amax(-1, keepdim=True)
         peak.masked_fill_(peak == float("-inf"), 0.0)
         weights = _exp(logits.sub_(peak), ones)
         total = weights.sum(-1, keepdim=True)
-        lse[some, queries] = (total.log() + peak).squeeze(-1)
-        product = weights @ rows.v[some, :seen]
-        out[some, queries] = product.div_(total.masked_fill_(total == 0, 1.0))
+        lse[chunk, queries] = (total.log() + peak).squeeze(-1)
+        weighed = weights @ rows.v[chunk, :seen]
+        out[chunk, queries] = weighed.div_(total.masked_fill_(total == 0, 1.0))
     shape = q.shape[:-1]
     kept = kept.view(shape)
     return out.view(q.shape).to(q.dtype), lse.view(shape), kept, torch.zeros_like(kept)
@@ -163,19 +163,19 @@ def backward(
     dq, d_gate = torch.zeros_like(rows.q), torch.zeros_like(rows.gate)
     dk, dv = torch.zeros_like(rows.k), torch.zeros_like(rows.v)
     triangle = _triangle(rows.q)
-    for some, queries, seen in _blocks(len(rows.q), q.shape[-2], k.shape[-2], how.offset):
+    for chunk, queries, seen in _blocks(len(rows.q), q.shape[-2], k.shape[-2], how.offset):
         if seen == 0:
             continue
-        logits, ones, distance = _score(rows, some, queries, seen, how, triangle)
-        logits.addcmul_(distance, rows.gate[some, queries]).sub_(sums[some, queries])
+        logits, ones, distance = _score(rows, chunk, queries, seen, how, triangle)
+        logits.addcmul_(distance, rows.gate[chunk, queries]).sub_(sums[chunk, queries])
         weights = _exp(logits, ones)
-        below = above[some, queries]
-        dv[some, :seen] += weights.mT @ below
-        d_logits = below @ rows.v[some, :seen].mT
-        d_logits.sub_(offset[some, queries]).mul_(weights)
-        d_gate[some, queries] = (d_logits * distance).sum(-1, keepdim=True)
-        dq[some, queries] = d_logits @ rows.k[some, :seen]
-        dk[some, :seen] += d_logits.mT @ rows.q[some, queries]
+        below = above[chunk, queries]
+        dv[chunk, :seen] += weights.mT @ below
+        d_logits = below @ rows.v[chunk, :seen].mT
+        d_logits.sub_(offset[chunk, queries]).mul_(weights)
+        d_gate[chunk, queries] = (d_logits * distance).sum(-1, keepdim=True)
+        dq[chunk, queries] = d_logits @ rows.k[chunk, :seen]
+        dk[chunk, :seen] += d_logits.mT @ rows.q[chunk, queries]
     heads, groups = q.shape[:2], q.shape[1] // k.shape[1]
     dk, dv = (t.unflatten(0, (*k.shape[:2], groups)).sum(2) for t in (dk.mul_(how.scale), dv))
     return (

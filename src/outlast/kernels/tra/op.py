@@ -1,4 +1,4 @@
-"""Threshold Relative Attention as a torch op: fake, autograd, autocast and vmap rules.
+"""Threshold Relative Attention as a torch op.
 
 Attention has no weights, so under `vmap` a stack of seeds is simply more batch. Under autocast
 q, k and v take the lower precision and the gate keeps its own: it is multiplied by counts that run
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from outlast.errors import bad_value
-from outlast.kernels.choosing import has_triton
 from outlast.kernels.derivatives import backward_only, first_only
-from outlast.kernels.folding import folded
+from outlast.kernels.dispatch import has_triton
+from outlast.kernels.register import library, register_op
 from outlast.kernels.tra.checks import check, real_keys
 from outlast.kernels.tra.parts import Parts
 from outlast.kernels.tra.setting import Setting
@@ -31,14 +31,8 @@ _ARGUMENTS = (
 )
 #: how many of those are tensors, and where the numbers of `Setting` lie
 _TENSORS, _NUMBERS = 6, slice(6, 13)
-
-_library = torch.library.Library("outlast", "FRAGMENT")
-_library.define(f"tra({_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)")
-_library.define(
-    "tra_backward(Tensor d_out, Tensor? d_lse, Tensor out, Tensor lse, Tensor reach, "
-    f"{_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)"
-)
-_FIRST = 5  # the backward op's own arguments before the forward op's
+#: how many arguments the backward op has before those of the forward op
+_FIRST = 5
 
 
 def back_end(q: Tensor, name: str = "") -> ModuleType:
@@ -48,11 +42,11 @@ def back_end(q: Tensor, name: str = "") -> ModuleType:
     if name in ("cpu", "reference"):
         return import_module(f"outlast.kernels.tra.{name}")
     if has_triton() and (q.is_cuda or name):
-        from outlast.kernels.tra import triton as fused
+        from outlast.kernels.tra import triton
 
-        obstacle = fused.obstacle(q)
+        obstacle = triton.obstacle(q)
         if obstacle is None:
-            return fused
+            return triton
         if name:
             raise bad_value("backend", name, f"cpu | reference, because {obstacle}")
     elif name:
@@ -127,15 +121,15 @@ def threshold_relative_attention(
     """Causal attention over the keys whose score passes a threshold, distance counted over those.
 
     Args:
-        q: (batch, heads, queries, width).
-        k: (batch, key heads, keys, width); the key heads divide the heads (grouped queries).
+        q: [B, H, Tq, D].
+        k: [B, Hk, Tk, D]; the number of key heads Hk divides H (grouped queries).
         v: As `k`.
-        gate: (batch, heads, queries), at most 0: what one kept key of distance adds to a logit.
-            That it is at most 0 is not checked; above it the result is not to be relied on.
+        gate: [B, H, Tq], at most 0: what one kept key of distance adds to a logit. That it is at
+            most 0 is not checked; above 0 the result is not to be relied on.
         threshold: A key is kept if its scaled score is above this.
         scale: Of the scores, above 0; one over the root of the width by default.
-        lengths: (batch,) whole numbers: how many of a row's keys are real; None: all of them. Out
-            of range they are an error, on a GPU taken as the nearest in range.
+        lengths: [B] whole numbers: how many of a row's keys are real; None: all of them. Numbers
+            out of range are an error; on a GPU they are clamped.
         padding: Where the keys that are not real lie: after the real ones or before them. A query
             at the place of such a key, or past keys that end in padding, gives 0: a cache of rows
             of different lengths, which all go on at its end, is padded on the left.
@@ -146,9 +140,12 @@ def threshold_relative_attention(
         tolerance: The share of a row's weight that may be left out, so that reading can stop early
             under strong gates; needs `normalised`. None: exact. Only the fused kernel stops, and
             it then counts as kept what it read.
-        sparse: Few keys are kept: look at every tile and skip the value products of empty ones.
+        sparse: Few keys are kept: look at every tile and skip the value matmuls of empty ones.
         backend: triton | cpu | reference; by default the fastest that can.
         return_parts: Also return the log-sum-exp and the number of kept keys, as `Parts`.
+
+    Returns:
+        [B, H, Tq, D], or `Parts`.
 
     Two runs of one back end give the same bits for the same input, backward pass included; those of
     two back ends agree up to rounding. Gradients come by `backward` and `torch.autograd.grad`, once
@@ -164,27 +161,27 @@ def threshold_relative_attention(
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, gate))
     split = not learns and q.shape[-2] == 1
     how = how._replace(sparse=bool(sparse), split=split)
-    out, lse, kept, _ = torch.ops.outlast.tra(q, k, v, gate, start, stop, *how, backend or "")
+    out, lse, kept, _ = tra_op(q, k, v, gate, start, stop, *how, backend or "")
     return Parts(out, lse, kept) if return_parts else out
 
 
 def _tra(*args: Any) -> tuple[Tensor, ...]:
+    """Output, log-sum-exp, kept keys, and how far left each row was read."""
     how = Setting(*args[_NUMBERS])
     out, *rest = back_end(args[0], args[-1]).forward(*args[:_TENSORS], how)
-    # whichever it was, the heads of a token lie side by side, where the next product wants them
+    # whichever it was, the heads of a token lie side by side, where the next matmul wants them
     return out.transpose(1, 2).contiguous().transpose(1, 2), *rest
 
 
 def _tra_backward(*args: Any) -> tuple[Tensor, ...]:
-    (d_out, d_lse, out, lse, reach), given = args[:_FIRST], args[_FIRST:]
-    found: tuple[Tensor, ...] = back_end(given[0], given[-1]).backward(
-        d_out, d_lse, *given[:_TENSORS], out, lse, reach, Setting(*given[_NUMBERS])
+    (d_out, d_lse, out, lse, reach), inputs = args[:_FIRST], args[_FIRST:]
+    gradients: tuple[Tensor, ...] = back_end(inputs[0], inputs[-1]).backward(
+        d_out, d_lse, *inputs[:_TENSORS], out, lse, reach, Setting(*inputs[_NUMBERS])
     )
-    return found
+    return gradients
 
 
-@torch.library.register_fake("outlast::tra", lib=_library)
-def _(q: Tensor, *_: Any) -> tuple[Tensor, ...]:
+def _empty_results(q: Tensor, *_: Any) -> tuple[Tensor, ...]:
     wide = torch.promote_types(q.dtype, torch.float32)
     kept = q.new_empty(q.shape[:-1], dtype=torch.int32)
     return (
@@ -195,8 +192,7 @@ def _(q: Tensor, *_: Any) -> tuple[Tensor, ...]:
     )
 
 
-@torch.library.register_fake("outlast::tra_backward", lib=_library)
-def _(*args: Any) -> tuple[Tensor, ...]:
+def _empty_gradients(*args: Any) -> tuple[Tensor, ...]:
     return tuple(t.new_empty(t.shape) for t in args[_FIRST : _FIRST + 4])
 
 
@@ -213,33 +209,38 @@ def _differentiate(
 ) -> tuple[Tensor | None, ...]:
     if d_out is None:
         d_out = torch.zeros_like(ctx.saved_tensors[0])
-    found = torch.ops.outlast.tra_backward(d_out, d_lse, *ctx.saved_tensors, *ctx.numbers)
-    return (*found, *(None for _ in range(2 + len(ctx.numbers))))
-
-
-_refuse = first_only("threshold_relative_attention has", MORE)
+    gradients = tra_backward_op(d_out, d_lse, *ctx.saved_tensors, *ctx.numbers)
+    return (*gradients, *(None for _ in range(2 + len(ctx.numbers))))
 
 
 def _autocast(device: str) -> Any:
+    """Lower q, k and v to autocast's dtype; the gate keeps its own."""
     key = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device.upper()}"))
 
     def rule(*args: Any) -> tuple[Tensor, ...]:
         lower = torch.get_autocast_dtype(device)
         qkv = (t if t.dtype == torch.float64 else t.to(lower) for t in args[:3])
         with torch._C._ExcludeDispatchKeyGuard(key):
-            found: tuple[Tensor, ...] = torch.ops.outlast.tra(*qkv, *args[3:])
-        return found
+            return tra_op(*qkv, *args[3:])
 
     return rule
 
 
-_library.impl("tra", _tra, "CompositeExplicitAutograd")
-_library.impl("tra_backward", _tra_backward, "CompositeExplicitAutograd")
+tra_op = register_op(
+    "tra",
+    _tra,
+    fake=_empty_results,
+    backward=_differentiate,
+    save=_save,
+    schema=f"({_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
 for _device in ("cpu", "cuda"):
-    _library.impl("tra", _autocast(_device), f"Autocast{_device.upper()}")
-torch.library.register_autograd("outlast::tra", _differentiate, setup_context=_save, lib=_library)
-torch.library.register_autograd("outlast::tra_backward", _refuse, lib=_library)
-for _name in ("tra", "tra_backward"):
-    torch.library.register_vmap(
-        f"outlast::{_name}", folded(getattr(torch.ops.outlast, _name)), lib=_library
-    )
+    library.impl("tra", _autocast(_device), f"Autocast{_device.upper()}")
+tra_backward_op = register_op(
+    "tra_backward",
+    _tra_backward,
+    fake=_empty_gradients,
+    backward=first_only("threshold_relative_attention has", MORE),
+    schema="(Tensor d_out, Tensor? d_lse, Tensor out, Tensor lse, Tensor reach, "
+    f"{_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)

@@ -122,17 +122,17 @@ def backward(
     reach: Tensor,
     how: Setting,
 ) -> Backward:
-    """Gradients of q, k, v and gate, given the output and what the forward pass returned.
+    """Gradients of q, k, v and gate, from the output and what the forward pass returned.
 
     `d_lse` is None where nothing depends on the log-sum-exp.
     """
     z, _, distance = logits(q, k, gate, start, stop, how)
     groups = q.shape[1] // k.shape[1]
-    queries, keys, values, above, given = (t.to(z.dtype) for t in (q, k, v, d_out, out))
+    queries, keys, values, above, result = (t.to(z.dtype) for t in (q, k, v, d_out, out))
     keys, values = (t.repeat_interleave(groups, 1) for t in (keys, values))
     sums = lse.masked_fill(lse == float("-inf"), 0.0).unsqueeze(-1)
     weights = (z - sums).exp()
-    through = above @ values.mT - (above * given).sum(-1, keepdim=True)
+    through = above @ values.mT - (above * result).sum(-1, keepdim=True)
     if d_lse is not None:
         through = through + d_lse.unsqueeze(-1)
     d_logits = weights * through

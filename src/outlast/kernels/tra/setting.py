@@ -16,7 +16,7 @@ class Setting(NamedTuple):
 
     `offset` is the position of the first query among the keys; `bound` is the largest size a
     score can have, or 0 where that is not known; `tolerance` is the share of a row's weight that
-    may be left out, 0 for none; `sparse` asks for a look at every tile before its value product;
+    may be left out, 0 for none; `sparse` asks for a look at every tile before its value matmul;
     `split` asks for the keys to be split over programs, for one query without gradients.
     """
 

@@ -1,7 +1,7 @@
 """Tile sizes of the fused kernels, chosen beforehand: nothing is searched for at run time.
 
 By pass, by how numbers are multiplied (`half`: bfloat16 and float16; `tf32`; `exact`: float32 to
-its last bits, as three products of tf32), and by head width. `half` at widths 64 and 128 was
+its last bits, as three matmuls of tf32), and by head width. `half` at widths 64 and 128 was
 measured on an H200, where small tiles with four warps won; the rest follows from it. Every entry
 fits the shared memory of a Hopper card. Compiled for one, `half` and `tf32` spill some registers in
 the backward pass, most at width 256, and `exact` many from width 32: right, but not tuned.
@@ -14,7 +14,7 @@ Eight warps want tiles of 128 queries: on 64 by 64 they would compute everything
 
 The passes over one score must use the same kind of matrix instruction, or their masks could
 differ in the last bit: in `half` and `tf32` the left factor of a score has 64 rows or more (a warp
-group's product), in `exact` fewer (a warp's).
+group's matmul), in `exact` fewer (a warp's).
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def tiles(which: Pass, arithmetic: Arithmetic, width: int, early: bool = False) 
     """The tiles of one pass for heads of this width, a power of two from 16 to 256."""
     if early and (which, arithmetic, width) in _EARLY:
         return _EARLY[which, arithmetic, width]
-    found = _TABLE[which, arithmetic][_WIDTHS.index(width)]
-    if found is None:
+    entry = _TABLE[which, arithmetic][_WIDTHS.index(width)]
+    if entry is None:
         raise KeyError(f"{which} is not made for {arithmetic} at width {width}")
-    return found
+    return entry

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from outlast.errors import require
-from outlast.kernels.choosing import has_triton
+from outlast.kernels.dispatch import has_triton
 from outlast.mixers.attention import pure
 from outlast.registry import schemes, weightings
 from outlast.specs import Spec

@@ -35,7 +35,7 @@ LOOK = 8
 #: queries and keys up to which one program has a head's whole backward pass, and up to which that
 #: is one tile
 SHORT, ONE_TILE = 128, 64
-#: the head width from which what goes to the keys is added up transposed: a product's rows are 64
+#: the head width from which what goes to the keys is added up transposed: a matmul's rows are 64
 FEWEST_FLIPPED = 64
 #: fewer keys than this are one program's work
 FEWEST_TO_SPLIT = 1024
@@ -131,15 +131,15 @@ def backward(
     """As `reference.backward`, in the form that suits the length."""
     call = Call.of(q, k, v, gate, start, stop, how)
     dq, dk, dv, d_gate = (t.new_empty(t.shape) for t in (q, k, v, gate))
-    found = dq, dk, dv, d_gate
+    gradients = dq, dk, dv, d_gate
     above, result = call.readable(d_out), call.readable(out)
     d_sums = None if d_lse is None else d_lse.contiguous()
     form = short_form(call)
     if form:
-        _short(call, form, above, d_sums, result, lse, *found)
+        _short(call, form, above, d_sums, result, lse, *gradients)
     else:
-        _general(call, above, d_sums, result, lse, reach, *found)
-    return found
+        _general(call, above, d_sums, result, lse, reach, *gradients)
+    return gradients
 
 
 def short_form(call: Call) -> Pass | None:
@@ -297,7 +297,7 @@ def _until(call: Call, reach: Tensor, of_queries: Options, of_keys: Options) -> 
     read = F.pad(reach.flatten(0, 1), (0, missing), value=call.keys).unflatten(-1, (blocks, rows))
     first = torch.arange(blocks, device=reach.device, dtype=torch.int32) * rows
     left = torch.minimum(read.amin(-1), (call.how.offset + first).clamp_min(0))
-    where = (left // keys).clamp_max(key_blocks - 1).long()
-    found = reach.new_zeros(call.rows, key_blocks)
-    found.scatter_reduce_(1, where, (first + rows).expand(call.rows, blocks), "amax")
-    return found.cummax(1).values.to(torch.int32)
+    key_block = (left // keys).clamp_max(key_blocks - 1).long()
+    last_queries = reach.new_zeros(call.rows, key_blocks)
+    last_queries.scatter_reduce_(1, key_block, (first + rows).expand(call.rows, blocks), "amax")
+    return last_queries.cummax(1).values.to(torch.int32)

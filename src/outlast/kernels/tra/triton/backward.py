@@ -67,22 +67,22 @@ def _query_tile(
     above = scores - level if LEVEL else scores
     kept = above > 0
     counts = tl.dot(flags(above, PACKED), ones, out_dtype=tl.float16).to(tl.float32)
-    found = first_column(counts, BLOCK_N)
+    kept_here = first_column(counts, BLOCK_N)
     note = notes + (first // BLOCK_N).to(tl.int64) * padded + rows
     tl.store(note, noted(carry, slope, shift, FIXED))
     z = exponent(scores, scale, counts, carry[:, None], slope[:, None], shift[:, None], FIXED)
     p = tl.where(kept, tl.math.exp2(z), 0.0)
-    some = True
+    any_kept = True
     if SPARSE:
-        some = tl.max(found, 0) > 0
-        tl.store(full + first // BLOCK_N, some.to(tl.int8))
-    if some:
+        any_kept = tl.max(kept_here, 0) > 0
+        tl.store(full + first // BLOCK_N, any_kept.to(tl.int8))
+    if any_kept:
         v = read(values, batch, head, first, BLOCK_N, WIDTH)
         dp = tl.dot(above_out, tl.trans(v), input_precision=PRECISION)
         dz = p * (dp - delta[:, None])
         d_gate += tl.sum(dz * (counts + carry[:, None]), 1)
         dq = tl.dot(dz.to(k.dtype), k, dq, input_precision=PRECISION)
-    carry += found
+    carry += kept_here
     return dq, d_gate, carry
 
 

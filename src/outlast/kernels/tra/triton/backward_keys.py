@@ -1,6 +1,6 @@
 """The second half of the backward pass: a program for a block of keys through all its queries.
 
-Scores and masks stand transposed here (keys by queries), so that the weights feed the products
+Scores and masks stand transposed here (keys by queries), so that the weights feed the matmuls
 for k and v from registers. See `backward` for what it is given.
 """
 
@@ -49,7 +49,7 @@ def _key_tile(
 ):
     q = read(queries_tensor, batch, head, first, BLOCK_M, WIDTH)
     above_out = read(above_tensor, batch, head, first, BLOCK_M, WIDTH)
-    if PRECISION == "tf32x3":  # its three products are not the same the other way round
+    if PRECISION == "tf32x3":  # its three matmuls are not the same the other way round
         scores = tl.trans(tl.dot(q, tl.trans(k), input_precision=PRECISION))
     else:
         scores = tl.dot(k, tl.trans(q), input_precision=PRECISION)
@@ -159,13 +159,13 @@ def of_keys(
         for PHASE in tl.static_range(2):
             since = whole if PHASE else lowest
             for tile in range(since, highest if PHASE else whole):
-                some = True
+                any_kept = True
                 if SPARSE:
                     seen = (query_row * blocks + tile * BLOCK_M // ROWS) * wide
                     part = block * (BLOCK_N // NOTE) + tl.arange(0, BLOCK_N // NOTE)
                     marks = tl.load(full + seen + part, mask=part < wide, other=0)
-                    some = tl.max(marks.to(tl.int32), 0) != 0
-                if some:
+                    any_kept = tl.max(marks.to(tl.int32), 0) != 0
+                if any_kept:
                     dk, dv = _key_tile(
                         dk,
                         dv,

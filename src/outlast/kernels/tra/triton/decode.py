@@ -99,10 +99,10 @@ def _parts(
             PACKED,
             PRECISION,
         )
-    some = total > 0
-    safe = tl.where(some, total, 1.0)
+    any_kept = total > 0
+    safe = tl.where(any_kept, total, 1.0)
     at = row * tl.num_programs(1) + part
-    tl.store(lse + at, tl.where(some, peak + tl.math.log2(safe), float("-inf")), mask=here)
+    tl.store(lse + at, tl.where(any_kept, peak + tl.math.log2(safe), float("-inf")), mask=here)
     tl.store(kept + at, (carry + 1).to(tl.int32), mask=here)
     where = out + at.to(tl.int64)[:, None] * D + column[None, :]
     tl.store(where, acc / safe[:, None], mask=inside)

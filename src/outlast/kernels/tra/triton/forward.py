@@ -59,7 +59,7 @@ def _tile(
     above = scores - level if LEVEL else scores
     kept = above > 0
     counts = tl.dot(flags(above, PACKED), ones, out_dtype=tl.float16).to(tl.float32)
-    found = first_column(counts, BLOCK_N)
+    kept_here = first_column(counts, BLOCK_N)
     if FIXED:
         z = exponent(scores, scale, counts, carry[:, None], slope[:, None], peak[:, None], True)
         p = tl.where(kept, tl.math.exp2(z), 0.0)
@@ -73,11 +73,11 @@ def _tile(
         total = total * shrink
         peak = higher
     total += tl.sum(p, 1)
-    carry += found
-    some = True
+    carry += kept_here
+    any_kept = True
     if SPARSE:
-        some = tl.max(found, 0) > 0
-    if some:
+        any_kept = tl.max(kept_here, 0) > 0
+    if any_kept:
         v = read(values, batch, head, first, BLOCK_N, WIDTH)
         acc = tl.dot(p.to(v.dtype), v, acc, input_precision=PRECISION)
     return acc, total, peak, carry
@@ -190,14 +190,14 @@ def attend(
                 over = least + slope * (carry + 1) < tl.math.log2(total)
                 over = over | (place >= end) | ~here
                 more = tl.min(over.to(tl.int32), 0) == 0
-    some = (total > 0) & (place < end)
-    safe = tl.where(some, total, 1.0)
+    any_kept = (total > 0) & (place < end)
+    safe = tl.where(any_kept, total, 1.0)
     natural = (peak + tl.math.log2(safe)) * 0.6931471805599453
-    tl.store(lse + at, tl.where(some, natural, float("-inf")), mask=here)
+    tl.store(lse + at, tl.where(any_kept, natural, float("-inf")), mask=here)
     number = tl.where(place < end, carry + 1, 0.0)
     tl.store(kept + at, number.to(tl.int32), mask=here)
     tl.store(reach + at, tl.zeros_like(rows) + tiles * BLOCK_N, mask=here)
-    result = acc * tl.where(some, 1 / safe, 0.0)[:, None]
+    result = acc * tl.where(any_kept, 1 / safe, 0.0)[:, None]
     column = tl.arange(0, WIDTH)
     start = batch.to(tl.int64) * batch_stride + head.to(tl.int64) * head_stride
     where = out + start + rows.to(tl.int64)[:, None] * row_stride + column[None, :]

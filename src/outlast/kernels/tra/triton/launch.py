@@ -36,16 +36,16 @@ def interpreted() -> bool:
 def _strides(tensor: Tensor) -> list[int]:
     """The strides, with an axis of one entry given one that would be right for more."""
     wanted = tensor.numel()
-    found = []
+    strides = []
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         wanted //= size
-        found.append(wanted if size == 1 else stride)
-    return found
+        strides.append(wanted if size == 1 else stride)
+    return strides
 
 
-def rows_of(tensor: Tensor, some: int) -> TensorDescriptor:
-    """A contiguous tensor, read as `some` entries of its last axis."""
-    return TensorDescriptor.from_tensor(tensor, [1, 1, some])
+def rows_of(tensor: Tensor, size: int) -> TensorDescriptor:
+    """A contiguous tensor, read as `size` entries of its last axis."""
+    return TensorDescriptor.from_tensor(tensor, [1, 1, size])
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,10 @@ class Call:
     def together(self, rows: int) -> int:
         """How many heads to take side by side: a divisor of `rows`, its keys in the cache."""
         each = self.keys * self.width * 2 * self.q.element_size()
-        found = 1
-        while rows % (2 * found) == 0 and 2 * found * each <= CACHED:
-            found *= 2
-        return found
+        heads = 1
+        while rows % (2 * heads) == 0 and 2 * heads * each <= CACHED:
+            heads *= 2
+        return heads
 
     def options(self, which: Pass) -> Options:
         """The compile-time choices of one pass."""

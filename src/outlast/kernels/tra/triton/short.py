@@ -1,7 +1,7 @@
 """The backward pass of short sequences: one program has a head, and makes every score once.
 
 Keys are walked from the last block to the first, so how many kept keys lie to the right of a block
-is known when it is reached: no notes, no second kernel, six products a tile instead of nine. All
+is known when it is reached: no notes, no second kernel, six matmuls a tile instead of nine. All
 that belongs to a head is added up by one program in one order, so two runs agree to the bit.
 
 `in_one` has all queries of a head in one tile: their gradients stay in registers, and those of a
@@ -21,10 +21,10 @@ from outlast.kernels.tra.triton.tile import exponent, first_column, flags, slope
 @triton.jit
 def inside(rows, size, D: tl.constexpr, WIDTH: tl.constexpr):
     """Which entries of a tile of rows exist."""
-    found = (rows < size)[:, None]
+    mask = (rows < size)[:, None]
     if D < WIDTH:
-        found = found & (tl.arange(0, WIDTH) < D)[None, :]
-    return found
+        mask = mask & (tl.arange(0, WIDTH) < D)[None, :]
+    return mask
 
 
 @triton.jit
@@ -36,12 +36,12 @@ def fetch(tensor, strides, batch, head, rows, size, D: tl.constexpr, WIDTH: tl.c
 
 
 @triton.jit
-def keep(tensor, found, row, rows, size, D: tl.constexpr, WIDTH: tl.constexpr):
+def keep(tensor, values, row, rows, size, D: tl.constexpr, WIDTH: tl.constexpr):
     """Store rows of head `row` of all, in a tensor without gaps."""
     start = row.to(tl.int64) * size * D
     places = rows[:, None] * D + tl.arange(0, WIDTH)[None, :]
-    there = inside(rows, size, D, WIDTH)
-    tl.store(tensor + start + places, found.to(tensor.dtype.element_ty), mask=there)
+    mask = inside(rows, size, D, WIDTH)
+    tl.store(tensor + start + places, values.to(tensor.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -76,7 +76,7 @@ def for_keys(BLOCK_N: tl.constexpr, WIDTH: tl.constexpr, FLIPPED: tl.constexpr):
 @triton.jit
 def keep_keys(
     tensor,
-    found,
+    values,
     row,
     key,
     keys,
@@ -85,7 +85,7 @@ def keep_keys(
     FLIPPED: tl.constexpr,
 ):
     """Store what `_to_keys` added up."""
-    keep(tensor, tl.trans(found) if FLIPPED else found, row, key, keys, D, WIDTH)
+    keep(tensor, tl.trans(values) if FLIPPED else values, row, key, keys, D, WIDTH)
 
 
 @triton.jit
@@ -137,7 +137,7 @@ def tile(
     d_gate += tl.sum(dz * (counts + carry[:, None]), 1)
     if not ALONE:
         carry += first_column(counts, BLOCK_N)
-    # float32 leaves here: products last, when scores and counts have left the registers
+    # float32 leaves here: matmuls last, when scores and counts have left the registers
     p, dz = p.to(q.dtype), dz.to(q.dtype)
     dv = _to_keys(p, above_out, dv, FLIPPED, PRECISION)
     dk = _to_keys(dz, q, dk, FLIPPED, PRECISION)

@@ -1,8 +1,8 @@
 """What the passes share of one tile of scores: their masks must agree to the bit.
 
 One flipped key would shift every count to its left, so the forward pass and both halves of the
-backward pass take their scores from the same product of the same types, compare them with 0 in the
-same way, and make flags and counts here. Counting is a product with a triangle of ones: exact in
+backward pass take their scores from the same matmul of the same types, compare them with 0 in the
+same way, and make flags and counts here. Counting is a matmul with a triangle of ones: exact in
 half precision up to 2,048 and several times faster than a scan.
 """
 
@@ -42,7 +42,7 @@ def triangle(SIZE: tl.constexpr, TRANSPOSED: tl.constexpr):
 
 @triton.jit
 def flags(above, PACKED: tl.constexpr):
-    """1 where `above` is above 0, else 0, as half-precision factors of a product.
+    """1 where `above` is above 0, else 0, as half-precision factors of a matmul.
 
     Packed: two at once, rounded to bfloat16, which keeps the sign of every normal float32.
     """

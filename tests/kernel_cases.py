@@ -12,14 +12,14 @@ def draw(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tens
     return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 
-def lstm_inputs(steps: int, rows: int, width: int, *lead: int) -> list[Tensor]:
+def lstm_inputs(steps: int, rows: int, width: int, *lead: int, seed: int = 0) -> list[Tensor]:
     """projected, bias, weight, h0, c0 of the LSTM, with leading axes such as the seeds'."""
     return [
-        draw(*lead, rows, steps, 4 * width, seed=1),
-        draw(*lead, 4 * width, seed=5),
-        draw(*lead, 4 * width, width, seed=2) * width**-0.5,
-        draw(*lead, rows, width, seed=3),
-        draw(*lead, rows, width, seed=4),
+        draw(*lead, rows, steps, 4 * width, seed=seed + 1),
+        draw(*lead, 4 * width, seed=seed + 5),
+        draw(*lead, 4 * width, width, seed=seed + 2) * width**-0.5,
+        draw(*lead, rows, width, seed=seed + 3),
+        draw(*lead, rows, width, seed=seed + 4),
     ]
 
 
@@ -46,3 +46,14 @@ def beside_others(rows: Tensor, beside: int = 13) -> Tensor:
     table = rows.new_full((len(rows), beside + rows[0].numel() + beside), torch.nan)
     view = table[:, beside:-beside].unflatten(1, rows.shape[1:])
     return view.copy_(rows)
+
+
+def turned(tensor: Tensor) -> Tensor:
+    """The same numbers with the second axis inside the third in memory."""
+    return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def cut(tensor: Tensor) -> Tensor:
+    """The same numbers as the first columns of a wider table, whose other ones are never read."""
+    table = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + 5), torch.nan)
+    return table[..., : tensor.shape[-1]].copy_(tensor)

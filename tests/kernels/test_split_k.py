@@ -1,75 +1,75 @@
-"""Sums over rows in parts: what is split, and that it is the same sum."""
+"""Split-k matmuls: what is split, and that the sum stays the same."""
 
 import pytest
 import torch
-from kernel_cases import draw, lstm_inputs, near, same
 
-from outlast.kernels import splitting
-from outlast.kernels.rows import filled_up, whole
-from outlast.kernels.splitting import parts, summed_product
+from kernel_cases import draw, lstm_inputs, near, same
+from outlast.kernels import split_k
+from outlast.kernels.row_alignment import empty_aligned, padded_table
+from outlast.kernels.split_k import chunk_count, matmul_over_rows
 
 
 @pytest.mark.parametrize(
-    ("products", "rows", "count"),
+    ("matmuls", "rows", "count"),
     [
         *[(1, 7552, 16), (10, 7552, 8), (32, 7552, 4), (128, 7552, 1), (500, 7552, 1)],
         *[(1, 7551, 1), (1, 300, 1), (1, 1024, 4), (1, 1026, 2)],
     ],
 )
-def test_many_rows_of_few_products_are_split(products, rows, count):
-    assert parts(products, rows, 100, 128) == count
+def test_many_rows_of_few_matmuls_are_split(matmuls, rows, count):
+    assert chunk_count(matmuls, rows, 100, 128) == count
 
 
 @pytest.mark.parametrize(("out", "k", "count"), [(128, 128, 4), (129, 128, 2), (512, 128, 1)])
-def test_a_product_of_many_tiles_is_split_less(out, k, count):
-    assert parts(32, 7552, out, k) == parts(32, 7552, k, out) == count
+def test_matmul_of_many_tiles_is_split_less(out, k, count):
+    assert chunk_count(32, 7552, out, k) == chunk_count(32, 7552, k, out) == count
 
 
-def test_parts_hold_whole_rows_of_a_batch():
-    assert parts(1, 128 * 59, 64, 16, whole=128) == 16
-    assert parts(1, 12 * 590, 64, 16, whole=12) == 4
-    assert parts(1, 9 * 590, 64, 16, whole=9) == 1
+def test_chunk_count_divides_what_it_is_asked_to():
+    assert chunk_count(1, 128 * 59, 64, 16, divides=128) == 16
+    assert chunk_count(1, 12 * 590, 64, 16, divides=12) == 4
+    assert chunk_count(1, 9 * 590, 64, 16, divides=9) == 1
 
 
 @pytest.mark.parametrize("contiguous", [True, False])
-def test_the_sum_is_that_of_the_whole(contiguous):
+def test_split_sum_and_gradient_match_one_matmul(contiguous):
     left, right = draw(3, 1024, 5, seed=1), draw(3, 1024, 4, seed=2)
     if not contiguous:
         left = left.mT.contiguous().mT
     left.requires_grad_()
-    found, wanted = summed_product(left, right), torch.bmm(left.mT, right)
+    found, wanted = matmul_over_rows(left, right), torch.bmm(left.mT, right)
     same([found], [wanted])
     above = draw(3, 5, 4, seed=3)
     same(*([torch.autograd.grad(y, left, above)[0]] for y in (found, wanted)))
 
 
 @pytest.mark.parametrize("width", [4, 8, 13, 70])
-def test_few_outputs_in_half_precision_are_the_same_sum(width):
+def test_few_outputs_in_half_precision_match_float64(width):
     left, right = (draw(3, 1024, w, seed=w).bfloat16() for w in (width, 6))
-    found = summed_product(left, right)
+    found = matmul_over_rows(left, right)
     assert found.shape == (3, width, 6)
     near([found.double()], [torch.bmm(left.double().mT, right.double())], 1e-2)
 
 
 @pytest.mark.parametrize("width", [4, 13, 70])
-def test_a_filled_up_table_is_taken_whole(width, monkeypatch):
-    left = filled_up(draw(3, 1024, width).bfloat16())
-    whole(left).zero_()
+def test_padded_table_is_not_copied(width, monkeypatch):
+    left = empty_aligned(draw(3, 1024, width).bfloat16())
+    padded_table(left).zero_()
     left.copy_(draw(3, 1024, width, seed=width))
     right = draw(3, 1024, 6, seed=6).bfloat16()
-    monkeypatch.setattr(splitting.F, "pad", None)  # no copy
-    found = summed_product(left, right)
+    monkeypatch.setattr(split_k.F, "pad", None)  # no copy
+    found = matmul_over_rows(left, right)
     assert found.shape == (3, width, 6)
     near([found.double()], [torch.bmm(left.double().mT, right.double())], 1e-2)
 
 
 @pytest.mark.parametrize("rows", [8, 6, 5])
-def test_the_lstms_weight_gradient_in_parts_is_that_of_the_whole(rows, monkeypatch):
+def test_split_weight_gradient_of_the_lstm_matches_the_reference(rows, monkeypatch):
     pytest.importorskip("triton")
     from outlast.kernels.lstm import reference
     from outlast.kernels.lstm.triton import _d_weight
 
-    monkeypatch.setattr(splitting, "SHORTEST", 2)
+    monkeypatch.setattr(split_k, "FEWEST_ROWS", 2)
     steps, width, seeds = 3, 4, 2
     inputs = lstm_inputs(steps, rows, width, seeds)
     found = reference.forward(*inputs)

@@ -1,6 +1,6 @@
-"""What the kernels ask before they run: whether they may at all, and in which type.
+"""What every op asks before it picks a path: can a fused kernel run, and in which dtype.
 
-What else a kernel asks for is its own `fits`.
+Each kernel's own limits are in its `fits`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ def has_triton() -> bool:
 
 
 def can_fuse(*tensors: Tensor) -> bool:
-    """Whether these lie on a GPU with Triton, in a type the kernels read (float32 or bfloat16)."""
+    """Whether all tensors are on a GPU with Triton, in a dtype the kernels read.
+
+    Those are float32 and bfloat16.
+    """
     return all(t.is_cuda and t.dtype in FLOATS for t in tensors) and has_triton()
 
 
-def product_type(x: Tensor) -> torch.dtype:
-    """What a product of x is computed in: autocast's type where that is on, else that of x."""
+def matmul_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which a matmul of x is computed: autocast's if it is on, else that of x."""
     kind = x.device.type
     casts = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
     return torch.get_autocast_dtype(kind) if casts else x.dtype
