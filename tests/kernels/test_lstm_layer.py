@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 import torch
-from outlast.train.session import begin, go_on
 from torch.func import vmap
 
 from kernel_cases import beside_others, draw, near, same
@@ -15,6 +14,8 @@ from outlast.errors import SpecError
 from outlast.kernels.linear import linear
 from outlast.kernels.lstm import layer, lstm, lstm_layer
 from outlast.mixers.lstm import LSTM
+from outlast.workflow.create import create_runs
+from outlast.workflow.train import train_runs
 from tiny_runs import InMemory, assert_same_run, assert_seed_is, tiny
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -435,7 +436,7 @@ def test_on_a_gpu_second_derivatives_are_refused_not_wrong(tf32, counted):
 def test_on_a_gpu_two_runs_through_cudnn_have_the_same_bits(precision, counted, tmp_path):
     run = tiny(model="lstm > mlp @ 16", seeds=(3,), precision=precision)
     for name in ("one", "two"):
-        begin(run, tmp_path / name, torch.device("cuda"))
-        assert go_on(tmp_path / name, torch.device("cuda"))
+        create_runs([(run, tmp_path / name)], torch.device("cuda"))
+        assert train_runs([tmp_path / name], torch.device("cuda")).ended
     assert counted
     assert_same_run(tmp_path / "one", tmp_path / "two")
