@@ -104,6 +104,7 @@ def norm_case(
 ) -> OpCase:
     """`dtypes` are those of the norm and of the norm to keep; that of x and none by default."""
     outputs = (*([0] if added else []), 1, *([2] if dtypes[1] else []))
+    eps = 1e-5 if shift else 1e-6  # as the layer norm and the RMS norm of the models have it
 
     def tensors(*shape: int, seed: int = 0) -> list[Tensor | None]:
         """x far from mean 0 and spread 1; terms of a sum on a grid: it is exact in any dtype."""
@@ -122,9 +123,9 @@ def norm_case(
         total = total if bias is None else total + bias[:, None, None]
         scale = scale[:, None, None]
         if moved is None:
-            normed = total / (total.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * scale
+            normed = total / (total.pow(2).mean(-1, keepdim=True) + eps).sqrt() * scale
         else:
-            normed = F.layer_norm(total, total.shape[-1:], eps=1e-6) * scale
+            normed = F.layer_norm(total, total.shape[-1:], eps=eps) * scale
             normed = normed + moved[:, None, None]
         results = (total, normed, normed)
         return [results[i] for i in outputs]
@@ -136,7 +137,7 @@ def norm_case(
         plain,
         axes=((0,) * 6, (None, 0, 0, 0, 0, 0), (2, 1, 0, 2, 1, 0), (0, 0, 0, None, None, None)),
         variant=variant,
-        numbers=lambda given: (1e-6, dtypes[0] or given[0].dtype, dtypes[1] and given[0].dtype),
+        numbers=lambda given: (eps, dtypes[0] or given[0].dtype, dtypes[1] and given[0].dtype),
         outputs=outputs,
         used=used,
         stack_shapes=((1, 2, 4, 5), (2, 2, 4, 5)),
