@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from outlast.errors import OutlastError
@@ -36,17 +35,3 @@ def exact_by_part(
     for part in task.asked[1:]:
         joint &= exact[part]
     return {"joint": joint, **exact}, answers
-
-
-def chance_levels(task: Task, sequences: int = 256) -> dict[str, float]:
-    """The share of sequences that guessing gets right, by part and jointly."""
-    generator = torch.Generator().manual_seed(0)
-    batch = task.sample(task.lengths[1], sequences, generator)
-    levels = {}
-    joint = torch.ones(sequences)
-    for index, part in enumerate(task.parts):
-        count = (batch.part == index).sum(1)
-        levels[part] = (task.chance_level(part) ** count).mean().item()
-        if part in task.asked:
-            joint *= task.chance_level(part) ** count
-    return {"joint": joint.mean().item(), **levels}

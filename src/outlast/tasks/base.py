@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from outlast.specs import Spec
 from outlast.tasks.sampling import SeedGenerators, randint
 
 IGNORE = -100
+#: `outcome` asks for the final state alone, `aligned` for the running state as well
+Supervision = Literal["outcome", "aligned"]
 #: how padding is shown
 PADDING = "·"
 #: one length, or a range from which each row draws its own
@@ -49,6 +51,49 @@ class Batch:
     def rows(self, index: Tensor) -> Batch:
         """The sequences at these rows."""
         return self.map(lambda table: table[index])
+
+
+class BatchBuilder:
+    """A batch under construction. At the start it is all padding and expects no answer.
+
+    Rows differ in length, so the same thing stands at a different position in each row. A sampler
+    computes the positions as a (batch, n) tensor. A mask says which of the n a row has. The builder
+    writes them all in one operation, and the host never waits for the device.
+
+    Positions, tokens, answers and masks are (batch, n), or broadcast to it.
+    """
+
+    def __init__(
+        self, parts: tuple[str, ...], batch: int, tokens: int, pad: int, device: torch.device
+    ) -> None:
+        self.parts, self.tokens = parts, tokens
+        # The extra column takes what a mask rules out. `batch` cuts it off.
+        shape = (batch, tokens + 1)
+        self._inputs = torch.full(shape, pad, dtype=torch.int64, device=device)
+        self._targets = torch.full(shape, IGNORE, dtype=torch.int64, device=device)
+        self._part = torch.full(shape, -1, dtype=torch.int8, device=device)
+
+    def write(self, at: Tensor, token: Tensor | int, mask: Tensor | None = None) -> None:
+        """Put tokens at positions."""
+        self._put(self._inputs, at, token, mask)
+
+    def expect(self, at: Tensor, answer: Tensor, part: str, mask: Tensor | None = None) -> None:
+        """Expect answers at positions, as a test of the skill `part`."""
+        self._put(self._targets, at, answer, mask)
+        self._put(self._part, at, self.parts.index(part), mask)
+
+    def _put(self, table: Tensor, at: Tensor, value: Tensor | int, mask: Tensor | None) -> None:
+        if mask is not None:
+            at = torch.where(mask, at, self.tokens)
+        if isinstance(value, int):
+            table.scatter_(1, at, value)
+        else:
+            table.scatter_(1, at, value.expand_as(at))
+
+    def batch(self) -> Batch:
+        """The finished batch."""
+        tables = (self._inputs, self._targets, self._part)
+        return Batch(*(table[:, : self.tokens].contiguous() for table in tables))
 
 
 class Task(ABC):
@@ -121,6 +166,18 @@ class Task(ABC):
         """The accuracy of a guess at one answer of a part."""
         return 1 / self.classes
 
+    def chance_levels(self, sequences: int = 256) -> dict[str, float]:
+        """The share of sequences that guessing gets right, by part and jointly."""
+        batch = self.sample(self.lengths[1], sequences, torch.Generator().manual_seed(0))
+        levels = {}
+        joint = torch.ones(sequences)
+        for index, part in enumerate(self.parts):
+            count = (batch.part == index).sum(1)
+            levels[part] = (self.chance_level(part) ** count).mean().item()
+            if part in self.asked:
+                joint *= self.chance_level(part) ** count
+        return {"joint": joint.mean().item(), **levels}
+
     @property
     def asked(self) -> tuple[str, ...]:
         """The parts a test counts: all but the auxiliary ones."""
@@ -155,3 +212,9 @@ class Task(ABC):
     @property
     def name(self) -> str:
         return str(getattr(self, "spec", type(self).__name__))
+
+
+def check_keys(keys: object, length: int) -> None:
+    """Keys are distinct within a sequence, so there must be one for every pair."""
+    if not isinstance(keys, int) or isinstance(keys, bool) or keys < length:
+        raise bad_value("keys", keys, f"a whole number >= length={length}, as keys are distinct")

@@ -39,10 +39,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from outlast.errors import check_choice, check_whole
 from outlast.registry import tasks
-from outlast.tasks.base import Batch, Length, Task
-from outlast.tasks.batch_builder import BatchBuilder
-from outlast.tasks.checks import Supervision, check_choice, check_keys, check_whole
+from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task, check_keys
 from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below
 
 Layout = Literal["separate", "interleaved", "chained"]

@@ -25,11 +25,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outlast.errors import require
+from outlast.errors import check_share, check_whole, require
 from outlast.registry import tasks
-from outlast.tasks.base import Batch, Length, Task
-from outlast.tasks.batch_builder import BatchBuilder
-from outlast.tasks.checks import check_share, check_whole
+from outlast.tasks.base import Batch, BatchBuilder, Length, Task
 from outlast.tasks.sampling import rand, randint
 
 WRITE, READ, SKIP, PAD = 2, 3, 4, 5

@@ -24,10 +24,9 @@ from collections.abc import Sequence
 
 import torch
 
+from outlast.errors import check_choice, check_whole
 from outlast.registry import tasks
-from outlast.tasks.base import Batch, Length, Task
-from outlast.tasks.batch_builder import BatchBuilder
-from outlast.tasks.checks import Supervision, check_choice, check_whole
+from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task
 from outlast.tasks.sampling import randint
 
 

@@ -20,7 +20,7 @@ padding. The parity is due at ``=`` (part `state`) and, with aligned supervision
 from __future__ import annotations
 
 from outlast.registry import tasks
-from outlast.tasks.checks import Supervision
+from outlast.tasks.base import Supervision
 from outlast.tasks.modsum import ModSum
 
 

@@ -22,10 +22,9 @@ from collections.abc import Sequence
 
 import torch
 
+from outlast.errors import check_whole
 from outlast.registry import tasks
-from outlast.tasks.base import Batch, Length, Task
-from outlast.tasks.batch_builder import BatchBuilder
-from outlast.tasks.checks import check_keys, check_whole
+from outlast.tasks.base import Batch, BatchBuilder, Length, Task, check_keys
 from outlast.tasks.sampling import distinct, randint, randint_below
 
 

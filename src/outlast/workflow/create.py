@@ -15,7 +15,6 @@ import torch
 
 from outlast import __version__
 from outlast.errors import bad_value
-from outlast.evaluation.accuracy import chance_levels
 from outlast.evaluation.ladder import out_of_reach, rungs
 from outlast.machine import device_name
 from outlast.methods.base import Control
@@ -72,7 +71,7 @@ def describe(run: RunSpec, device: str = "", pack: Sequence[str] = ()) -> RunRec
         auxiliary=task.auxiliary,
         length=task.lengths[1],
         parameters=model.size,
-        chance=chance_levels(task),
+        chance=task.chance_levels(),
         versions={"python": platform.python_version()} | versions,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         device=device,
