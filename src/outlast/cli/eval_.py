@@ -33,7 +33,7 @@ def main(
     """
     from outlast.cli.common import check_out, say
     from outlast.cli.listener import show_results
-    from outlast.errors import bad_value
+    from outlast.errors import incompatible
     from outlast.machine import pick_device
     from outlast.runs.folder import RESULTS, check_writable
     from outlast.runs.grids import run_folders
@@ -41,7 +41,8 @@ def main(
 
     picked, runs = pick_device(device), run_folders(folder)
     if out is not None and len(runs) > 1:
-        raise bad_value("out", out, f"none, as {folder} has several runs, each with results.json")
+        reason = "it has several runs, and each has results.json of its own"
+        raise incompatible(f"--out {out}", str(folder), reason)
     check_out(out)
     for run in runs if out is None else ():
         check_writable(run / RESULTS)

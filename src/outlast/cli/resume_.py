@@ -36,7 +36,7 @@ def main(
     """
     from outlast.cli.common import read_seeds
     from outlast.cli.listener import ConsoleListener
-    from outlast.errors import bad_value
+    from outlast.errors import bad_value, incompatible
     from outlast.machine import pick_device
     from outlast.runs.grids import packs_of, run_folders
     from outlast.runs.spec import Settings
@@ -53,7 +53,8 @@ def main(
     packs = [folders] if beside else packs_of(folders)
     if seeds is not None or out is not None:
         if len(folders) > 1:
-            raise bad_value("folder", written, "one run folder, where --seeds and --out are given")
+            reason = "seeds are taken out of one run"
+            raise incompatible("--seeds and --out", f"several runs ({written})", reason)
         if seeds is None:
             raise bad_value("seeds", "none", f"those that are to go on in --out {out}, such as 0,3")
         if out is None:

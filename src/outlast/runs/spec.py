@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Literal, get_type_hints
 
 from outlast.arguments import build_from, coerce
-from outlast.errors import SpecError, bad_value
+from outlast.errors import SpecError, bad_value, conflict, incompatible
 from outlast.registry import suggest
 from outlast.specs import Spec, parse
 
@@ -90,7 +90,7 @@ class Settings:
                 accepted = f"a multiple of steps_per_block={self.steps_per_block}"
                 raise bad_value(name, getattr(self, name), accepted)
         if self.stop_rule is not None and not self.probe_every:
-            raise bad_value("stop", self.stop, "never where nothing is probed (probe_every=0)")
+            raise incompatible(f"stop={self.stop}", "probe_every=0", "stopping needs probes")
 
     @property
     def stop_rule(self) -> Success | None:
@@ -106,13 +106,18 @@ class Settings:
         kinds = _types()
         current: dict[str, Any] = {}
         for old, value in values.items():
-            name = RENAMED.get(old, old)
+            name = _current(old)
             if name not in kinds:
                 raise SpecError(f"settings have no {name!r}{suggest(name, kinds)}")
             if name in current:
-                raise SpecError(f"{name} is given twice: as {old} and as {name}; give it once")
+                raise conflict(name, *(f"{n}={values[n]}" for n in values if _current(n) == name))
             current[name] = coerce(value, kinds[name], f"settings: {name}")
         return cls(**current)
+
+
+def _current(name: str) -> str:
+    """Today's name of a setting."""
+    return RENAMED.get(name, name)
 
 
 @cache

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from outlast import __version__
-from outlast.errors import bad_value
+from outlast.errors import bad_value, conflict
 from outlast.evaluation.ladder import out_of_reach, rungs
 from outlast.machine import device_name
 from outlast.methods.base import Control
@@ -33,11 +33,12 @@ log = logging.getLogger(__name__)
 
 def canonical(run: RunSpec) -> RunSpec:
     """The same run with every spec written out in full; bad specs are errors here."""
-    names = [methods.canonical(method).name for method in run.methods]
-    repeated = [name for name in names if names.count(name) > 1]
-    if repeated:
-        accepted = f"each method once: {repeated[0]} is twice"
-        raise bad_value("method", " + ".join(run.methods), accepted)
+    by_name: dict[str, str] = {}
+    for method in run.methods:
+        name = methods.canonical(method).name
+        if name in by_name:
+            raise conflict(f"method {name}", by_name[name], method)
+        by_name[name] = method
     return replace(
         run,
         task=str(tasks.canonical(run.task, full=True)),

@@ -99,13 +99,14 @@ def _value(text: str) -> Any:
 
 def _read_axes(axes: Sequence[str]) -> dict[str, list[str]]:
     """The values of each axis by its name."""
-    pairs = [_read_axis(text) for text in axes]
-    names = [name for name, _ in pairs]
-    repeated = [name for name in names if names.count(name) > 1]
-    if repeated:
-        accepted = f"each setting once, with all its values: {repeated[0]} is twice"
-        raise bad_value("grid", " ".join(axes), accepted)
-    return dict(pairs)
+    values_by_name: dict[str, list[str]] = {}
+    for text in axes:
+        name, values = _read_axis(text)
+        if name in values_by_name:
+            first = f"--grid {name}={','.join(values_by_name[name])}"
+            raise conflict(name, first, f"--grid {text}")
+        values_by_name[name] = values
+    return values_by_name
 
 
 def _read_axis(text: str) -> tuple[str, list[str]]:
