@@ -1,152 +1,303 @@
-"""Runs trained together: each is the run alone, in a folder of its own, stopped and gone on."""
+"""Training: what is written down, what stops it, in which precision; and opening what it left."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from outlast.cli import main
+import outlast
+import outlast.train.trainer as fleet_module
 from outlast.errors import OutlastError, TrainingError
-from outlast.runs.folder import CHECKPOINT
+from outlast.machine import pick_device
+from outlast.runs.checkpoint import load_checkpoint
 from outlast.runs.records import read_metrics, read_run
-from outlast.runs.spec import RunSpec
-from outlast.workflow.load import load
-from outlast.workflow.train import train_runs
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, create, halt, tiny
+from outlast.train.run_state import Progress
+from outlast.train.step import Stepper
+from outlast.train.trainer import Trainer
+from outlast.workflow.create import canonical
+from outlast.workflow.evaluate import evaluate_run
+from outlast.workflow.load import load, open_run
+from tiny_runs import CPU, SETTINGS, InMemory, checkpoint, create, tiny, trained
 
-
-def spec(*methods: str, **changed: Any) -> RunSpec:
-    return tiny(*methods, **({"steps": 18, "block": 3, "probe": 6, "checkpoint": 6} | changed))
-
-
-#: different in every number and method that may differ, in seeds and in the number of steps
-FLEET = [
-    spec(lr=1e-3, seeds=(0, 1)),
-    spec("dat(switch=below(0.82))", "ema(0.9)", lr=4e-3, weight_decay=0.5, seeds=(1, 4, 2)),
-    spec("curriculum(from=2, by=steps)", "ema(0.5)", max_grad_norm=0.05, warmup=12, seeds=(0,)),
-    spec("dat(switch=below(0.000001), latest=6, otherwise=retry)", steps=14, seeds=(0,)),
-    spec("dat(mode=ramp, switch=6, ramp=9)", schedule="cosine", probe_every=0, checkpoint_every=3),
-]
-NAMES = [f"run{i}" for i in range(len(FLEET))]
-
-
-def begun(home: Path, runs: list[RunSpec] = FLEET) -> list[Path]:
-    folders = [home / name for name, _ in zip(NAMES, runs, strict=False)]
-    for run, folder in zip(runs, folders, strict=True):
-        create(run, folder)
-    return folders
+# ---- what is written down ----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The fleet that nobody stopped."""
-    folders = begun(tmp_path_factory.mktemp("whole"))
-    assert train_runs(folders, CPU) == (True, [None] * len(FLEET))
-    return folders
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tiny("dat(switch=15)"), tmp_path_factory.mktemp("plain") / "run")
 
 
-def test_each_run_is_the_run_alone() -> None:
-    runs = [replace(run, settings=replace(run.settings, probe_every=0)) for run in FLEET]
-    among = InMemory(*runs).steps(18)
-    assert [t.step for t in among.trainers] == [18, 18, 18, 14, 18]
-    for index, run in enumerate(runs):
-        alone = InMemory(run).steps(18)
-        for seed in run.seeds:
-            assert_seed_is(among, alone, seed, index)
-        assert among.trainers[index].averaged == alone.trainer.averaged
-    # the same seed under other numbers is another seed: else this would show nothing
-    assert among.losses(0, 0) != among.losses(0, 2)
-    assert {name for _, name in among.events(1, 1) + among.events(0, 3)} == {"switch", "restart"}
+def test_a_line_for_each_seed_and_look(plain: Path) -> None:
+    lines = read_metrics(plain)
+    looks = [(line["step"], line["seed"]) for line in lines if "accuracy" in line]
+    assert looks == [(step, seed) for step in range(5, 31, 5) for seed in (0, 1)]
+    probes = [line for line in lines if "probe" in line]
+    assert [(p["step"], p["seed"]) for p in probes] == [
+        (s, n) for s in (10, 20, 30) for n in (0, 1)
+    ]
+    assert all(set(p["probe"]) == {"1", "3"} for p in probes)
+    events = [line for line in lines if "event" in line]
+    assert [(e["step"], e["event"], e["method"]) for e in events] == [(15, "switch", "dat")] * 2
+    for line in lines:
+        if "accuracy" in line:
+            assert set(line["loss"]) == {"state", "recall", "running"}
+            assert all(0 <= v <= 1 for v in line["accuracy"].values())
 
 
-def test_each_has_a_folder_of_its_own_as_if_trained_alone(
-    whole: list[Path], tmp_path: Path
+def test_the_record_says_what_a_reader_wants_to_know(plain: Path) -> None:
+    record = read_run(plain)
+    assert record["parts"] == ["state", "recall", "running"]
+    assert record["auxiliary"] == ["running"]
+    assert record["length"] == 4
+    assert record["parameters"] == outlast.model(record["model"], record["task"]).size
+    assert record["chance"]["state"] == pytest.approx(0.5)
+    assert record["chance"]["joint"] == pytest.approx(0.5**3)
+    assert record["versions"]["torch"] == torch.__version__.split("+")[0] or record["versions"]
+
+
+def test_onlookers_are_told(tmp_path: Path) -> None:
+    begin(tiny("dat(switch=15)"), tmp_path / "run", CPU)
+    seen: list[Progress] = []
+    go_on(tmp_path / "run", CPU, seen.append)
+    assert [p.step for p in seen] == list(range(5, 31, 5))
+    assert [p.waiting for p in seen] == [2, 2, 0, 0, 0, 0]
+    assert seen[-1].seconds_left == 0
+    assert set(seen[-1].probe) == {"1", "3"}
+
+
+def test_what_is_left_is_told_without_the_first_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for run, folder, alone in zip(FLEET, whole, begun(tmp_path), strict=True):
-        train_runs([alone], CPU)
-        (tensors, state), (own, own_state) = checkpoint(folder), checkpoint(alone)
-        assert tensors.keys() == own.keys()
-        assert ("average" in tensors) == any("ema" in m for m in run.methods)
-        states = [json.loads(s) for s in (state, own_state)]
-        assert [s["step"] for s in states] == [run.settings.steps] * 2
-        assert states[0]["run"] == states[1]["run"]
-        seen = [[(x["step"], x["seed"], *x) for x in read_metrics(f)] for f in (folder, alone)]
-        assert seen[0] == seen[1]
-        assert tuple(read_run(folder)["seeds"]) == run.seeds
-        load(folder, run.seeds[-1])
+    # the start; the first block's end, for its report and for what comes; two more blocks
+    clock = iter([0.0, 100.0, 100.0, 101.0, 102.0])
+    monkeypatch.setattr(fleet_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    create(tiny(steps=15, steps_per_block=5, checkpoint_every=5), tmp_path / "run")
+    seen: list[Progress] = []
+    go_on(tmp_path / "run", CPU, seen.append)
+    assert [p.seconds_left for p in seen] == [200.0, 1.0, 0.0]
 
 
-def test_killed_and_resumed_together_is_bit_for_bit(whole: list[Path], tmp_path: Path) -> None:
-    """Also when some had saved and others had not: each goes on from where it stands."""
-    folders = begun(tmp_path)
-    for saves in (3, 1, 7, 2):
-        halt(*folders, saves=saves)
-    steps = {json.loads(checkpoint(f)[1])["step"] for f in folders if (f / CHECKPOINT).exists()}
-    assert len(steps) > 1, "they all stood at the same step: this shows nothing"
-    assert train_runs(folders, CPU)[0]
-    for one, other in zip(whole, folders, strict=True):
-        assert_same_run(one, other)
+def test_a_method_is_given_once() -> None:
+    with pytest.raises(OutlastError, match=r"method=dat \+ dat\(mode=ramp\): .* dat is twice"):
+        canonical(tiny("dat", "dat(mode=ramp)"))
 
 
-def test_a_run_without_a_seed_left_does_not_stop_the_others(tmp_path: Path) -> None:
-    runs = [spec(seeds=(0, 1)), spec(lr=1e38, warmup=0), spec(lr=4e-3)]
-    folders = begun(tmp_path, runs)
-    ended, failures = train_runs(folders, CPU)
-    assert ended
-    assert [type(f) for f in failures] == [type(None), TrainingError, type(None)]
-    assert f"; the last good weights are kept in {folders[1]}. No seed is" in str(failures[1])
-    assert "it is 1e+38" in str(failures[1])
-    for index in (0, 2):
-        assert json.loads(checkpoint(folders[index])[1])["step"] == 18
-        assert torch.tensor(list(read_metrics(folders[index])[0]["loss"].values())).isfinite().all()
-    state = json.loads(checkpoint(folders[1])[1])
-    assert (state["step"], state["parked"]) == (3, [0, 0])
-    before = {f: checkpoint(f) for f in folders}
-    ended, again = train_runs(folders, CPU)  # there is nothing left to do
-    assert ended
-    assert list(map(str, again)) == list(map(str, failures))
-    assert {f: checkpoint(f) for f in folders} == before
+def test_after_the_end_there_is_no_block() -> None:
+    run = InMemory(tiny(steps=5, steps_per_block=5, checkpoint_every=5)).steps(5)
+    with pytest.raises(TrainingError, match="all runs are at their end"):
+        run.trainer.block()
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    """The parity of two bits, in a moment: gradients go where they should."""
+    run = tiny(task="parity(length=2)", model="lstm > mlp @ 16", steps=150, lr=1e-2, probe_every=0)
+    first, *_, last = read_metrics(trained(run, tmp_path / "run"))
+    assert first["loss"]["state"] > 0.5
+    assert last["loss"]["state"] < 0.1
+
+
+def test_steps_that_fill_no_block(tmp_path: Path) -> None:
+    folder = trained(
+        tiny(steps=17, steps_per_block=10, checkpoint_every=10, probe_every=10), tmp_path / "run"
+    )
+    assert [x["step"] for x in read_metrics(folder) if "accuracy" in x] == [10, 10, 17, 17]
+    assert json.loads(checkpoint(folder)[1])["step"] == 17
+
+
+# ---- precision and device ----------------------------------------------------------------------
+
+
+def test_bf16_trains_on_finite_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = trained(tiny("dat(switch=10)", precision="bf16", steps=20), tmp_path / "half")
+    other = trained(tiny("dat(switch=10)", precision="fp32", steps=20), tmp_path / "full")
+    half, full = read_metrics(folder), read_metrics(other)
+    losses = [v for line in half if "accuracy" in line for v in line["loss"].values()]
+    assert losses
+    assert all(0 < v < 5 for v in losses)
+    assert half != full
+    for one, two in zip(half, full, strict=True):
+        if "accuracy" in one:
+            assert one["loss"] == pytest.approx(two["loss"], abs=0.05)
+    assert all(t.dtype == torch.float32 for t in load_checkpoint(folder)[0].values())
+
+
+def test_autocast_is_what_bf16_means(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = []
+    step = Stepper._step
+
+    def look(self: Stepper, *args: Any) -> None:
+        run = self.stack.run
+        self.stack.run = lambda *a, **k: (
+            seen.append(torch.is_autocast_enabled("cpu")),
+            run(*a, **k),
+        )[1]  # type: ignore[method-assign]
+        step(self, *args)
+        self.stack.run = run  # type: ignore[method-assign]
+
+    monkeypatch.setattr(Stepper, "_step", look)
+    for name, expected in (("bf16", True), ("fp32", False), ("auto", False)):
+        seen.clear()
+        trained(
+            tiny(precision=name, steps=2, steps_per_block=2, probe_every=0, checkpoint_every=2),
+            tmp_path / name,
+        )
+        assert seen == [expected] * 2
+
+
+def test_the_precision_of_others_is_given_back(tmp_path: Path) -> None:
+    before = torch.get_float32_matmul_precision()
+    trained(
+        tiny(precision="tf32", steps=2, steps_per_block=2, probe_every=0, checkpoint_every=2),
+        tmp_path / "run",
+    )
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize("name", ["gpu", "meta", "mps", "cuda:99", "cpu:x", ""])
+def test_a_device_that_is_not_there(name: str) -> None:
+    with pytest.raises(OutlastError, match=f"device={name}: "):
+        pick_device(name)
+
+
+def test_devices() -> None:
+    assert pick_device("cpu").type == "cpu"
+    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+# ---- opening a run -----------------------------------------------------------------------------
+
+
+def tokens(folder: Path, length: int = 6) -> Tensor:
+    task = outlast.task(read_run(folder)["task"])
+    return task.sample(length, 16, torch.Generator().manual_seed(5)).inputs
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
+    "methods",
     [
-        (spec(batch_size=4), r"batch_size=4: expected 8, as in the first of the runs"),
-        (
-            spec(steps_per_block=10, probe_every=10, checkpoint_every=10),
-            "steps_per_block=10: expected 3",
-        ),
-        (spec(precision="bf16"), "precision=bf16: expected auto"),
-        (spec(model="gru @ 8"), "model=gru.*: expected lstm"),
-        (spec(task="parity(length=4)"), "task=parity.*: expected composite"),
+        (),
+        ("ema(0.9)",),
+        ("dat(switch=10)",),
+        ("dat(switch=below(0.000001), otherwise=wait)",),
+        ("dat(mode=ramp, switch=10, ramp=40)", "ema(0.5)"),
+        ("dat(mode=detach, switch=below(0.000001), otherwise=wait)",),
     ],
+    ids=" + ".join,
 )
-def test_runs_that_do_not_go_together(tmp_path: Path, other: RunSpec, message: str) -> None:
-    folders = begun(tmp_path, [spec(), other])
-    with pytest.raises(OutlastError, match=message):
-        train_runs(folders, CPU)
+def test_a_loaded_model_is_its_seed_of_the_stack(methods: tuple[str, ...], tmp_path: Path) -> None:
+    folder = trained(tiny(*methods, seeds=(4, 2), steps=20), tmp_path / "run")
+    inputs = tokens(folder)
+    with torch.no_grad():
+        together = open_run(folder, CPU).tester()(inputs)
+        for row, seed in enumerate((4, 2)):
+            logits, _ = load(folder, seed)(inputs)
+            torch.testing.assert_close(logits, together[row], rtol=1e-5, atol=1e-5)
+        assert torch.equal(load(folder)(inputs)[0], load(folder, 4)(inputs)[0])
+    assert not torch.allclose(together[0], together[1], atol=1e-2)
 
 
-def test_runs_of_one_name_and_other_seeds_are_told_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, seeds in (("x", (0, 1)), ("y", (4,))):
-        create(spec(seeds=seeds, steps=6), Path(name) / "run")
-    assert main(["resume", "x/run", "y/run", "--device", "cpu"]) == 0
-    text = capsys.readouterr().out
-    assert "seeds 0, 1 (x/run); 4 (y/run), 2 runs together" in text
-    for name in ("x/run", "y/run"):
-        assert f"\n{name}: step 6/6" in text
-        assert f"\n{name}\n" in text
+def test_attention_that_was_never_let_in_stays_out(tmp_path: Path) -> None:
+    never = "dat(switch=below(0.000001), otherwise=wait)"
+    folder = trained(tiny(never, steps=20), tmp_path / "run")
+    model = load(folder, 0)
+    inputs = tokens(folder)
+    with torch.no_grad():
+        closed, _ = model(inputs)
+        for sublayer in model.sublayers():
+            if sublayer.pathway == "attention":
+                assert sublayer.gate.item() == 0
+                sublayer.set_gate(1.0)
+        opened, _ = model(inputs)
+    assert not torch.allclose(closed, opened, atol=1e-3)
 
 
-def test_a_run_that_is_over_does_not_stop_one_beside_it(tmp_path: Path) -> None:
-    runs = [spec(schedule="constant", steps=steps, seeds=(0,)) for steps in (6, 12)]
-    folders = begun(tmp_path, runs)
-    assert train_runs(folders, CPU) == (True, [None, None])
+def test_a_ramp_half_way_up_is_loaded_so(tmp_path: Path) -> None:
+    folder = trained(tiny("dat(mode=ramp, switch=10, ramp=40)", steps=20), tmp_path / "run")
+    gates = {s.pathway: s.gate.item() for s in load(folder).sublayers()}
+    assert gates["attention"] == pytest.approx(11 / 40)  # the gate of the step that would be next
+    assert gates["recurrent"] == 1
+
+
+def test_the_average_is_loaded_corrected_for_its_start(tmp_path: Path) -> None:
+    """By hand: the average of weights w1..wn with decay d, its weights summing to one."""
+    folder, decay = tmp_path / "run", 0.5
+    run = canonical(
+        tiny(f"ema({decay})", steps=3, steps_per_block=1, probe_every=0, checkpoint_every=1)
+    )
+    create(run, folder)
+    fleet, seen = Trainer([(run, folder)], CPU), []
+    fleet.train(lambda trainer, _: seen.append(trainer.stack.table.clone()))
+    (trainer,) = fleet.trainers
+    shares = torch.tensor([0.125, 0.25, 0.5])
+    expected = sum(w * s for w, s in zip(seen, shares / shares.sum(), strict=True))
+    for row, seed in enumerate(run.seeds):
+        model = dict(load(folder, seed).named_parameters())
+        for name, columns in trainer.stack.slices.items():
+            torch.testing.assert_close(
+                model[name].flatten(), expected[row, columns], rtol=1e-5, atol=1e-6
+            )
+
+
+def test_without_an_average_the_last_weights_are_loaded(plain: Path) -> None:
+    saved, _ = load_checkpoint(plain)
+    model = load(plain, 1)
+    for name, weights in model.named_parameters():
+        assert torch.equal(weights, saved[f"weights.{name}"][1])
+    assert not model.training
+
+
+def test_a_seed_that_is_not_there(plain: Path) -> None:
+    with pytest.raises(OutlastError, match=r"seed=9: .* has the seeds 0, 1"):
+        load(plain, 9)
+
+
+def test_opening_changes_nothing(plain: Path) -> None:
+    before = {p.name: p.read_bytes() for p in plain.iterdir()}
+    load(plain, 1)
+    open_run(plain, CPU)
+    assert {p.name: p.read_bytes() for p in plain.iterdir()} == before
+
+
+def test_a_loaded_model_scores_what_the_run_scored(plain: Path) -> None:
+    rows = evaluate_run(plain, (1, 3), 64)
+    record = read_run(plain)
+    for seed in (0, 1):
+        own = outlast.evaluate(load(plain, seed), record["task"], (1, 3), 64)
+        assert [r["exact"] for r in own] == [r["exact"] for r in rows if r["seed"] == seed]
+
+
+# ---- the first step does not wait for a compiler -----------------------------------------------
+
+
+def test_training_does_not_load_the_compiler(tmp_path: Path) -> None:
+    """It would take longer than a small run; see kernels/lstm/op.py."""
+    import subprocess
+
+    code = (
+        "import sys; from pathlib import Path; import torch\n"
+        "from outlast.train.session import begin, go_on\n"
+        "from outlast.runs.spec import RunSpec, Settings\n"
+        "settings = Settings(steps=2, batch_size=2, steps_per_block=2, probe_every=2, checkpoint_every=2)\n"
+        "run = RunSpec(sys.argv[2], sys.argv[3], ('dat(switch=1)', 'ema'), (0, 1), settings)\n"
+        "begin(run, Path(sys.argv[1]), torch.device('cpu'))\n"
+        "go_on(Path(sys.argv[1]), torch.device('cpu'))\n"
+        "print(sorted({'torch._dynamo', 'sympy', 'matplotlib'} & sys.modules.keys()))\n"
+    )
+    run = tiny()
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run"), run.task, run.model],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_settings_here_have_looks_between_checkpoints() -> None:
+    assert SETTINGS.block < SETTINGS.checkpoint < SETTINGS.steps

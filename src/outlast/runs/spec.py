@@ -108,8 +108,9 @@ class Settings:
             name = RENAMED.get(old, old)
             if name not in kinds:
                 raise SpecError(f"settings have no {name!r}{suggest(name, kinds)}")
-            if name in current:
-                raise SpecError(f"{name} is given twice: as {old} and as {name}; give it once")
+            if name in current:  # once by the name it had before
+                former = next(old for old, new in RENAMED.items() if new == name)
+                raise SpecError(f"{name} is given twice: as {name} and as {former}; give it once")
             current[name] = coerce(value, kinds[name], f"settings: {name}")
         return cls(**current)
 
