@@ -228,6 +228,15 @@ def assert_seed_is(
         )
 
 
+def assert_each_seed_is_alone(run: RunSpec, steps: int = 18, atol: float = 5e-4) -> InMemory:
+    """Every seed of a run is the seed alone; returns the run after its training."""
+    among = InMemory(run).steps(steps)
+    for seed in run.seeds:
+        alone = InMemory(replace(run, seeds=(seed,))).steps(steps)
+        assert_seed_is(among, alone, seed, atol=atol)
+    return among
+
+
 def checkpoint(folder: Path) -> tuple[dict[str, bytes], str]:
     """Every tensor of a checkpoint as bytes, and the plain state as it is written."""
     with safe_open(folder / CHECKPOINT, framework="pt") as file:
@@ -243,6 +252,16 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert [n for n in tensors if tensors[n] != other_tensors[n]] == []
     assert state == other_state
     assert (one / METRICS).read_bytes() == (other / METRICS).read_bytes()
+
+
+def assert_halted_is_whole(run: RunSpec, home: Path, halts: int) -> tuple[Path, Path]:
+    """A run killed after each of its first checkpoints is the run that was not; returns both."""
+    whole, halted = trained(run, home / "whole"), create(run, home / "halted")
+    for _ in range(halts):
+        halt(halted)
+    assert resume(halted)
+    assert_same_run(whole, halted)
+    return whole, halted
 
 
 def start_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
