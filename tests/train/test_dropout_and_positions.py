@@ -1,10 +1,9 @@
-"""Dropout and drawn positions in training: a seed's own, the same again on resume, off in tests."""
+"""Dropout and drawn positions: each seed's own, the same again on resume, off in evaluation."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,15 +13,20 @@ from outlast.mixers.chance import fixed_positions
 from outlast.registry import tasks
 from outlast.train.plan import Plan
 from outlast.train.seeds import StackedModel
-from outlast.workflow.evaluate import evaluate_run
+from outlast.train.trainer import Trainer
+from outlast.workflow.evaluate import Evaluation, evaluate_run
 from outlast.workflow.load import load, open_run
 from tiny_runs import (
     CPU,
     TASK,
     InMemory,
+    Killed,
+    assert_each_seed_is_alone,
     assert_same_run,
     assert_seed_is,
     create,
+    fails,
+    in_threes,
     resume,
     tiny,
     trained,
@@ -55,72 +59,65 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
 every = pytest.mark.parametrize(("specs", "model"), CASES.values(), ids=CASES.keys())
 
 
-def in_memory(*specs: str, seeds: tuple[int, ...], model: str) -> InMemory:
-    run = tiny(
-        *specs, seeds=seeds, model=model, steps_per_block=3, probe_every=0, checkpoint_every=3
-    )
-    return InMemory(run)
+@every
+def test_seed_among_others_is_the_seed_alone(specs: tuple[str, ...], model: str) -> None:
+    assert_each_seed_is_alone(in_threes(*specs, seeds=SEEDS, model=model))
 
 
 @every
-def test_a_seed_among_others_is_the_seed_alone(specs: tuple[str, ...], model: str) -> None:
-    among = in_memory(*specs, seeds=SEEDS, model=model).steps(18)
-    for seed in SEEDS:
-        alone = in_memory(*specs, seeds=(seed,), model=model).steps(18)
-        assert_seed_is(among, alone, seed)
-
-
-@every
-def test_killed_and_resumed_is_the_run_that_was_not(
+def test_killed_run_resumes_bit_for_bit(
     specs: tuple[str, ...], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny(*specs, model=model, steps=24, steps_per_block=3, probe_every=6, checkpoint_every=6)
-    whole = trained(run, tmp_path / "whole")
-    create(run, tmp_path / "killed")
+    """Killed between two checkpoints: some blocks are done again."""
+    run = in_threes(*specs, model=model, steps=24, probe_every=6, checkpoint_every=6)
+    whole, killed = trained(run, tmp_path / "whole"), create(run, tmp_path / "killed")
     with monkeypatch.context() as patch:
-        from outlast.train.trainer import Trainer
-
-        blocks, real = [], Trainer.block
-
-        def block(fleet: Trainer) -> Any:
-            if len(blocks) == 5:
-                raise KeyboardInterrupt
-            blocks.append(1)
-            return real(fleet)
-
-        patch.setattr(Trainer, "block", block)
-        with pytest.raises(KeyboardInterrupt):
-            resume(tmp_path / "killed")
-    assert resume(tmp_path / "killed")
-    assert_same_run(whole, tmp_path / "killed")
+        patch.setattr(Trainer, "next_block", fails(Trainer.next_block, 6, Killed()))
+        with pytest.raises(Killed):
+            resume(killed)
+    assert resume(killed)
+    assert_same_run(whole, killed)
 
 
-def test_what_chance_does_is_done() -> None:
+@pytest.mark.parametrize(
+    ("without", "methods", "model"),
+    [(ROPE, (DRAWN,), ROPE), (DROPS.replace("=0.1", "=0").replace("=0.2", "=0"), (), DROPS)],
+    ids=["positions", "dropout"],
+)
+def test_chance_changes_what_is_learned(without: str, methods: tuple[str, ...], model: str) -> None:
     """Else the cases above would show nothing."""
-    plain = in_memory(seeds=(0,), model=ROPE).steps(10)
-    drawn = in_memory(DRAWN, seeds=(0,), model=ROPE).steps(10)
-    assert plain.losses(0) != drawn.losses(0)
-    still = in_memory(seeds=(0,), model=DROPS.replace("=0.1", "=0").replace("=0.2", "=0")).steps(10)
-    assert still.losses(0) != in_memory(seeds=(0,), model=DROPS).steps(10).losses(0)
+    plain = InMemory(in_threes(seeds=(0,), model=without)).steps(10)
+    changed = InMemory(in_threes(*methods, seeds=(0,), model=model)).steps(10)
+    assert plain.losses(0) != changed.losses(0)
 
 
-def test_positions_are_new_for_each_seed_and_step_and_do_not_hang_on_lengths() -> None:
-    trainer = in_memory(DRAWN, seeds=SEEDS, model=ROPE).trainer
-    plan = trainer.conductor.plan(0, 5)
-    tokens = trainer.task.tokens(trainer.task.lengths[1])
-    assert plan.positions.shape == (5, 3, tokens)
-    assert len(plan.positions.flatten(0, 1).unique(dim=0)) == 15
-    assert (plan.positions.diff(dim=-1) > 0).all()
-    assert plan.positions.max() < 64
-    shorter = in_memory(DRAWN, "curriculum(from=2)", seeds=SEEDS, model=ROPE).trainer
-    assert torch.equal(shorter.conductor.plan(0, 5).positions, plan.positions)
-    later = trainer.conductor.plan(2, 5)
-    assert torch.equal(later.positions, plan.positions[2:])  # whatever the block
+def plan(*methods: str, begin: int = 0) -> Plan:
+    """The plan of a run up to its fifth step."""
+    return InMemory(in_threes(*methods, seeds=SEEDS, model=ROPE)).run.methods.plan(begin, 5)
 
 
-def test_runs_with_and_without_train_as_one() -> None:
+def test_positions_are_new_for_each_seed_and_step() -> None:
+    task, positions = tasks.build(TASK), plan(DRAWN).tables["positions"]
+    assert positions.shape == (5, 3, task.tokens(task.lengths[1]))
+    assert len(positions.flatten(0, 1).unique(dim=0)) == 15
+    assert (positions.diff(dim=-1) > 0).all()
+    assert positions.max() < 64
+
+
+def test_positions_do_not_depend_on_lengths_or_blocks() -> None:
+    positions = plan(DRAWN).tables["positions"]
+    assert torch.equal(plan(DRAWN, "curriculum(from=2)").tables["positions"], positions)
+    assert torch.equal(plan(DRAWN, begin=2).tables["positions"], positions[2:])
+
+
+def test_plan_without_drawn_positions_has_an_empty_table() -> None:
+    assert plan().tables["positions"].shape == (5, 3, 0)
+    assert Plan.join([plan(), plan()]).tables["positions"].shape == (5, 6, 0)
+
+
+def test_runs_with_and_without_drawn_positions_train_together() -> None:
     runs = [
-        tiny(*specs, seeds=seeds, model=ROPE, steps_per_block=3, probe_every=0, checkpoint_every=3)
+        in_threes(*specs, seeds=seeds, model=ROPE)
         for specs, seeds in (((DRAWN,), (0, 1)), ((), (0, 1)), (("random_positions",), (2,)))
     ]
     together = InMemory(*runs).steps(12)
@@ -130,45 +127,47 @@ def test_runs_with_and_without_train_as_one() -> None:
             assert_seed_is(together, alone, seed, index)
 
 
-def test_without_the_method_no_positions_travel() -> None:
-    trainer = in_memory(seeds=SEEDS, model=ROPE).trainer
-    assert trainer.conductor.plan(0, 5).positions.shape == (5, 3, 0)
-    both = Plan.join([trainer.conductor.plan(0, 5)] * 2)
-    assert both.positions.shape == (5, 6, 0)
-
-
-def test_a_test_has_fixed_positions_and_drops_nothing(tmp_path: Path) -> None:
+def test_evaluation_has_fixed_positions_and_drops_nothing(tmp_path: Path) -> None:
     model = ROPE.replace("heads=2", "heads=2, dropout=0.2")
     folder = trained(tiny(DRAWN, model=model, steps=20), tmp_path / "run")
-    rows = evaluate_run(folder, (1, 3), 64)
-    assert rows == evaluate_run(folder, (1, 3), 64)
-    task = tasks.build(TASK)
-    inputs = task.sample(4, 8, torch.Generator().manual_seed(0)).inputs
+    evaluation = Evaluation((1, 3), 64)
+    assert evaluate_run(folder, evaluation) == evaluate_run(folder, evaluation)
+    inputs = tasks.build(TASK).sample(4, 8, torch.Generator().manual_seed(0)).inputs
     with torch.no_grad():
-        together = open_run(folder, CPU).tester()(inputs)
+        together = open_run(folder, CPU).predictor()(inputs)
         for row, seed in enumerate((0, 1)):
             one = load(folder, seed)
             assert one.span == 64
             torch.testing.assert_close(one(inputs)[0], together[row], rtol=1e-5, atol=1e-5)
             positions = fixed_positions(inputs.shape[1], 64, CPU)
             torch.testing.assert_close(one(inputs, positions=positions)[0], one(inputs)[0])
+            _, state = one(inputs)
+            with pytest.raises(OutlastError, match="give positions= to go on"):
+                one(inputs, state)
             one.span = 0
             assert not torch.allclose(one(inputs)[0], together[row], atol=1e-4)
-        model = load(folder, 0)
-        _, state = model(inputs)
-        with pytest.raises(OutlastError, match="give positions= to go on"):
-            model(inputs, state)
 
 
-def test_a_range_too_short_for_training_or_too_long_for_the_model(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="range=3: expected at least the 11 tokens trained on"):
-        begin(tiny("random_positions(range=3)", model=ROPE), tmp_path / "short", CPU)
-    model = "attention(learned(ceiling=32), heads=2) @ 16"
-    with pytest.raises(SpecError, match=r"range=64: expected at most 32, .*raise its ceiling"):
-        create(tiny(DRAWN, model=model), tmp_path / "long")
+@pytest.mark.parametrize(
+    ("method", "model", "message"),
+    [
+        ("random_positions(range=3)", ROPE, "range=3: expected at least the 11 tokens trained on"),
+        (
+            DRAWN,
+            "attention(learned(ceiling=32), heads=2) @ 16",
+            r"range=64: expected at most 32, .*raise its ceiling",
+        ),
+    ],
+    ids=["too short for training", "too long for the model"],
+)
+def test_create_refuses_a_range_of_positions(
+    method: str, model: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        create(tiny(method, model=model), tmp_path / "run")
 
 
-def test_a_model_that_asks_for_no_position_is_told_of(
+def test_create_warns_of_a_model_that_asks_for_no_position(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -179,16 +178,14 @@ def test_a_model_that_asks_for_no_position_is_told_of(
 
 
 @pytest.mark.gpu
-def test_a_gpu_draws_what_the_cpu_draws() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
+def test_gpu_draws_what_the_cpu_draws() -> None:
     task = tasks.build(TASK)
     model = ROPE.replace("heads=2", "heads=2, dropout=0.2") + ", dropout=0.2"
     tokens = task.sample(4, 8, torch.Generator().manual_seed(0)).inputs.repeat(2, 1, 1)
-    found = []
+    logits = []
     for device in (CPU, torch.device("cuda")):
         keys = torch.tensor([5, 6], device=device)
         positions = torch.stack([fixed_positions(tokens.shape[-1], n, device) for n in (64, 100)])
-        stack = StackedModel(model, task, (0, 1), device)
-        found.append(stack.run(tokens.to(device), positions=positions, keys=keys).cpu())
-    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
+        stacked = StackedModel(model, task, (0, 1), device)
+        logits.append(stacked.run(tokens.to(device), positions=positions, keys=keys).cpu())
+    torch.testing.assert_close(*logits, rtol=1e-3, atol=1e-3)

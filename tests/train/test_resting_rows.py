@@ -1,4 +1,4 @@
-"""SeedState at rest are left out of the step where enough of them are, and no seed can tell."""
+"""Rows at rest are left out of the step where enough of them are, and no seed can tell."""
 
 from __future__ import annotations
 
@@ -6,43 +6,54 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import outlast.train.rows as rows
 import pytest
 import torch
-from test_parking import break_rows
-from test_stopping import DAT, successes
 
-import outlast.train.run_state as trainer_module
-import outlast.train.trainer as fleet
-from outlast.runs.checkpoint import load_checkpoint
+import outlast.train.seeds as seeds_module
+import outlast.train.trainer as trainer_module
+from outlast.runs.checkpoint import load_state
+from outlast.runs.folder import CHECKPOINT
 from outlast.runs.records import read_metrics
 from outlast.runs.spec import RunSpec
 from outlast.train.seeds import rows_to_step
-from outlast.train.step import Stepper
-from outlast.train.trainer import Trainer
+from outlast.train.step import Stepper, WaveStepper
 from outlast.workflow.train import train_runs
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, create, halt, resume, tiny
+from tiny_runs import (
+    CPU,
+    LATE_DAT,
+    InMemory,
+    Recorder,
+    assert_each_seed_is_alone,
+    assert_halted_is_whole,
+    assert_same_run,
+    break_rows,
+    create_all,
+    halt,
+    probe_lines,
+    stopping,
+    successes,
+)
 
 SEEDS = (5, 1, 3, 2, 4, 0)
+AVERAGED = (LATE_DAT, "ema(0.5)")
 
 
 def spec(*methods: str, **changed: Any) -> RunSpec:
-    own = {"steps": 70, "block": 5, "probe": 5, "checkpoint": 10, "lr": 0.03, "stop": "success"}
-    return tiny(*(methods or (DAT,)), task="parity(length=3)", **({"seeds": SEEDS} | own | changed))
+    return stopping(*methods, **({"seeds": SEEDS} | changed))
 
 
 @pytest.fixture
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each wave of each block had."""
-    found: list[int] = []
+    sizes: list[int] = []
     real = Stepper.run
 
     def run(self: Stepper, *args: Any) -> torch.Tensor:
-        found.append(len(self.rows))
+        sizes.append(len(self.seeds))
         return real(self, *args)
 
     monkeypatch.setattr(Stepper, "run", run)
-    return found
+    return sizes
 
 
 # ---- which ones --------------------------------------------------------------------------------
@@ -63,15 +74,15 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ([10, 90, 20, 41, 30, 42, 35, 40], 45, (1, 5)),
     ],
 )
-def test_who_is_stepped(rests: list[int], clock: int, chosen: tuple[int, ...]) -> None:
+def test_rows_to_step(rests: list[int], clock: int, chosen: tuple[int, ...]) -> None:
     assert rows_to_step(rests, clock) == chosen
 
 
-def test_it_does_not_matter_what_comes_later() -> None:
+def test_rows_to_step_do_not_depend_on_what_comes_later() -> None:
     """A run resumed beside one that is ahead of it knows more, and must choose the same."""
-    made = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(200):
-        rests = torch.randint(1, 12, (9,), generator=made).tolist()
+        rests = torch.randint(1, 12, (9,), generator=generator).tolist()
         for clock in range(12):
             unknown = [12 if at > clock else at for at in rests]
             chosen = rows_to_step(rests, clock)
@@ -82,104 +93,94 @@ def test_it_does_not_matter_what_comes_later() -> None:
 # ---- that it saves, and changes nothing --------------------------------------------------------
 
 
-@pytest.mark.parametrize("methods", [(DAT,), (DAT, "ema(0.5)")], ids=" + ".join)
-def test_a_seed_is_the_seed_alone(methods: tuple[str, ...], sizes: list[int]) -> None:
-    among = InMemory(spec(*methods)).steps(70)
-    assert sorted(set(sizes)) == [3, 6], "they went on as they were: this shows nothing"
-    assert sizes == sorted(sizes, reverse=True)
-    stopped = successes(among.lines[0])
-    for seed in SEEDS:
-        alone = InMemory(spec(*methods, seeds=(seed,))).steps(70)
-        assert_seed_is(among, alone, seed, atol=2e-3)
-        assert stopped.get(seed) == successes(alone.lines[0]).get(seed)
-
-
-def test_no_row_is_touched_that_rests(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
-    run = InMemory(spec("ema(0.5)", seeds=(0, 1, 2, 3), stop="never", steps=60))
-    break_rows(monkeypatch, {1: 7, 2: 12})
-    run.steps(15)
-    before = run.trainer.rows.copy()
-    monkeypatch.undo()
-    run.steps(60)
-    assert run.trainer.parked == [None, 5, 10, None]
-    for table, own in zip(run.trainer.rows.tables(), before, strict=True):
-        assert torch.equal(table[[1, 2]], own[[1, 2]])
-        assert not torch.equal(table[[0, 3]], own[[0, 3]])
-    assert run.trainer.chosen == (0, 3)
-    assert sizes == [4, 4, 4]  # and from then on two, after the fixture was undone
-
-
-@pytest.mark.parametrize("together", [0, 4])
-def test_killed_and_resumed_is_the_run_that_was_not(
-    tmp_path: Path, sizes: list[int], together: int
+@pytest.mark.parametrize("methods", [(LATE_DAT,), AVERAGED], ids=" + ".join)
+def test_seed_among_resting_rows_is_the_seed_alone(
+    methods: tuple[str, ...], sizes: list[int]
 ) -> None:
-    run = spec(DAT, "ema(0.5)", checkpoint_every=5, seeds_at_once=together)
-    for name in ("whole", "parts"):
-        create(run, tmp_path / name)
-    assert resume(tmp_path / "whole")
-    assert len(set(sizes)) == (2 if not together else 1)
-    steps = len(sizes)
-    for _ in range(14):
-        halt(tmp_path / "parts")
-    assert resume(tmp_path / "parts")
-    assert sizes[:steps] == sizes[steps:]
-    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    among = assert_each_seed_is_alone(spec(*methods), 70, atol=2e-3)
+    stepped = sizes[: among.run.step // 5]
+    assert sorted(set(stepped)) == [3, 6], "no row was left out: this shows nothing"
+    assert stepped == sorted(stepped, reverse=True)
+    assert 1 < len(successes(among.lines[0])) < len(SEEDS)
 
 
-def test_runs_together_meet_again_where_they_met(tmp_path: Path, sizes: list[int]) -> None:
-    """One saves often and the other seldom: the first waits for the second, and rows that rest
-    now did not rest at the steps that are done again."""
+def test_resting_rows_are_not_touched(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
+    together = InMemory(spec("ema(0.5)", seeds=(0, 1, 2, 3), stop="never", steps=60))
+    break_rows(monkeypatch, {1: 7, 2: 12})
+    together.steps(15)
+    before = [table.clone() for table in together.trainer.seeds.tables()]
+    assert sizes == [4, 4, 4]
+    monkeypatch.undo()
+    together.steps(60)
+    assert together.run.parked == [None, 5, 10, None]
+    for table, values in zip(together.trainer.seeds.tables(), before, strict=True):
+        assert torch.equal(table[[1, 2]], values[[1, 2]])
+        assert not torch.equal(table[[0, 3]], values[[0, 3]])
+    assert together.trainer.stepper.chosen == (0, 3)
+
+
+@pytest.mark.parametrize("seeds_at_once", [0, 4])
+def test_halted_run_steps_the_same_rows_and_is_bit_for_bit_the_same(
+    tmp_path: Path, sizes: list[int], seeds_at_once: int
+) -> None:
+    run = spec(*AVERAGED, checkpoint_every=5, seeds_at_once=seeds_at_once)
+    assert_halted_is_whole(run, tmp_path, halts=14)
+    whole, halted = sizes[: len(sizes) // 2], sizes[len(sizes) // 2 :]
+    assert whole == halted
+    assert len(set(whole)) == (1 if seeds_at_once else 2)
+
+
+def test_halted_runs_together_step_the_same_rows_again(tmp_path: Path, sizes: list[int]) -> None:
+    """One saves often and the other seldom, so the first waits for the second.
+
+    Rows that rest now did not rest at the steps that are done again.
+    """
     runs = [
         spec(seeds=SEEDS[:4], checkpoint_every=5),
-        spec(DAT, "ema(0.5)", seeds=(5, 1), checkpoint_every=35, steps=105),
+        spec(*AVERAGED, seeds=(5, 1), checkpoint_every=35, steps=105),
         spec(seeds=(0,), stop="never", checkpoint_every=50, steps=120),
     ]
-    whole, parts = ([tmp_path / side / str(i) for i in range(3)] for side in ("whole", "parts"))
-    for folders in (whole, parts):
-        for run, folder in zip(runs, folders, strict=True):
-            create(run, folder)
-    assert train_runs(whole, CPU)[0]
+    whole, parts = (create_all(runs, tmp_path / side) for side in ("whole", "parts"))
+    assert train_runs(whole, CPU).ended
     assert len(set(sizes)) > 1
     for saves in (7, 4, 3, 5):
         halt(*parts, saves=saves)
-    steps = [
-        load_checkpoint(f)[1]["step"] for f in parts if (f / "checkpoint.safetensors").exists()
-    ]
+    steps = [load_state(folder).step for folder in parts if (folder / CHECKPOINT).exists()]
     assert len(set(steps)) > 1
-    assert train_runs(parts, CPU)[0]
+    assert train_runs(parts, CPU).ended
     for one, other in zip(whole, parts, strict=True):
         assert_same_run(one, other)
 
 
-def test_waves_are_cut_anew(sizes: list[int]) -> None:
-    run = InMemory(spec(seeds_at_once=4))
-    run.trainer.fit()
-    assert len(run.trainer.waves) == 2
-    run.steps(70)
-    assert len(run.trainer.waves) == 1
+def test_waves_are_cut_anew_when_rows_rest(sizes: list[int]) -> None:
+    together = InMemory(spec(seeds_at_once=4))
+    together.trainer.fit()
+    assert len(together.trainer.stepper.waves) == 2
+    together.steps(70)
+    assert len(together.trainer.stepper.waves) == 1
     assert set(sizes) == {3}
 
 
-def test_short_of_memory_with_rows_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "FEW", 2)
+def test_memory_short_with_rows_left_out_frees_the_old_waves_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(seeds_module, "FEW", 2)
     whole, short = (InMemory(spec()) for _ in range(2))
     whole.steps(70)
-    real = Stepper.run
+    real, build = Stepper.run, WaveStepper._build
+    held: list[tuple[int, BaseException | None]] = []
 
     def run_out(self: Stepper, *args: Any) -> torch.Tensor:
-        if len(self.rows) == 3:
+        if len(self.seeds) == 3:
             raise torch.OutOfMemoryError("a few bytes short")
         return real(self, *args)
 
-    monkeypatch.setattr(Stepper, "run", run_out)
-    held: list[tuple[int, BaseException | None]] = []
-    build = Trainer._build
-
-    def look(self: Trainer, waves: Any) -> None:
+    def look(self: WaveStepper, waves: Any) -> None:
         held.append((len(self.steppers), sys.exception()))
         build(self, waves)
 
-    monkeypatch.setattr(Trainer, "_build", look)
+    monkeypatch.setattr(Stepper, "run", run_out)
+    monkeypatch.setattr(WaveStepper, "_build", look)
     short.steps(70)
     assert len(held) > 1
     assert set(held) == {(0, None)}, "new waves are built while the old ones hold their memory"
@@ -188,44 +189,40 @@ def test_short_of_memory_with_rows_left_out(monkeypatch: pytest.MonkeyPatch) -> 
         assert short.events(seed) == whole.events(seed)
 
 
-def test_a_probe_is_of_the_rows_that_are_stepped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a seed at rest nothing is tested, and of the others the same is found as with all rows."""
+def test_probe_is_of_the_stepped_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is tested of a seed at rest; of the others the same is found as with all rows."""
     tested: list[int] = []
-    real = fleet.evaluate_stack
+    among, real = InMemory(spec(*AVERAGED)), trainer_module.evaluate_stack
 
-    def note(model: Any, seeds: int, *args: Any, **options: Any) -> list[list[Any]]:
-        rows = real(model, seeds, *args, **options)
-        run_all = trainer_module.tester(among.trainer.rows.stack, among.trainers, range(len(SEEDS)))
-        everyone = real(run_all, len(SEEDS), *args, **options)
+    def note(predict: Any, seeds: int, *args: Any, **options: Any) -> list[list[Any]]:
+        tables, trainer = real(predict, seeds, *args, **options), among.trainer
+        controls = [among.run.control(row) for row in range(len(SEEDS))]
+        predict_all = trainer.seeds.model.predictor(controls, among.run.test_weights())
+        everyone = real(predict_all, len(SEEDS), *args, **options)
         tested.append(seeds)
-        assert rows == [everyone[row] for row in among.trainer.chosen]
-        return rows
+        assert tables == [everyone[row] for row in trainer.stepper.chosen]
+        return tables
 
-    monkeypatch.setattr(fleet, "evaluate_stack", note)
-    among = InMemory(spec(DAT, "ema(0.5)"))
+    monkeypatch.setattr(trainer_module, "evaluate_stack", note)
     among.steps(70)
-    assert set(tested) == {6, 3}, "they went on as they were: this shows nothing"
+    assert set(tested) == {6, 3}, "no row was left out: this shows nothing"
     stopped = successes(among.lines[0])
     for seed in SEEDS:
-        probes = [x["step"] for x in among.lines[0] if x["seed"] == seed and "probe" in x]
-        assert probes == list(range(5, stopped.get(seed, 70) + 1, 5))
+        steps = [line.step for line in probe_lines(among.lines[0]) if line.seed == seed]
+        assert steps == list(range(5, stopped.get(seed, 70) + 1, 5))
 
 
-def test_a_run_that_is_over_makes_the_others_faster(tmp_path: Path, sizes: list[int]) -> None:
+def test_run_that_is_over_leaves_fewer_rows_to_step(tmp_path: Path, sizes: list[int]) -> None:
     runs = [spec(seeds=(0, 1, 2), stop="never", steps=20), spec(seeds=(0, 1), stop="never")]
-    folders = [tmp_path / str(i) for i in range(2)]
-    for run, folder in zip(runs, folders, strict=True):
-        create(run, folder)
-    told: list[float] = []
-    assert train_runs(folders, CPU, lambda _, p: told.append(p.seconds_left))[0]
+    folders, recorder = create_all(runs, tmp_path), Recorder()
+    assert train_runs(folders, CPU, recorder).ended
     assert sizes == [5] * 4 + [2] * 10
-    assert all(left >= 0 for left in told)
-    assert [max(x["step"] for x in read_metrics(f)) for f in folders] == [20, 70]
+    assert all(progress.seconds_left >= 0 for progress in recorder.progress)
+    assert [max(x.step for x in read_metrics(folder)) for folder in folders] == [20, 70]
 
 
-def test_a_fleet_that_nobody_left_is_whole() -> None:
-    run = InMemory(spec(stop="never")).steps(20)
-    assert not run.trainer.compact
-    (stepper,) = run.trainer.steppers
-    assert stepper.rows is run.trainer.rows
-    assert isinstance(run.fleet, Trainer)
+def test_without_resting_rows_all_are_stepped_in_place() -> None:
+    trainer = InMemory(spec(stop="never")).steps(20).trainer
+    assert not trainer.stepper.compact
+    (stepper,) = trainer.stepper.steppers
+    assert stepper.seeds is trainer.seeds
