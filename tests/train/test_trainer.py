@@ -15,6 +15,8 @@ import outlast.train.trainer as trainer_module
 from outlast.errors import TrainingError
 from outlast.runs.checkpoint import load_checkpoint, load_state
 from outlast.runs.records import read_metrics, read_run
+from outlast.train.run_state import Progress
+from outlast.workflow.train import Listener
 from tiny_runs import (
     SETTINGS,
     InMemory,
@@ -123,6 +125,19 @@ def test_bf16_trains_on_finite_losses_and_float32_weights(tmp_path: Path) -> Non
     assert all(tensor.dtype == torch.float32 for tensor in tensors.values())
 
 
+def test_precision_is_that_of_the_run_and_is_given_back(tmp_path: Path) -> None:
+    inside: list[str] = []
+
+    class Look(Listener):
+        def training(self, folder: Path, progress: Progress) -> None:
+            inside.append(torch.get_float32_matmul_precision())
+
+    before = torch.get_float32_matmul_precision()
+    resume(create(tiny(precision="tf32", steps=5, probe_every=0), tmp_path / "run"), Look())
+    assert inside == ["high"] != [before]
+    assert torch.get_float32_matmul_precision() == before
+
+
 def test_training_does_not_load_the_compiler(tmp_path: Path) -> None:
     """It would take longer than a small run; see kernels/lstm/op.py."""
     code = (
@@ -130,9 +145,9 @@ def test_training_does_not_load_the_compiler(tmp_path: Path) -> None:
         "from outlast.runs.spec import RunSpec, Settings\n"
         "from outlast.workflow.create import create_runs\n"
         "from outlast.workflow.train import train_runs\n"
-        "numbers = {'steps': 2, 'batch': 2, 'block': 2, 'probe': 2, 'checkpoint': 2}\n"
-        "methods, settings = ('dat(switch=1)', 'ema'), Settings.read(numbers)\n"
-        "run = RunSpec(*sys.argv[1:3], methods, (0, 1), settings)\n"
+        "settings = Settings(steps=2, batch_size=2, steps_per_block=2, probe_every=2,\n"
+        "                    checkpoint_every=2)\n"
+        "run = RunSpec(*sys.argv[1:3], ('dat(switch=1)', 'ema'), (0, 1), settings)\n"
         "folder, device = Path(sys.argv[3]), torch.device('cpu')\n"
         "create_runs([(run, folder)], device)\n"
         "assert train_runs([folder], device).ended\n"
