@@ -19,9 +19,9 @@ SEEDS = (0, 3, 5)
 SPARE = slice(-11, None)  # at the end of both tables some columns belong to no weight
 
 
-def pair(line: str, max_grad_norm: float) -> list[AdamW]:
+def pair(line: str, clip: float) -> list[AdamW]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return [AdamW(StackedModel(line, TASK, SEEDS, device), max_grad_norm, 0.1) for _ in range(2)]
+    return [AdamW(StackedModel(line, TASK, SEEDS, device), clip, 0.1) for _ in range(2)]
 
 
 def step(number: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -38,9 +38,9 @@ def step(number: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, t
 
 
 @pytest.mark.parametrize("line", LINES)
-@pytest.mark.parametrize("max_grad_norm", [1.0, 1e6, 1], ids=str)
-def test_fused_update_is_the_plain_one_up_to_rounding(line, max_grad_norm):
-    plain, fused = pair(line, max_grad_norm)
+@pytest.mark.parametrize("clip", [1.0, 1e6, 1], ids=str)
+def test_it_is_the_plain_update_to_rounding(line, clip):
+    plain, fused = pair(line, clip)
     for number in range(4):
         gradient, rates, active = step(number, plain.stack.table)
         before = fused.stack.table.clone()
@@ -60,7 +60,7 @@ def test_fused_update_is_the_plain_one_up_to_rounding(line, max_grad_norm):
             assert not fused.first[1, columns].any()
 
 
-def test_gradient_of_nan_spoils_its_own_seed_alone():
+def test_a_gradient_that_is_no_number_spoils_its_own_seed_alone():
     plain, fused = pair(LINES[0], 1.0)
     gradient, rates, active = step(0, plain.stack.table)
     gradient[1, 7] = torch.nan
@@ -72,7 +72,7 @@ def test_gradient_of_nan_spoils_its_own_seed_alone():
     assert fused.stack.table[1].isnan().any()
 
 
-def test_seed_at_rest_is_left_as_it_is_whatever_its_gradient():
+def test_a_seed_at_rest_is_left_as_it_is_whatever_its_gradient():
     plain, fused = pair(LINES[0], 1.0)
     for one in (plain, fused):
         gradient, rates, active = step(0, plain.stack.table)
@@ -86,13 +86,13 @@ def test_seed_at_rest_is_left_as_it_is_whatever_its_gradient():
 
 
 @pytest.mark.parametrize("way", ["_update_plain", "_update_fused"])
-def test_each_seed_has_its_own_max_grad_norm_and_decay(way):
+def test_each_seed_may_have_a_clip_and_a_decay_of_its_own(way):
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    norms, decays = (0.1, 1.0, 1e6), (0.0, 0.1, 10.0)
-    mixed = AdamW(StackedModel(LINES[0], TASK, SEEDS, device), norms, decays)
+    clips, decays = (0.1, 1.0, 1e6), (0.0, 0.1, 10.0)
+    mixed = AdamW(StackedModel(LINES[0], TASK, SEEDS, device), clips, decays)
     alone = [
-        AdamW(StackedModel(LINES[0], TASK, SEEDS, device), norm, decay)
-        for norm, decay in zip(norms, decays, strict=True)
+        AdamW(StackedModel(LINES[0], TASK, SEEDS, device), c, d)
+        for c, d in zip(clips, decays, strict=True)
     ]
     for number in range(2):
         gradient, rates, active = step(number, mixed.stack.table)
@@ -105,7 +105,7 @@ def test_each_seed_has_its_own_max_grad_norm_and_decay(way):
 
 
 @pytest.mark.gpu
-def test_fused_update_of_a_seed_alone_is_bit_for_bit_the_same_on_a_gpu():
+def test_on_a_gpu_it_is_taken_and_a_seed_alone_is_the_same_to_the_bit():
     def trained(seeds: list[int]) -> torch.Tensor:
         stack = StackedModel(LINES[0], TASK, [SEEDS[s] for s in seeds], torch.device("cuda"))
         optimiser = AdamW(stack, 1.0, 0.1)

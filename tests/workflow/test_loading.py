@@ -147,10 +147,10 @@ def test_loading_one_seed_reads_its_weights_alone(
 
     monkeypatch.setattr(checkpoint_module, "safe_open", spy)
     load(folder, 2)
-    assert read == dict.fromkeys(names, {1})
+    assert read == {name: {1} for name in names}
     read.clear()
     open_run(folder, CPU)
-    assert read == dict.fromkeys(names, {0, 1, 2})
+    assert read == {name: {0, 1, 2} for name in names}
 
 
 def test_error_names_a_seed_that_the_run_does_not_have(plain: Path) -> None:
