@@ -137,7 +137,7 @@ def break_rows(monkeypatch: pytest.MonkeyPatch, steps: dict[int, int]) -> None:
         update(self, *args)
         for row, step in steps.items():
             if self.counts[row].max() == step:
-                self.stack.table.data[row, 0] = float("nan")
+                self.model.table.data[row, 0] = float("nan")
 
     monkeypatch.setattr(AdamW, "update", spoiled)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from outlast.mixers.randomness import fixed_positions
 
 from outlast.errors import OutlastError, SpecError
-from outlast.mixers.chance import fixed_positions
 from outlast.registry import tasks
 from outlast.train.plan import Plan
 from outlast.train.seeds import StackedModel

@@ -16,7 +16,8 @@ from outlast.runs.folder import CHECKPOINT
 from outlast.runs.records import read_metrics
 from outlast.runs.spec import RunSpec
 from outlast.train.seeds import rows_to_step
-from outlast.train.step import Stepper, WaveStepper
+from outlast.train.step import Stepper
+from outlast.train.waves import WaveStepper
 from outlast.workflow.train import train_runs
 from tiny_runs import (
     CPU,
