@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,10 +22,11 @@ from outlast import processes
 from outlast.runs.folder import CHECKPOINT, METRICS
 from outlast.runs.records import EventLine, Line, MetricLine
 from outlast.runs.spec import RunSpec, Settings
-from outlast.train.run_state import RunState
+from outlast.train.optimiser import AdamW
+from outlast.train.run_state import Progress, RunState
 from outlast.train.trainer import Trainer
 from outlast.workflow.create import canonical, create_runs
-from outlast.workflow.train import train_runs
+from outlast.workflow.train import Listener, open_trainer, train_runs
 
 CPU = torch.device("cpu")
 TASK = "composite(modulus=2, keys=32, queries=2, length=4)"
@@ -45,15 +47,50 @@ def tiny(
     return RunSpec(task, model, methods, seeds, replace(SETTINGS, **changed))
 
 
+def in_threes(*methods: str, **changed: Any) -> RunSpec:
+    """A tiny run in blocks of three steps, without probes."""
+    usual = {"steps_per_block": 3, "probe_every": 0, "checkpoint_every": 3}
+    return tiny(*methods, **(usual | changed))
+
+
+#: attention joins so late that most seeds succeed first
+LATE_DAT = "dat(switch=20)"
+
+
+def stopping(*methods: str, **changed: Any) -> RunSpec:
+    """So short a task that its accuracy jumps to 1; each seed succeeds at a step of its own."""
+    usual = {"steps": 70, "probe_every": 5, "lr": 0.03, "stop": "success"}
+    return tiny(*(methods or (LATE_DAT,)), task="parity(length=3)", **(usual | changed))
+
+
 def create(run: RunSpec, folder: Path, overwrite: bool = False) -> Path:
     """Make the folder of a run."""
     create_runs([(run, folder)], CPU, overwrite)
     return folder
 
 
-def resume(folder: Path) -> bool:
+def create_all(runs: Iterable[RunSpec], home: Path) -> list[Path]:
+    """Make a folder in `home` for each run; not as a grid."""
+    return [create(run, home / f"run{index}") for index, run in enumerate(runs)]
+
+
+class Recorder(Listener):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.progress: list[Progress] = []
+
+    def say(self, words: str) -> None:
+        self.words.append(words)
+
+    def training(self, folder: Path, progress: Progress) -> None:
+        self.progress.append(progress)
+
+
+def resume(folder: Path, listener: Listener | None = None) -> bool:
     """Train a run from where it stands; whether it came to its end."""
-    outcome = train_runs([folder], CPU)
+    outcome = train_runs([folder], CPU, listener)
     if outcome.failures[0] is not None:
         raise outcome.failures[0]
     return outcome.ended
@@ -65,8 +102,46 @@ def trained(run: RunSpec, folder: Path) -> Path:
     return folder
 
 
+def train_until(step: int, folder: Path) -> RunState:
+    """Train a run until it is asked to leave at a step."""
+    with open_trainer([folder], CPU) as trainer:
+        (run,) = trainer.runs
+        assert not trainer.train(stop=lambda: run.step >= step)
+        return run
+
+
 class Killed(BaseException):
     """Stands for SIGKILL: nothing in the library may catch it."""
+
+
+def fails(real: Callable[..., Any], at: int, error: BaseException) -> Callable[..., Any]:
+    """The same function, which raises an error instead of its `at`-th call."""
+    calls = iter(range(1, at + 1))
+
+    @functools.wraps(real)
+    def instead(*args: Any, **options: Any) -> Any:
+        if next(calls, 0) == at:
+            raise error
+        return real(*args, **options)
+
+    return instead
+
+
+def break_rows(monkeypatch: pytest.MonkeyPatch, steps: dict[int, int]) -> None:
+    """Make a weight of some rows NaN in the update of a step, after its loss was taken.
+
+    The step is the optimiser's count, so a resumed run breaks where the run that was not stopped
+    does.
+    """
+    update = AdamW.update
+
+    def spoiled(self: AdamW, *args: Any) -> None:
+        update(self, *args)
+        for row, step in steps.items():
+            if self.counts[row].max() == step:
+                self.model.table.data[row, 0] = float("nan")
+
+    monkeypatch.setattr(AdamW, "update", spoiled)
 
 
 def halt(*folders: Path, saves: int = 1) -> None:
@@ -110,12 +185,33 @@ class InMemory:
         return self
 
     def losses(self, seed: int, run: int = 0) -> list[list[float | None]]:
-        lines = [x for x in self.lines[run] if x.seed == seed and isinstance(x, MetricLine)]
-        return [list(line.loss.values()) for line in lines if line.loss is not None]
+        lines = [line for line in block_lines(self.lines[run]) if line.seed == seed]
+        return [list((line.loss or {}).values()) for line in lines]
 
     def events(self, seed: int, run: int = 0) -> list[tuple[int, str]]:
-        lines = [x for x in self.lines[run] if x.seed == seed and isinstance(x, EventLine)]
+        lines = [line for line in events(self.lines[run]) if line.seed == seed]
         return [(line.step, line.event) for line in lines]
+
+
+def events(lines: Iterable[Line], name: str = "") -> list[EventLine]:
+    """The events among some lines, by default of every name."""
+    every = [line for line in lines if isinstance(line, EventLine)]
+    return [line for line in every if line.event == (name or line.event)]
+
+
+def block_lines(lines: Iterable[Line]) -> list[MetricLine]:
+    """The lines about whole blocks among some lines: those with losses and accuracies."""
+    return [x for x in lines if isinstance(x, MetricLine) and x.loss is not None]
+
+
+def probe_lines(lines: Iterable[Line]) -> list[MetricLine]:
+    """The lines about probes among some lines."""
+    return [x for x in lines if isinstance(x, MetricLine) and x.probe is not None]
+
+
+def successes(lines: Iterable[Line]) -> dict[int, int]:
+    """The step at which each seed succeeded, if it did."""
+    return {line.seed: line.step for line in events(lines, "succeeded")}
 
 
 def assert_seed_is(
@@ -134,6 +230,15 @@ def assert_seed_is(
         )
 
 
+def assert_each_seed_is_alone(run: RunSpec, steps: int = 18, atol: float = 5e-4) -> InMemory:
+    """Every seed of a run is the seed alone; returns the run after its training."""
+    among = InMemory(run).steps(steps)
+    for seed in run.seeds:
+        alone = InMemory(replace(run, seeds=(seed,))).steps(steps)
+        assert_seed_is(among, alone, seed, atol=atol)
+    return among
+
+
 def checkpoint(folder: Path) -> tuple[dict[str, bytes], str]:
     """Every tensor of a checkpoint as bytes, and the plain state as it is written."""
     with safe_open(folder / CHECKPOINT, framework="pt") as file:
@@ -149,6 +254,16 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert [n for n in tensors if tensors[n] != other_tensors[n]] == []
     assert state == other_state
     assert (one / METRICS).read_bytes() == (other / METRICS).read_bytes()
+
+
+def assert_halted_is_whole(run: RunSpec, home: Path, halts: int) -> tuple[Path, Path]:
+    """A run killed after each of its first checkpoints is the run that was not; returns both."""
+    whole, halted = trained(run, home / "whole"), create(run, home / "halted")
+    for _ in range(halts):
+        halt(halted)
+    assert resume(halted)
+    assert_same_run(whole, halted)
+    return whole, halted
 
 
 class ForkedProcess:

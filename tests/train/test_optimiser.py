@@ -1,4 +1,7 @@
-"""AdamW over a table of seeds against torch's AdamW over each seed's own module."""
+"""Learning rates by hand; AdamW over a table of seeds against torch's over each seed's module."""
+
+import math
+from typing import Any
 
 import pytest
 import torch
@@ -6,13 +9,59 @@ import torch.nn.functional as F
 
 from outlast.methods.base import PATHWAYS
 from outlast.registry import tasks
-from outlast.train.optimiser import AdamW
+from outlast.runs.spec import Settings
+from outlast.train.optimiser import AdamW, learning_rate
 from outlast.train.seeds import StackedModel
 
 LINE = "gru > attention(heads=2, weights=scalable) > mlp @ 8, embedding=1"
 SEEDS, STEPS, DECAY = (0, 3), 6, 0.1
 TASK = tasks.build("modsum(modulus=5)")
 ATTENTION = PATHWAYS.index("attention")
+
+
+# ---- learning rates ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "share"),
+    [
+        # 100 steps, warm after 10
+        ("constant", 0, 0.1),
+        ("constant", 4, 0.5),
+        ("constant", 9, 1.0),
+        ("constant", 99, 1.0),
+        ("constant-cosine", 0, 0.1),
+        ("constant-cosine", 50, 1.0),
+        ("constant-cosine", 59, 1.0),
+        ("constant-cosine", 60, 1.0),
+        ("constant-cosine", 80, 0.505),  # half way down: 0.01 + 0.99 / 2
+        ("constant-cosine", 70, 0.01 + 0.99 * (1 + math.sqrt(0.5)) / 2),
+        ("cosine", 9, 0.01 + 0.99 * (1 + math.cos(0.09 * math.pi)) / 2),
+        ("cosine", 50, 0.505),
+        ("cosine", 75, 0.01 + 0.99 * (1 - math.sqrt(0.5)) / 2),
+    ],
+)
+def test_learning_rate_of_a_step(schedule: Any, step: int, share: float):
+    settings = Settings(steps=100, lr=0.02, schedule=schedule, warmup=10, decay_from=0.6)
+    assert learning_rate(settings, step) == pytest.approx(0.02 * share)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "constant-cosine"])
+def test_schedule_falls_to_a_hundredth_and_never_below(schedule: Any):
+    settings = Settings(steps=10_000, lr=1.0, schedule=schedule, warmup=0)
+    assert learning_rate(settings, 0) == pytest.approx(1.0)
+    assert learning_rate(settings, 9_999) == pytest.approx(0.01, rel=1e-4)
+    assert all(0.01 <= learning_rate(settings, step) <= 1.0 for step in range(0, 10_000, 97))
+
+
+@pytest.mark.parametrize("changed", [{"schedule": "constant"}, {"decay_from": 1.0}], ids=str)
+def test_schedule_without_a_fall_is_level_also_past_its_end(changed: dict[str, Any]):
+    """A run that is over is asked for its rate where others go on beside it."""
+    settings = Settings(steps=20, lr=0.02, warmup=1, **changed)
+    assert [learning_rate(settings, step) for step in range(21)] == [0.02] * 21
+
+
+# ---- AdamW -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +82,11 @@ def loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return 20 * F.cross_entropy(logits.flatten(0, -2), wanted.flatten(), reduction="sum")
 
 
-class Torchs:
+class TorchSeed:
     """One seed, trained with torch's own means."""
 
-    def __init__(self, stack: StackedModel, row: int, clip: float) -> None:
-        self.model, self.clip = stack._fresh(stack.seeds[row], 0), clip
+    def __init__(self, stack: StackedModel, row: int, max_grad_norm: float) -> None:
+        self.model, self.max_grad_norm = stack._fresh(stack.seeds[row], 0), max_grad_norm
         self.pathways = self.model.pathways()
         groups = []
         for name, parameter in self.model.named_parameters():
@@ -51,18 +100,18 @@ class Torchs:
         for name, parameter in self.model.named_parameters():
             if not active[self.pathways[name]]:
                 parameter.grad = None
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
         for group in self.optimiser.param_groups:
             group["lr"] = rates[self.pathways[group["name"]]]
         self.optimiser.step()
 
 
-def compare(clip: float, active, rates) -> tuple[StackedModel, AdamW]:
+def compare(max_grad_norm: float, active, rates) -> tuple[StackedModel, AdamW]:
     """Train both ways; `active` and `rates` give a table (seeds, pathways) for a step."""
     stack = StackedModel(LINE, TASK, SEEDS, torch.device("cpu"))
     assert stack.table.dtype == torch.float64
-    optimiser = AdamW(stack, clip, DECAY)
-    theirs = [Torchs(stack, row, clip) for row in range(len(SEEDS))]
+    optimiser = AdamW(stack, max_grad_norm, DECAY)
+    theirs = [TorchSeed(stack, row, max_grad_norm) for row in range(len(SEEDS))]
     for step in range(STEPS):
         tokens, wanted = data(step)
         logits = stack.run(tokens)
@@ -94,13 +143,13 @@ def own_rates(step: int) -> torch.Tensor:
     return torch.tensor([[0.01, 0.02, 0.005], [0.03, 0.001, 0.02]]) / (step + 1)
 
 
-@pytest.mark.parametrize("clip", [1.0, 1e6], ids=["clipped", "not clipped"])
+@pytest.mark.parametrize("max_grad_norm", [1.0, 1e6], ids=["clipped", "not clipped"])
 @pytest.mark.parametrize("rates", [one_rate, own_rates])
-def test_it_is_torchs_adamw_with_clipping_for_each_seed(clip, rates):
-    compare(clip, everything, rates)
+def test_each_seed_is_updated_as_by_torchs_adamw(max_grad_norm, rates):
+    compare(max_grad_norm, everything, rates)
 
 
-def test_what_joins_late_joins_as_in_torch_for_that_seed_alone():
+def test_late_pathway_joins_as_in_torch_for_its_seed_alone():
     def late(step: int) -> torch.Tensor:
         table = everything(step)
         table[1, ATTENTION] = step >= 3
@@ -110,7 +159,7 @@ def test_what_joins_late_joins_as_in_torch_for_that_seed_alone():
     assert optimiser.counts.tolist() == [[6, 6, 6], [6, 3, 6]]
 
 
-def test_an_inactive_pathway_is_left_exactly_as_it_is():
+def test_inactive_pathway_is_left_exactly_as_it_is():
     stack = StackedModel(LINE, TASK, SEEDS, torch.device("cpu"))
     optimiser = AdamW(stack, 1.0, DECAY)
     before = stack.table.clone()
@@ -141,7 +190,7 @@ def test_matrices_are_decayed_and_vectors_are_not():
     assert {"bias", "weight", "scale"} == vectors, "biases, norms, and scalable's temperature"
 
 
-def test_one_seed_can_be_forgotten():
+def test_reset_clears_the_moments_of_one_seed():
     stack = StackedModel(LINE, TASK, SEEDS, torch.device("cpu"))
     optimiser = AdamW(stack, 1.0, DECAY)
     optimiser.update(torch.randn_like(stack.table), one_rate(0), everything(0))

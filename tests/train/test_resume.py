@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,26 +15,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-import outlast.train.run_state as trainer_module
+import outlast.train.trainer as trainer_module
 from outlast.errors import RunFolderError
 from outlast.registry import methods
-from outlast.runs.folder import CHECKPOINT, METRICS
-from outlast.runs.records import read_metrics
-from outlast.runs.spec import RunSpec
+from outlast.runs import records
+from outlast.runs.checkpoint import load_checkpoint, load_state
+from outlast.runs.folder import CHECKPOINT, METRICS, RESULTS, RUN, write_json
+from outlast.runs.records import read_metrics, read_run
+from outlast.runs.spec import RENAMED, RunSpec
 from outlast.specs import parse
 from outlast.train.step import Stepper
 from outlast.train.trainer import Trainer
-from outlast.workflow.train import train_runs
 from tiny_runs import (
-    CPU,
     Killed,
+    Recorder,
     assert_same_run,
     checkpoint,
     create,
+    events,
+    fails,
+    halt,
+    in_threes,
     outlast,
     resume,
-    tiny,
     trained,
 )
 
@@ -61,7 +69,7 @@ CASES |= {f"{n} as it comes": ((n,), None) for n in methods.names() if n not in 
 
 
 def short(*specs: str) -> RunSpec:
-    return tiny(*specs, steps=24, steps_per_block=3, probe_every=6, checkpoint_every=6)
+    return in_threes(*specs, steps=24, probe_every=6, checkpoint_every=6)
 
 
 @pytest.fixture(scope="module")
@@ -80,24 +88,24 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 # ---- the table ---------------------------------------------------------------------------------
 
 
-def killed_in_a_line(patch: pytest.MonkeyPatch, folder: Path) -> None:
+def killed_in_a_line(patch: pytest.MonkeyPatch) -> None:
     """In the middle of writing metrics."""
 
-    def torn(where: Path, lines: Any) -> None:
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        with (where / METRICS).open("a", encoding="utf-8") as file:
+    def torn(folder: Path, lines: Any) -> None:
+        text = records._metric_text(lines)
+        with (folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(text[: 2 * len(text) // 3])
         raise Killed
 
     patch.setattr(trainer_module, "append_metrics", torn)
 
 
-def killed_before_saving(patch: pytest.MonkeyPatch, folder: Path) -> None:
+def killed_before_saving(patch: pytest.MonkeyPatch) -> None:
     """Metrics are written, the checkpoint is not."""
-    patch.setattr(trainer_module, "save_checkpoint", _die)
+    patch.setattr(trainer_module, "save_checkpoint", fails(len, 1, Killed()))
 
 
-def killed_before_the_rename(patch: pytest.MonkeyPatch, folder: Path) -> None:
+def killed_before_the_rename(patch: pytest.MonkeyPatch) -> None:
     """The new checkpoint lies beside the old one."""
     rename = Path.replace
 
@@ -109,7 +117,7 @@ def killed_before_the_rename(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr(Path, "replace", stop)
 
 
-def killed_after_saving(patch: pytest.MonkeyPatch, folder: Path) -> None:
+def killed_after_saving(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint is the last thing that was done."""
     save = trainer_module.save_checkpoint
 
@@ -120,22 +128,9 @@ def killed_after_saving(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr(trainer_module, "save_checkpoint", last)
 
 
-def killed_in_a_block(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Some weights have been moved, nothing has been told."""
-    step = Stepper._step
-    left = [5]
-
-    def some(*args: Any) -> None:
-        left[0] -= 1
-        if not left[0]:
-            raise Killed
-        step(*args)
-
-    patch.setattr(Stepper, "_step", some)
-
-
-def _die(*_: Any) -> None:
-    raise Killed
+def killed_in_a_block(patch: pytest.MonkeyPatch) -> None:
+    """Some weights have been moved, and nothing has been written."""
+    patch.setattr(Stepper, "_step", fails(Stepper._step, 5, Killed()))
 
 
 #: one after the other on the same run; before the first checkpoint, between two, and late
@@ -155,77 +150,96 @@ def test_every_method_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_killed_and_resumed_is_the_run_that_was_not(
+def test_killed_run_resumes_bit_for_bit(
     case: str, whole: Callable[..., Path], tmp_path: Path
 ) -> None:
     specs, event = CASES[case]
-    reference, folder = whole(*specs), tmp_path / "run"
-    seen = {line.get("event") for line in read_metrics(reference)}
+    reference = whole(*specs)
+    seen = {line.event for line in events(read_metrics(reference))}
     assert event is None or event in seen, f"nothing happens in this case: {seen}"
 
-    create(short(*specs), folder)
+    folder = create(short(*specs), tmp_path / "run")
     for kill in KILLS:
         with pytest.MonkeyPatch.context() as patch:
-            kill(patch, folder)
+            kill(patch)
             with pytest.raises(Killed):
                 resume(folder)
     assert resume(folder)
     assert_same_run(reference, folder)
 
 
-def test_a_checkpoint_that_is_gone_is_not_taken_for_a_run_not_yet_begun(tmp_path: Path) -> None:
-    folder = trained(short(), tmp_path / "run")
-    (folder / CHECKPOINT).unlink()
+def test_resume_refuses_a_run_whose_checkpoint_is_gone(
+    whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    """It is not taken for a run that has not begun."""
+    folder = create(short(), tmp_path / "run")
+    (folder / METRICS).write_bytes((whole() / METRICS).read_bytes())
     before = (folder / METRICS).read_bytes()
-    says = r"run has no checkpoint\.safetensors, though the run had come to step 24: .*--overwrite"
-    with pytest.raises(RunFolderError, match=says):
+    message = r"run has no checkpoint\.safetensors, though the run had come to step 24: .*--overwr"
+    with pytest.raises(RunFolderError, match=message):
         resume(folder)
     assert (folder / METRICS).read_bytes() == before
 
 
-@pytest.mark.parametrize("blocks", [0, 1, 2])
-def test_killed_before_its_first_checkpoint_it_starts_again_and_says_so(
+@pytest.mark.parametrize(
+    ("name", "call", "blocks"), [("next_block", 1, 0), ("save", 1, 1), ("save", 2, 2)]
+)
+def test_run_killed_before_its_first_checkpoint_starts_again_and_says_so(
+    name: str,
+    call: int,
     blocks: int,
     whole: Callable[..., Path],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With two blocks the metrics reach the step of the first checkpoint, which is not saved."""
-    folder, left = tmp_path / "run", [blocks]
-    create(short(), folder)
-    with monkeypatch.context() as patch:
-        block = Trainer.block
-
-        def kill(self: Trainer) -> None:
-            if left[0]:
-                block(self)
-                left[0] -= 1
-            if not left[0]:
-                raise Killed
-
-        patch.setattr(Trainer, "block", kill)
+    folder, recorder = create(short(), tmp_path / "run"), Recorder()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, name, fails(getattr(Trainer, name), call, Killed()))
         with pytest.raises(Killed):
             resume(folder)
     assert not (folder / CHECKPOINT).exists()
-    assert max([0, *(line["step"] for line in read_metrics(folder))]) == 3 * blocks
-    words: list[str] = []
-    assert train_runs([folder], CPU, say=words.append)[0]
-    told = f"{folder} has no checkpoint yet: from the beginning"
-    assert [w for w in words if "checkpoint" in w] == ([told] if blocks else [])
+    assert max([0, *(line.step for line in read_metrics(folder))]) == 3 * blocks
+    assert resume(folder, recorder)
+    sentence = f"{folder} has no checkpoint yet: from the beginning"
+    assert [w for w in recorder.words if "checkpoint" in w] == ([sentence] if blocks else [])
     assert_same_run(whole(), folder)
 
 
-def test_the_comparison_can_tell_two_runs_apart(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_comparison_can_tell_two_runs_apart(whole: Callable[..., Path], tmp_path: Path) -> None:
     other = replace(short("ema(0.9)"), seeds=(0, 2))
     with pytest.raises(AssertionError):
         assert_same_run(whole("ema(0.9)"), trained(other, tmp_path / "run"))
 
 
-def test_a_finished_run_is_left_as_it_is(whole: Callable[..., Path]) -> None:
+def test_finished_run_is_left_as_it_is(whole: Callable[..., Path]) -> None:
     folder = whole("ema(0.9)")
     before, metrics = checkpoint(folder), (folder / METRICS).read_bytes()
     assert resume(folder)
     assert (checkpoint(folder), (folder / METRICS).read_bytes()) == (before, metrics)
+
+
+def write_as_format_1(folder: Path) -> None:
+    """Rewrite a run as format 1 had it: settings under their old names, no pack."""
+    old_names = {new: old for old, new in RENAMED.items()}
+    record = json.loads((folder / RUN).read_text())
+    del record["pack"]
+    settings = {old_names.get(name, name): value for name, value in record["settings"].items()}
+    assert set(RENAMED) <= settings.keys()
+    write_json(folder / RUN, record | {"format": 1, "settings": settings})
+    tensors, _ = load_checkpoint(folder)
+    state = json.loads(checkpoint(folder)[1]) | {"format": 1}
+    save_file(tensors, folder / CHECKPOINT, {"format": "pt", "outlast": json.dumps(state)})
+
+
+def test_run_folder_of_format_1_is_resumed(whole: Callable[..., Path], tmp_path: Path) -> None:
+    specs, _ = CASES["all at once"]
+    folder = create(short(*specs), tmp_path / "run")
+    halt(folder, saves=2)
+    write_as_format_1(folder)
+    assert read_run(folder).spec == read_run(whole(*specs)).spec
+    assert load_state(folder).step == 12
+    assert resume(folder)
+    assert_same_run(whole(*specs), folder)
 
 
 # ---- real signals ------------------------------------------------------------------------------
@@ -235,24 +249,21 @@ def test_a_finished_run_is_left_as_it_is(whole: Callable[..., Path]) -> None:
 def processes() -> Any:
     """Processes that are there at once, as torch is already loaded where they are forked from."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["outlast.train.session", "outlast.evaluation.ladder"])
+    context.set_forkserver_preload(["outlast.workflow.train"])
     return context
 
 
 def _train(folder: Path) -> None:
-    import torch
-
     torch.set_num_threads(1)
     resume(folder)
 
 
 @pytest.mark.parametrize("case", ["dat, retry", "curriculum by loss", "all at once"])
-def test_sigkill_at_any_moment(
+def test_run_resumes_bit_for_bit_after_sigkill_at_any_moment(
     case: str, whole: Callable[..., Path], processes: Any, tmp_path: Path
 ) -> None:
     specs, _ = CASES[case]
-    reference, folder = whole(*specs), tmp_path / "run"
-    create(short(*specs), folder)
+    folder = create(short(*specs), tmp_path / "run")
     moments, kills = random.Random(case), 0
     for _ in range(4):
         process = processes.Process(target=_train, args=(folder,))
@@ -264,20 +275,16 @@ def test_sigkill_at_any_moment(
         kills += process.exitcode == -signal.SIGKILL
     assert kills, "every process had ended before it was killed"
     assert resume(folder)
-    assert_same_run(reference, folder)
-    assert [p.name for p in folder.glob(".*")] == [".lock"]  # half-written files are swept up
+    assert_same_run(whole(*specs), folder)
+    assert [path.name for path in folder.glob(".*")] == [".lock"]  # half-written files are gone
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_asked_to_stop_it_saves_and_leaves(
+def test_run_asked_to_stop_saves_and_leaves(
     number: signal.Signals, whole: Callable[..., Path], tmp_path: Path
 ) -> None:
-    import subprocess
-    import sys
-
     specs, _ = CASES["all at once"]
-    reference, folder = whole(*specs), tmp_path / "run"
-    create(short(*specs), folder)
+    folder = create(short(*specs), tmp_path / "run")
     # a slow block leaves time for the signal to come in the middle of one
     slow = (
         "import sys, time\n"
@@ -298,24 +305,20 @@ def test_asked_to_stop_it_saves_and_leaves(
     assert process.returncode == 130, err
     assert f"outlast resume {folder}" in out.replace("\n", "")
     assert "Traceback" not in err
-    saved = json.loads(checkpoint(folder)[1])["step"]
+    saved = load_state(folder).step
     assert 0 < saved < 24
-    assert max(line["step"] for line in read_metrics(folder)) == saved
+    assert max(line.step for line in read_metrics(folder)) == saved
     assert resume(folder)
-    assert_same_run(reference, folder)
+    assert_same_run(whole(*specs), folder)
 
 
-def test_the_command_line_goes_on_after_a_kill(whole: Callable[..., Path], tmp_path: Path) -> None:
+def test_resume_command_goes_on_after_a_kill(whole: Callable[..., Path], tmp_path: Path) -> None:
     specs, _ = CASES["dat, skip"]
-    folder = tmp_path / "run"
-    create(short(*specs), folder)
-    with pytest.MonkeyPatch.context() as patch:
-        killed_after_saving(patch, folder)
-        with pytest.raises(Killed):
-            resume(folder)
+    folder = create(short(*specs), tmp_path / "run")
+    halt(folder)
     done = outlast("resume", folder)
     assert done.returncode == 0, done.stderr
-    assert (folder / "results.json").exists()
+    assert (folder / RESULTS).exists()
     assert_same_run(whole(*specs), folder)
 
 

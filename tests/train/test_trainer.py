@@ -1,152 +1,167 @@
-"""Runs trained together: each is the run alone, in a folder of its own, stopped and gone on."""
+"""The training loop: what it writes down, what it tells, in which precision."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from outlast.cli import main
-from outlast.errors import OutlastError, TrainingError
-from outlast.runs.folder import CHECKPOINT
+import outlast
+import outlast.train.trainer as trainer_module
+from outlast.errors import TrainingError
+from outlast.runs.checkpoint import load_checkpoint, load_state
 from outlast.runs.records import read_metrics, read_run
-from outlast.runs.spec import RunSpec
-from outlast.workflow.load import load
-from outlast.workflow.train import train_runs
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, create, halt, tiny
-
-
-def spec(*methods: str, **changed: Any) -> RunSpec:
-    return tiny(*methods, **({"steps": 18, "block": 3, "probe": 6, "checkpoint": 6} | changed))
-
-
-#: different in every number and method that may differ, in seeds and in the number of steps
-FLEET = [
-    spec(lr=1e-3, seeds=(0, 1)),
-    spec("dat(switch=below(0.82))", "ema(0.9)", lr=4e-3, weight_decay=0.5, seeds=(1, 4, 2)),
-    spec("curriculum(from=2, by=steps)", "ema(0.5)", max_grad_norm=0.05, warmup=12, seeds=(0,)),
-    spec("dat(switch=below(0.000001), latest=6, otherwise=retry)", steps=14, seeds=(0,)),
-    spec("dat(mode=ramp, switch=6, ramp=9)", schedule="cosine", probe_every=0, checkpoint_every=3),
-]
-NAMES = [f"run{i}" for i in range(len(FLEET))]
-
-
-def begun(home: Path, runs: list[RunSpec] = FLEET) -> list[Path]:
-    folders = [home / name for name, _ in zip(NAMES, runs, strict=False)]
-    for run, folder in zip(runs, folders, strict=True):
-        create(run, folder)
-    return folders
+from outlast.train.run_state import Progress
+from outlast.workflow.train import Listener
+from tiny_runs import (
+    SETTINGS,
+    InMemory,
+    Recorder,
+    block_lines,
+    create,
+    events,
+    probe_lines,
+    resume,
+    tiny,
+    trained,
+)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The fleet that nobody stopped."""
-    folders = begun(tmp_path_factory.mktemp("whole"))
-    assert train_runs(folders, CPU) == (True, [None] * len(FLEET))
-    return folders
+def recorder() -> Recorder:
+    return Recorder()
 
 
-def test_each_run_is_the_run_alone() -> None:
-    runs = [replace(run, settings=replace(run.settings, probe_every=0)) for run in FLEET]
-    among = InMemory(*runs).steps(18)
-    assert [t.step for t in among.trainers] == [18, 18, 18, 14, 18]
-    for index, run in enumerate(runs):
-        alone = InMemory(run).steps(18)
-        for seed in run.seeds:
-            assert_seed_is(among, alone, seed, index)
-        assert among.trainers[index].averaged == alone.trainer.averaged
-    # the same seed under other numbers is another seed: else this would show nothing
-    assert among.losses(0, 0) != among.losses(0, 2)
-    assert {name for _, name in among.events(1, 1) + among.events(0, 3)} == {"switch", "restart"}
+@pytest.fixture(scope="module")
+def folder(recorder: Recorder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was trained to its end, and what was told meanwhile."""
+    folder = create(tiny("dat(switch=15)"), tmp_path_factory.mktemp("trained") / "run")
+    assert resume(folder, recorder)
+    return folder
 
 
-def test_each_has_a_folder_of_its_own_as_if_trained_alone(
-    whole: list[Path], tmp_path: Path
+def test_metrics_have_a_line_for_each_seed_and_block(folder: Path) -> None:
+    lines = read_metrics(folder)
+    blocks, probes = block_lines(lines), probe_lines(lines)
+    both = (0, 1)
+    assert [(x.step, x.seed) for x in blocks] == [(s, n) for s in range(5, 31, 5) for n in both]
+    assert [(x.step, x.seed) for x in probes] == [(s, n) for s in (10, 20, 30) for n in both]
+    assert all(set(line.probe or {}) == {"1", "3"} for line in probes)
+    switches = [(x.step, x.event, x.details["method"]) for x in events(lines)]
+    assert switches == [(15, "switch", "dat")] * 2
+    for line in blocks:
+        assert set(line.loss or {}) == {"state", "recall", "running"}
+        accuracies = (line.accuracy or {}).values()
+        assert len(accuracies) == 3
+        assert all(value is not None and 0 <= value <= 1 for value in accuracies)
+
+
+def test_record_says_what_a_reader_wants_to_know(folder: Path) -> None:
+    record = read_run(folder)
+    assert record.parts == ("state", "recall", "running")
+    assert record.auxiliary == ("running",)
+    assert record.length == 4
+    assert record.parameters == outlast.model(record.model, record.task).size
+    assert record.chance["state"] == pytest.approx(0.5)
+    assert record.chance["joint"] == pytest.approx(0.5**3)
+    assert record.versions["torch"].split("+")[0] == torch.__version__.split("+")[0]
+
+
+def test_listener_is_told_of_every_block(folder: Path, recorder: Recorder) -> None:
+    told = recorder.progress
+    assert [progress.step for progress in told] == list(range(5, 31, 5))
+    assert [progress.waiting for progress in told] == [2, 2, 0, 0, 0, 0]
+    assert told[-1].seconds_left == 0
+    assert set(told[-1].probe) == {"1", "3"}
+
+
+def test_time_left_is_told_without_the_first_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for run, folder, alone in zip(FLEET, whole, begun(tmp_path), strict=True):
-        train_runs([alone], CPU)
-        (tensors, state), (own, own_state) = checkpoint(folder), checkpoint(alone)
-        assert tensors.keys() == own.keys()
-        assert ("average" in tensors) == any("ema" in m for m in run.methods)
-        states = [json.loads(s) for s in (state, own_state)]
-        assert [s["step"] for s in states] == [run.settings.steps] * 2
-        assert states[0]["run"] == states[1]["run"]
-        seen = [[(x["step"], x["seed"], *x) for x in read_metrics(f)] for f in (folder, alone)]
-        assert seen[0] == seen[1]
-        assert tuple(read_run(folder)["seeds"]) == run.seeds
-        load(folder, run.seeds[-1])
+    # the start; the first block's end, for its report and for what comes; two more blocks
+    clock, recorder = iter([0.0, 100.0, 100.0, 101.0, 102.0]), Recorder()
+    monkeypatch.setattr(trainer_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    resume(create(tiny(steps=15, checkpoint_every=5), tmp_path / "run"), recorder)
+    assert [progress.seconds_left for progress in recorder.progress] == [200.0, 1.0, 0.0]
 
 
-def test_killed_and_resumed_together_is_bit_for_bit(whole: list[Path], tmp_path: Path) -> None:
-    """Also when some had saved and others had not: each goes on from where it stands."""
-    folders = begun(tmp_path)
-    for saves in (3, 1, 7, 2):
-        halt(*folders, saves=saves)
-    steps = {json.loads(checkpoint(f)[1])["step"] for f in folders if (f / CHECKPOINT).exists()}
-    assert len(steps) > 1, "they all stood at the same step: this shows nothing"
-    assert train_runs(folders, CPU)[0]
-    for one, other in zip(whole, folders, strict=True):
-        assert_same_run(one, other)
+def test_there_is_no_block_after_the_end() -> None:
+    ended = InMemory(tiny(steps=5)).steps(5)
+    with pytest.raises(TrainingError, match="all runs are at their end"):
+        ended.trainer.next_block()
 
 
-def test_a_run_without_a_seed_left_does_not_stop_the_others(tmp_path: Path) -> None:
-    runs = [spec(seeds=(0, 1)), spec(lr=1e38, warmup=0), spec(lr=4e-3)]
-    folders = begun(tmp_path, runs)
-    ended, failures = train_runs(folders, CPU)
-    assert ended
-    assert [type(f) for f in failures] == [type(None), TrainingError, type(None)]
-    assert f"; the last good weights are kept in {folders[1]}. No seed is" in str(failures[1])
-    assert "it is 1e+38" in str(failures[1])
-    for index in (0, 2):
-        assert json.loads(checkpoint(folders[index])[1])["step"] == 18
-        assert torch.tensor(list(read_metrics(folders[index])[0]["loss"].values())).isfinite().all()
-    state = json.loads(checkpoint(folders[1])[1])
-    assert (state["step"], state["parked"]) == (3, [0, 0])
-    before = {f: checkpoint(f) for f in folders}
-    ended, again = train_runs(folders, CPU)  # there is nothing left to do
-    assert ended
-    assert list(map(str, again)) == list(map(str, failures))
-    assert {f: checkpoint(f) for f in folders} == before
+def test_training_learns(tmp_path: Path) -> None:
+    """The parity of two bits, in a moment: gradients go where they should."""
+    run = tiny(task="parity(length=2)", model="lstm > mlp @ 16", steps=150, lr=1e-2, probe_every=0)
+    first, *_, last = InMemory(run).steps(150).losses(0)
+    assert first[0] > 0.5
+    assert last[0] < 0.1
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (spec(batch_size=4), r"batch_size=4: expected 8, as in the first of the runs"),
-        (
-            spec(steps_per_block=10, probe_every=10, checkpoint_every=10),
-            "steps_per_block=10: expected 3",
-        ),
-        (spec(precision="bf16"), "precision=bf16: expected auto"),
-        (spec(model="gru @ 8"), "model=gru.*: expected lstm"),
-        (spec(task="parity(length=4)"), "task=parity.*: expected composite"),
-    ],
-)
-def test_runs_that_do_not_go_together(tmp_path: Path, other: RunSpec, message: str) -> None:
-    folders = begun(tmp_path, [spec(), other])
-    with pytest.raises(OutlastError, match=message):
-        train_runs(folders, CPU)
+def test_last_block_may_be_shorter(tmp_path: Path) -> None:
+    run = tiny(steps=17, steps_per_block=10, checkpoint_every=10, probe_every=10)
+    folder = trained(run, tmp_path / "run")
+    assert [line.step for line in block_lines(read_metrics(folder))] == [10, 10, 17, 17]
+    assert load_state(folder).step == 17
 
 
-def test_runs_of_one_name_and_other_seeds_are_told_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, seeds in (("x", (0, 1)), ("y", (4,))):
-        create(spec(seeds=seeds, steps=6), Path(name) / "run")
-    assert main(["resume", "x/run", "y/run", "--device", "cpu"]) == 0
-    text = capsys.readouterr().out
-    assert "seeds 0, 1 (x/run); 4 (y/run), 2 runs together" in text
-    for name in ("x/run", "y/run"):
-        assert f"\n{name}: step 6/6" in text
-        assert f"\n{name}\n" in text
+def test_bf16_trains_on_finite_losses_and_float32_weights(tmp_path: Path) -> None:
+    folders = [
+        trained(tiny("dat(switch=10)", precision=name, steps=20), tmp_path / name)
+        for name in ("bf16", "fp32")
+    ]
+    half, full = (block_lines(read_metrics(folder)) for folder in folders)
+    assert half
+    assert half != full
+    for one, other in zip(half, full, strict=True):
+        assert all(value is not None and 0 < value < 5 for value in (one.loss or {}).values())
+        assert one.loss == pytest.approx(other.loss, abs=0.05)
+    tensors, _ = load_checkpoint(folders[0])
+    assert all(tensor.dtype == torch.float32 for tensor in tensors.values())
 
 
-def test_a_run_that_is_over_does_not_stop_one_beside_it(tmp_path: Path) -> None:
-    runs = [spec(schedule="constant", steps=steps, seeds=(0,)) for steps in (6, 12)]
-    folders = begun(tmp_path, runs)
-    assert train_runs(folders, CPU) == (True, [None, None])
+def test_precision_is_that_of_the_run_and_is_given_back(tmp_path: Path) -> None:
+    inside: list[str] = []
+
+    class Look(Listener):
+        def training(self, folder: Path, progress: Progress) -> None:
+            inside.append(torch.get_float32_matmul_precision())
+
+    before = torch.get_float32_matmul_precision()
+    resume(create(tiny(precision="tf32", steps=5, probe_every=0), tmp_path / "run"), Look())
+    assert inside == ["high"] != [before]
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_training_does_not_load_the_compiler(tmp_path: Path) -> None:
+    """It would take longer than a small run; see kernels/lstm/op.py."""
+    code = (
+        "import sys; from pathlib import Path; import torch\n"
+        "from outlast.runs.spec import RunSpec, Settings\n"
+        "from outlast.workflow.create import create_runs\n"
+        "from outlast.workflow.train import train_runs\n"
+        "settings = Settings(steps=2, batch_size=2, steps_per_block=2, probe_every=2,\n"
+        "                    checkpoint_every=2)\n"
+        "run = RunSpec(*sys.argv[1:3], ('dat(switch=1)', 'ema'), (0, 1), settings)\n"
+        "folder, device = Path(sys.argv[3]), torch.device('cpu')\n"
+        "create_runs([(run, folder)], device)\n"
+        "assert train_runs([folder], device).ended\n"
+        "print(sorted({'torch._dynamo', 'sympy', 'matplotlib'} & sys.modules.keys()))\n"
+    )
+    run = tiny()
+    done = subprocess.run(
+        [sys.executable, "-c", code, run.task, run.model, str(tmp_path / "run")],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_tiny_settings_have_blocks_between_checkpoints() -> None:
+    """Else a kill between two checkpoints, in other tests, would lose nothing."""
+    assert SETTINGS.steps_per_block < SETTINGS.checkpoint_every < SETTINGS.steps >= 30

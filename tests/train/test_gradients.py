@@ -1,4 +1,4 @@
-"""A whole step on a GPU, with everything fused that can be, against the same step on the CPU."""
+"""Gradients of a whole step, with everything fused that can be, against float32 on the CPU."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ LINES = [
     "2 x (lstm > attention(rope) > mlp) @ 32",
     "lstm | attention | gru > glu @ 32",
 ]
-# of products; how far a gradient may be off, as a share of its norm
+# precision of matmuls; how far a gradient may be off, as a share of its norm
 KINDS = {"fp32": 1e-4, "tf32": 2e-2, "bf16": 6e-2}
 SEEDS = (0, 1, 2)
 
@@ -34,9 +34,9 @@ def gradient(line: str, kind: str, device: str, rows: int = 64) -> dict[str, tor
 
 def compare(line: str, kind: str, device: str) -> None:
     wanted = gradient(line, "fp32", "cpu")
-    found = gradient(line, kind, device)
+    gradients = gradient(line, kind, device)
     largest = max(g.norm() for g in wanted.values())
-    for name, one in found.items():
+    for name, one in gradients.items():
         error = (one - wanted[name]).norm() / wanted[name].norm().clamp_min(1e-2 * largest)
         assert error <= KINDS[kind], f"{name}: off by {error:.1e}"
 
@@ -44,17 +44,17 @@ def compare(line: str, kind: str, device: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("line", LINES)
-def test_on_a_gpu_every_gradient_is_the_cpus(line, kind):
+def test_gradients_on_a_gpu_are_those_of_the_cpu(line, kind):
     compare(line, kind, "cuda")
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_in_bfloat16_every_gradient_is_near(line):
+def test_gradients_in_bfloat16_are_near(line):
     compare(line, "bf16", "cpu")
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_a_stack_is_each_seed_alone():
+def test_gradients_of_stacked_seeds_on_a_gpu_are_those_of_each_alone():
     together = gradient(LINES[0], "tf32", "cuda")
     task = tasks.build("composite(keys=32, length=12)")
     batch = task.sample(12, 64, torch.Generator().manual_seed(0)).to("cuda")
