@@ -1,0 +1,177 @@
+"""`outlast list`, `outlast show` and `outlast doctor`: what there is, and what it takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from printed import one_line
+
+from outlast import api
+from outlast.cli import MISTAKE, main
+from outlast.errors import SpecError, bad_value
+from outlast.mixers import Mixer
+from outlast.registry import KINDS, Entry
+
+
+def test_list_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for registry in KINDS.values():
+        for name in registry.names():
+            (line,) = [x for x in lines if x.split()[:1] == [name]][:1] or [""]
+            summary = registry.entry(name).summary
+            assert summary
+            assert summary.split()[0] in line, name
+
+
+def test_list_says_where_an_item_of_another_package_is_from(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    KINDS["study"].register("borrowed", "another-package")(lambda: None)
+    try:
+        assert main(["list", "study"]) == 0
+        assert "[from another-package]" in one_line(capsys)
+    finally:
+        del KINDS["study"]._entries["borrowed"]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_list_one_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", kind]) == 0
+    shown = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:2] == "  "}
+    assert set(KINDS[kind].names()) <= shown
+    others = {n for k, r in KINDS.items() if k != kind for n in r.names()}
+    assert not (others - set(KINDS[kind].names())) & shown
+
+
+ITEMS = [(kind, name) for kind, registry in KINDS.items() for name in registry.names()]
+
+
+@pytest.mark.parametrize(("kind", "name"), ITEMS)
+def test_show_every_item(kind: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", name]) == 0
+    text = one_line(capsys)
+    assert len(text) > 60
+    if kind == "preset":
+        assert "(model)" in text
+    elif name not in [n for k, n in ITEMS[: ITEMS.index((kind, name))] if k != kind]:
+        assert f"({kind})" in text
+        for parameter in KINDS[kind].entry(name).parameters(KINDS[kind].given):
+            assert parameter.name in text
+
+
+@pytest.mark.parametrize(
+    "line", ["4 x (lstm > attention > mlp) @ 64", "lstm | gru @ 8", "serial @ 32", "lstm @ 8"]
+)
+def test_show_a_model_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", line]) == 0
+    text = one_line(capsys)
+    assert "(model)" in text
+    assert "in all" in text
+    assert "recurrent" in text
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ("attention(tra, weights=entmax)", "{}"),
+        ("attention(position_only, weights=scalable)", "{}"),
+        ("attention(rope(scaling=yarn))", "{}"),
+        ("attention(heads=0)", "{}"),
+        ("mlp(expand=0)", "{}"),
+        ("tra(gate=none, distance=plain)", "attention({})"),
+        ("rope(scaling=yarn)", "attention({})"),
+        ("dape(rope)", "attention({})"),
+        ("entmax(alpha=1)", "attention(weights={})"),
+        ("topk(k=0)", "attention(weights={})"),
+    ],
+)
+def test_show_refuses_what_training_refuses_in_the_same_words(
+    spec: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        api.model(line.format(spec), "parity")
+    assert main(["show", spec]) == MISTAKE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    outer = "" if line == "{}" else "mixer attention: "
+    assert str(refused.value) == outer + shown.err.removeprefix("error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["attention(heads=3)", "attention(rope, heads=129)", "attention(tra, heads=1000000)"],
+)
+def test_show_takes_heads_that_are_right_at_some_width(
+    spec: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", spec]) == 0
+    assert spec in one_line(capsys)
+
+
+def test_show_of_an_item_that_wants_numbers_to_begin_with(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Drawn(Mixer):
+        """Needs a number in its constructor."""
+
+        pathway = "pointwise"
+
+        def __init__(self, width: int, keep: float = 1.0) -> None:
+            super().__init__()
+            self.first = torch.randn(width).tolist()[0]
+            if keep < 0:
+                raise bad_value("keep", keep, "a number >= 0")
+
+    monkeypatch.setitem(KINDS["mixer"]._entries, "drawn", Entry("drawn", Drawn, "the test"))
+    assert main(["show", "drawn(keep=0.5)"]) == 0
+    assert "keep 0.5 a number" in one_line(capsys)
+    assert main(["show", "drawn(keep=-1)"]) == MISTAKE
+    assert capsys.readouterr().err == "error: mixer drawn: keep=-1.0: expected a number >= 0\n"
+
+
+def test_show_names_the_kind_that_an_argument_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "attention"]) == 0
+    text = one_line(capsys)
+    assert "scheme nope a scheme such as name(argument=value)" in text
+    assert "weights softmax weights such as name(argument=value)" in text
+    assert main(["show", "dape(alibi)"]) == 0
+    assert "scheme alibi a scheme such as name(argument=value)" in one_line(capsys)
+    assert main(["show", "loss_order"]) == 0
+    assert "a number or a spec such as name(argument=value)" in one_line(capsys)
+
+
+def test_show_a_task_draws_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "composite(modulus=3, layout=chained)"]) == 0
+    text = one_line(capsys)
+    assert "layout chained" in text
+    assert "modulus 3" in text
+    assert "asks: state, recall, helped by running" in text
+    assert "an example of length 4" in text
+
+
+# ---- doctor -----------------------------------------------------------------------------------
+
+
+def test_doctor_counts_the_cores_that_may_be_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("outlast.machine.cores", lambda: 3)
+    assert main(["doctor"]) == 0
+    assert "3 cores to use, torch has 1 threads" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no GPU", "a GPU"])
+def test_doctor_says_which_lstm_serves_which_widths(
+    there: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert main(["doctor"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    if there:
+        assert "weights on chip up to width 128, read at every step up to 256" in said
+        assert "lstm of one seed cuDNN up to width 128" in said
+    else:
+        assert "lstm a time loop" in said
