@@ -20,15 +20,14 @@ from outlast.cli import FAILED, MISTAKE, STOPPED, main
 from outlast.registry import studies
 from outlast.runs.folder import RESULTS, locked
 from outlast.runs.records import read_run
-from outlast.runs.spec import RunSpec
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import News
 from tiny_runs import start_processes_at_once, tiny
 
 
 def arm(name: str, label: str, *methods: str, **changed: Any) -> Arm:
-    run: RunSpec = tiny(*methods, **({"steps": 10, "probe": 5, "checkpoint": 5} | changed))
-    return Arm(name, replace(run, label=label))
+    settings = {"steps": 10, "probe_every": 5, "checkpoint_every": 5} | changed
+    return Arm(name, replace(tiny(*methods, **settings), label=label))
 
 
 def mini(scale: Literal["demo", "paper"] = "demo") -> Study:
@@ -50,8 +49,8 @@ def mini(scale: Literal["demo", "paper"] = "demo") -> Study:
     )  # fmt: skip
 
 
-@pytest.fixture
-def registered() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
     studies.register("mini", "a test")(mini)
     yield
     del studies._entries["mini"]
@@ -59,20 +58,19 @@ def registered() -> Iterator[None]:
 
 @pytest.mark.parametrize("scale", ["demo", "paper"])
 @pytest.mark.parametrize("name", ["dat", "phase1", "tra"])
-def test_every_study_says_what_it_would_run(
+def test_dry_run_lists_the_arms_and_writes_nothing(
     name: str, scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", name, "--scale", scale, "--dry"]) == 0
-    made: Study = studies.entry(name).factory(scale=scale)
+    study: Study = studies.entry(name).factory(scale=scale)
     text = capsys.readouterr().out
-    for chosen in made.choose():  # a long name may be folded
+    for chosen in study.choose():  # a long name may be folded
         assert re.search(rf"^{re.escape(chosen.name[:8])}", text, re.MULTILINE), chosen.name
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("registered")
-def test_a_study_from_nothing_to_the_page(
+def test_study_is_run_once_and_tested_again_only_where_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -90,9 +88,8 @@ def test_a_study_from_nothing_to_the_page(
     text = capsys.readouterr().out
     assert "trained jointly: done" in text
     for label in ("trained jointly", "delayed attention"):
-        assert (
-            len(re.findall(rf"^{label}: 2 seeds at once \(about .* GiB", text, re.MULTILINE)) == 1
-        )
+        lines = re.findall(rf"^{label}: 2 seeds at once \(about .* GiB", text, re.MULTILINE)
+        assert len(lines) == 1
     page = folder / "report" / "index.html"
     assert page.resolve().as_uri() in text
     html = page.read_text()
@@ -100,7 +97,7 @@ def test_a_study_from_nothing_to_the_page(
         assert words in html
     assert json.loads((folder / "study.json").read_text())["study"] == "mini"
     assert {r["seed"] for r in json.loads((folder / "dat" / RESULTS).read_text())["rows"]} == {0, 1}
-    assert read_run(folder / "dat")["label"] == "delayed attention"
+    assert read_run(folder / "dat").label == "delayed attention"
 
     # given again, nothing is trained anew
     before = {p: p.stat().st_mtime_ns for p in folder.glob("*/*") if "report" not in str(p)}
@@ -131,9 +128,8 @@ def test_a_study_from_nothing_to_the_page(
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
-@pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("dry", [True, False])
-def test_a_change_that_does_not_go_with_an_arm_is_a_mistake_before_anything_is_run(
+def test_setting_that_does_not_go_with_an_arm_is_refused_before_anything_is_run(
     dry: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -145,8 +141,7 @@ def test_a_change_that_does_not_go_with_an_arm_is_a_mistake_before_anything_is_r
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("registered")
-def test_an_arm_that_fails_is_named_and_the_page_is_made(
+def test_failed_arm_is_named_and_the_page_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start_processes_at_once(monkeypatch)
@@ -163,8 +158,7 @@ def test_an_arm_that_fails_is_named_and_the_page_is_made(
     assert not (folder / "dat" / RESULTS).exists()
 
 
-@pytest.mark.usefixtures("registered")
-def test_an_arm_that_diverges_is_a_result_and_said_to_be(
+def test_diverged_arm_is_a_result_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start_processes_at_once(monkeypatch)
@@ -186,8 +180,7 @@ def test_an_arm_that_diverges_is_a_result_and_said_to_be(
     assert "\ndiverged: broken: seeds 0, 1: the loss" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("registered")
-def test_the_report_of_a_study_can_be_made_again(
+def test_report_of_a_study_can_be_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start_processes_at_once(monkeypatch)
@@ -201,33 +194,26 @@ def test_the_report_of_a_study_can_be_made_again(
     assert page.resolve().as_uri() in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("terminal", [True, False])
-def test_how_many_at_once_is_a_line_that_stays(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    terminal: bool,
+def test_seeds_at_once_is_a_line_that_stays(
+    terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a terminal too, where a bar's own words last until the next block."""
     start_processes_at_once(monkeypatch)
     shown = io.StringIO()
-    monkeypatch.setattr(
-        common,
-        "console",
-        Console(file=shown, force_terminal=terminal, width=200, color_system=None),
-    )
+    console = Console(file=shown, force_terminal=terminal, width=200, color_system=None)
+    monkeypatch.setattr(common, "console", console)
     command = ["reproduce", "mini", "--arms", "joint", "--out", str(tmp_path / "study")]
     assert main([*command, "--device", "cpu"]) == 0
     lines = [line for line in shown.getvalue().splitlines() if "seeds at once" in line]
     assert [line.split(": ")[1][:15] for line in lines] == ["2 seeds at once"]
 
 
-@pytest.mark.usefixtures("registered")
-def test_arms_trained_as_one_say_once_how_many(
+def test_arms_trained_together_say_once_how_many_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start_processes_at_once(monkeypatch)
-    command = ["reproduce", "mini", "--seeds-at-once", "True", "--out", str(tmp_path / "study")]
+    command = ["reproduce", "mini", "--together", "True", "--out", str(tmp_path / "study")]
     assert main([*command, "--device", "cpu"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "seeds at once" in line]
     assert [line.split(" (")[0] for line in lines] == [
@@ -235,17 +221,16 @@ def test_arms_trained_as_one_say_once_how_many(
     ]
 
 
-@pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize(("fails", "code"), [(False, STOPPED), (True, FAILED)])
-def test_arms_that_were_stopped_are_told_apart_from_those_that_failed(
+def test_stopped_arms_are_told_apart_from_failed_ones(
+    fails: bool,
+    code: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    fails: bool,
-    code: int,
 ) -> None:
-    def run_study(*given: Any) -> list[str]:
-        watch = given[6]
+    def run_study(*arguments: Any) -> list[str]:
+        watch = arguments[6]
         watch(News("joint", "stopped"))
         if fails:
             watch(News("dat", "failed", error="it is [broken]"))
@@ -259,8 +244,7 @@ def test_arms_that_were_stopped_are_told_apart_from_those_that_failed(
     assert ("\nfailed: dat: it is [broken]\n" in text) == fails
 
 
-@pytest.mark.usefixtures("registered")
-def test_the_command_that_goes_on_does_not_start_anew(
+def test_recorded_command_is_without_overwrite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(runner, "run_study", lambda *_: ["joint"])
