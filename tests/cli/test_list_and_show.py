@@ -13,7 +13,7 @@ from outlast.mixers import Mixer
 from outlast.registry import KINDS, Entry
 
 
-def test_list_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_every_item_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for registry in KINDS.values():
@@ -36,7 +36,7 @@ def test_list_says_where_an_item_of_another_package_is_from(
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_list_one_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_of_a_kind_shows_only_that_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", kind]) == 0
     shown = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:2] == "  "}
     assert set(KINDS[kind].names()) <= shown
@@ -48,7 +48,9 @@ ITEMS = [(kind, name) for kind, registry in KINDS.items() for name in registry.n
 
 
 @pytest.mark.parametrize(("kind", "name"), ITEMS)
-def test_show_every_item(kind: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_names_kind_and_arguments_of_every_item(
+    kind: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["show", name]) == 0
     text = one_line(capsys)
     assert len(text) > 60
@@ -63,7 +65,9 @@ def test_show_every_item(kind: str, name: str, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     "line", ["4 x (lstm > attention > mlp) @ 64", "lstm | gru @ 8", "serial @ 32", "lstm @ 8"]
 )
-def test_show_a_model_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_of_a_model_line_lists_its_sublayers(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["show", line]) == 0
     text = one_line(capsys)
     assert "(model)" in text
@@ -89,27 +93,27 @@ def test_show_a_model_line(line: str, capsys: pytest.CaptureFixture[str]) -> Non
 def test_show_refuses_what_training_refuses_in_the_same_words(
     spec: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SpecError) as refused:
+    with pytest.raises(SpecError) as error:
         api.model(line.format(spec), "parity")
     assert main(["show", spec]) == MISTAKE
     shown = capsys.readouterr()
     assert shown.out == ""
     outer = "" if line == "{}" else "mixer attention: "
-    assert str(refused.value) == outer + shown.err.removeprefix("error: ").rstrip("\n")
+    assert str(error.value) == outer + shown.err.removeprefix("error: ").rstrip("\n")
 
 
 @pytest.mark.parametrize(
     "spec",
     ["attention(heads=3)", "attention(rope, heads=129)", "attention(tra, heads=1000000)"],
 )
-def test_show_takes_heads_that_are_right_at_some_width(
+def test_show_accepts_heads_that_are_right_at_some_width(
     spec: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["show", spec]) == 0
     assert spec in one_line(capsys)
 
 
-def test_show_of_an_item_that_wants_numbers_to_begin_with(
+def test_show_builds_an_item_that_needs_numbers_in_its_constructor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Drawn(Mixer):
@@ -130,7 +134,7 @@ def test_show_of_an_item_that_wants_numbers_to_begin_with(
     assert capsys.readouterr().err == "error: mixer drawn: keep=-1.0: expected a number >= 0\n"
 
 
-def test_show_names_the_kind_that_an_argument_holds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_names_the_kind_of_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "attention"]) == 0
     text = one_line(capsys)
     assert "scheme nope a scheme such as name(argument=value)" in text
@@ -141,7 +145,7 @@ def test_show_names_the_kind_that_an_argument_holds(capsys: pytest.CaptureFixtur
     assert "a number or a spec such as name(argument=value)" in one_line(capsys)
 
 
-def test_show_a_task_draws_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_of_a_task_draws_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "composite(modulus=3, layout=chained)"]) == 0
     text = one_line(capsys)
     assert "layout chained" in text
@@ -161,17 +165,17 @@ def test_doctor_counts_the_cores_that_may_be_used(
     assert "3 cores to use, torch has 1 threads" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["no GPU", "a GPU"])
+@pytest.mark.parametrize("gpu", [False, True], ids=["no GPU", "a GPU"])
 def test_doctor_says_which_lstm_serves_which_widths(
-    there: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gpu: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     assert main(["doctor"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    if there:
-        assert "weights on chip up to width 128, read at every step up to 256" in said
-        assert "lstm of one seed cuDNN up to width 128" in said
+    text = one_line(capsys)
+    if gpu:
+        assert "weights on chip up to width 128, read at every step up to 256" in text
+        assert "lstm of one seed cuDNN up to width 128" in text
     else:
-        assert "lstm a time loop" in said
+        assert "lstm a time loop" in text
