@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from printed import one_line
 
-from outlast.cli import MISTAKE, STOPPED, VERBS, main
+from outlast.cli import VERBS, main
 from outlast.cli.common import read_seeds, seed_words
+from outlast.cli.exit_codes import MISTAKE, STOPPED
 from outlast.errors import SpecError
 from outlast.runs.folder import CHECKPOINT, METRICS, PREVIOUS_RESULTS, RESULTS, RUN
 from outlast.runs.records import read_run

@@ -7,7 +7,8 @@ import torch
 from printed import one_line
 
 from outlast import api
-from outlast.cli import MISTAKE, main
+from outlast.cli import main
+from outlast.cli.exit_codes import MISTAKE
 from outlast.errors import SpecError, bad_value
 from outlast.mixers import Mixer
 from outlast.registry import KINDS, Entry

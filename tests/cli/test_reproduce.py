@@ -16,7 +16,8 @@ from rich.console import Console
 import outlast.cli.common as common
 import outlast.reporting.page as report_module
 import outlast.studies.runner as runner
-from outlast.cli import FAILED, MISTAKE, STOPPED, main
+from outlast.cli import main
+from outlast.cli.exit_codes import FAILED, MISTAKE, STOPPED
 from outlast.registry import studies
 from outlast.runs.folder import RESULTS, locked
 from outlast.runs.records import read_run
