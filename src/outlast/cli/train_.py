@@ -52,9 +52,10 @@ def main(
     if not all(grid):
         raise bad_value("grid", "", "settings and their values, such as lr=0.001,0.002")
     run = RunSpec(task, model, method, read_seeds(seeds), settings, label or out.name)
-    axes = [axis for several in grid for axis in several]
-    check_apart(settings, axes)
-    runs = spread(run, axes, out)
+    runs = [(run, out)]
+    if axes := [axis for several in grid for axis in several]:
+        check_apart(settings, axes)
+        runs = spread(run, axes, out)
     folders = [folder for _, folder in runs]
     # their records say which runs they were created with, for resume to train them together
     pack = [folder.name for folder in folders] if grid else []

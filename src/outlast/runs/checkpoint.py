@@ -54,21 +54,11 @@ class TrainingState:
 
     def check_run(self, run: RunSpec, path: Path) -> None:
         """Raise if the checkpoint belongs to another run."""
-        here = run_identity(run)
+        identity = run.identity
         for name, saved in self.run.items():
-            if saved != here.get(name):
-                both = f"its {name} is {saved}, this run's is {here.get(name)}"
+            if saved != identity.get(name):
+                both = f"its {name} is {saved}, this run's is {identity.get(name)}"
                 raise RunFolderError(f"{path} is of another run: {both}")
-
-
-def run_identity(run: RunSpec) -> dict[str, Any]:
-    """What a checkpoint must share with its run."""
-    return {
-        "task": run.task,
-        "model": run.model,
-        "methods": list(run.methods),
-        "seeds": list(run.seeds),
-    }
 
 
 def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], state: TrainingState) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from outlast.methods.base import Control, Losses
 from outlast.registry import methods, tasks
-from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState, run_identity
+from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState
 from outlast.runs.records import EventLine, Line, MetricLine, ResultRow
 from outlast.runs.spec import RunSpec
 from outlast.runs.status import NOT_FINITE
@@ -132,7 +132,7 @@ class RunState:
                 parked=self.parked,
                 succeeded=self.succeeded,
                 streaks=self.streaks,
-                run=run_identity(self.run),
+                run=self.run.identity,
             )
         )
 
