@@ -13,14 +13,14 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from printed import one_line
+from shell import Shell
 
 from outlast.cli import VERBS, main
 from outlast.cli.common import read_seeds, seed_words
 from outlast.cli.exit_codes import MISTAKE, STOPPED
 from outlast.errors import SpecError
-from outlast.runs.folder import CHECKPOINT, METRICS, PREVIOUS_RESULTS, RESULTS, RUN
-from outlast.runs.records import read_run
+from outlast.runs.folder import CHECKPOINT, LOCK, METRICS, PREVIOUS_RESULTS, RESULTS, RUN
+from outlast.runs.records import read_results, read_run
 from outlast.runs.spec import RENAMED
 from tiny_runs import outlast, tiny, trained
 
@@ -46,50 +46,39 @@ def test_every_verb_has_a_file_and_a_place_in_the_order() -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main([verb, "--help"])
-    assert end.value.code == 0
-    text = one_line(capsys)
+def test_help_of_a_verb_has_an_example(verb: str, shown: Shell) -> None:
+    text = shown(verb, "--help").line
     assert f"usage: outlast {verb}" in text
     assert f"Example: outlast {verb}" in text
 
 
-def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["--help"])
-    assert end.value.code == 0
-    text = one_line(capsys)
+def test_help_lists_every_verb(shown: Shell) -> None:
+    text = shown("--help").line
     assert all(re.search(rf"\b{verb}\b", text) for verb in VERBS)
 
 
-def test_examples_run_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_examples_run_one_after_the_other(here: Path, shown: Shell) -> None:
     for verb in ORDER:
         words = example(verb)
         assert words[0] == verb
-        assert main(words) == 0, capsys.readouterr().err
-        assert capsys.readouterr().out.strip(), f"{verb} says nothing"
-    folder = tmp_path / "runs" / "parity"
+        assert shown(*words).out.strip(), f"{verb} says nothing"
+    folder = here / "runs" / "parity"
     assert {RUN, METRICS, CHECKPOINT, RESULTS} <= {p.name for p in folder.iterdir()}
-    assert json.loads((folder / RESULTS).read_text())["sequences"] == 500
+    assert read_results(folder / RESULTS).sequences == 500
     assert (folder / "report" / "index.html").stat().st_size > 1000
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"]
+    assert sorted(p.name for p in here.iterdir()) == ["runs"]
 
 
-@pytest.mark.parametrize("words", [("--help",), ("doctor",)])
-def test_python_dash_m_runs_the_command_line(words: tuple[str, ...]) -> None:
-    process = outlast(*words)
+@pytest.mark.parametrize("word", ["--help", "doctor"])
+def test_python_dash_m_runs_the_command_line(word: str) -> None:
+    process = outlast(word)
     assert process.returncode == 0, process.stderr
     assert "outlast" in process.stdout
 
 
 def test_installed_script_is_main() -> None:
     (script,) = entry_points(group="console_scripts", name="outlast")
-    loaded: Callable[..., int] = script.load()
-    assert loaded is main
+    assert script.load() is main
 
 
 # ---- mistakes ----------------------------------------------------------------------------------
@@ -162,22 +151,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("words", "message"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES]
 )
 def test_mistake_is_one_line_and_leaves_nothing(
-    words: Sequence[str],
-    message: str,
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: Sequence[str], message: str, home: Path, monkeypatch: pytest.MonkeyPatch, run: Shell
 ) -> None:
     monkeypatch.chdir(home)
     before = set(home.rglob("*"))
-    assert main(list(words)) == MISTAKE
-    text = capsys.readouterr().err
-    assert text.startswith("error: ")
-    assert re.search(message, text), text
-    if "cannot read" not in text:  # which shows the place under the line
-        assert text.count("\n") == 1
-    assert "Traceback" not in text
-    assert {path for path in home.rglob("*") if path.name != ".lock"} <= before
+    code, _, error = run(*words)
+    assert code == MISTAKE
+    assert error.startswith("error: ")
+    assert re.search(message, error), error
+    if "cannot read" not in error:  # which shows the place under the line
+        assert error.count("\n") == 1
+    assert "Traceback" not in error
+    assert {path for path in home.rglob("*") if path.name != LOCK} <= before
 
 
 @pytest.mark.parametrize(
@@ -194,21 +179,18 @@ def test_mistake_is_one_line_and_leaves_nothing(
     ],
 )
 def test_argument_that_cannot_be_parsed_is_named(
-    words: Sequence[str], name: str, capsys: pytest.CaptureFixture[str]
+    words: Sequence[str], name: str, run: Shell
 ) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(list(words))
-    assert end.value.code == MISTAKE
-    captured = capsys.readouterr()
-    assert name in captured.out + captured.err
-    assert "Traceback" not in captured.out + captured.err
+    code, out, err = run(*words)
+    assert code == MISTAKE
+    assert name in out + err
+    assert "Traceback" not in out + err
 
 
 def test_mistake_in_a_process_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     process = outlast("resume", "missing", cwd=tmp_path)
-    assert process.returncode == 2
+    assert (process.returncode, process.stdout) == (2, "")
     assert process.stderr == "error: missing has no run.json: it is not a run folder\n"
-    assert process.stdout == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -253,76 +235,57 @@ SMALL = (
 )  # fmt: skip
 
 
-def test_run_is_replaced_only_with_overwrite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([*SMALL, "--seeds", "0-1", "--method", "ema(0.9)", "--method", "dat"]) == 0
+def test_run_is_replaced_only_with_overwrite(here: Path, run: Shell) -> None:
+    assert run(*SMALL, "--seeds", "0-1", "--method", "ema(0.9)", "--method", "dat").code == 0
     record = read_run(Path("run"))
     assert (record.seeds, record.label) == ((0, 1), "run")
     assert [method.partition("(")[0] for method in record.methods] == ["ema", "dat"]
     before = Path("run", CHECKPOINT).read_bytes()
-    capsys.readouterr()
-    assert main([*SMALL, "--seeds", "5"]) == MISTAKE
-    assert "--overwrite" in capsys.readouterr().err
+    refused = run(*SMALL, "--seeds", "5")
+    assert refused.code == MISTAKE
+    assert "--overwrite" in refused.err
     assert Path("run", CHECKPOINT).read_bytes() == before
-    assert main([*SMALL, "--seeds", "5", "--overwrite", "--label", "the fifth"]) == 0
+    assert run(*SMALL, "--seeds", "5", "--overwrite", "--label", "the fifth").code == 0
     record = read_run(Path("run"))
     assert (record.seeds, record.label) == ((5,), "the fifth")
 
 
 @pytest.mark.parametrize("join", [lambda *pair: pair, lambda *pair: ["=".join(pair)]])
 def test_old_flags_set_the_renamed_settings(
-    join: Callable[..., Sequence[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    join: Callable[..., Sequence[str]], here: Path, run: Shell
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     values = {"batch": 3, "clip": 0.5, "block": 2, "probe": 4, "checkpoint": 2, "together": 1}
     assert values.keys() == RENAMED.keys()
     flags = [word for old, value in values.items() for word in join(f"--{old}", str(value))]
-    assert main([*SMALL[:7], "--steps", "2", *flags]) == 0
+    assert run(*SMALL[:7], "--steps", "2", *flags).code == 0
     settings = read_run(Path("run")).settings
     assert {old: getattr(settings, new) for old, new in RENAMED.items()} == values
-    capsys.readouterr()
-    assert main(["resume", "run", *join("--together", "-1")]) == MISTAKE
-    assert capsys.readouterr().err == "error: seeds_at_once=-1: expected a number >= 0\n"
-    assert main(["resume", "run", *join("--together", "1")]) == 0
+    refused = run("resume", "run", *join("--together", "-1"))
+    assert refused.err == "error: seeds_at_once=-1: expected a number >= 0\n"
+    assert run("resume", "run", *join("--together", "1")).code == 0
 
 
-def test_eval_shows_a_table_and_out_leaves_the_results_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run = tiny(model="attention(learned(ceiling=16), heads=2) @ 8", steps=10, probe_every=0)
-    trained(run, tmp_path / "run")
-    assert main(["eval", "run", "--lengths", "1", "3", "--sequences", "16"]) == 0
-    out = capsys.readouterr().out
-    first, second = [line.split() for line in out.splitlines() if " x" in line]
-    assert first[:3] == ["4", "1", "x"]
+def test_eval_shows_a_table_and_out_leaves_the_results_of_the_run(here: Path, shown: Shell) -> None:
+    model = "attention(learned(ceiling=16), heads=2) @ 8"
+    results = trained(tiny(model=model, steps=10, probe_every=0), here / "run") / RESULTS
+    text = shown("eval", "run", "--lengths", "1", "3", "--sequences", "16").out
+    first, second = [line.split() for line in text.splitlines() if " x" in line]
+    joint = [r["exact"]["joint"] for r in read_results(results).rows if r["multiple"] == 1]
+    assert first[:5] == ["4", "1", "x", f"{sum(joint) / 2:.3f}", f"{min(joint):.3f}"]
     assert second[:4] == ["12", "3", "x", "n/a"]
-    rows = json.loads((tmp_path / "run" / RESULTS).read_text())["rows"]
-    joint = [r["exact"]["joint"] for r in rows if r["multiple"] == 1]
-    assert first[3] == f"{sum(joint) / 2:.3f}"
-    assert first[4] == f"{min(joint):.3f}"
 
-    before = Path("run/results.json").read_bytes()
-    far = ["eval", "run", "--lengths", "2", "--sequences", "16", "--out", "far.json"]
-    assert main(far) == 0
-    assert Path("run/results.json").read_bytes() == before
+    before = results.read_bytes()
+    shown("eval", "run", "--lengths", "2", "--sequences", "16", "--out", "far.json")
+    assert results.read_bytes() == before
     assert {row["multiple"] for row in json.loads(Path("far.json").read_text())["rows"]} == {2.0}
 
 
-def test_smaller_eval_says_first_what_it_replaces(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(home / "run", tmp_path / "run")
-    monkeypatch.chdir(tmp_path)
-    assert main(["eval", "run", "--lengths", "1", "2", "3", "--sequences", "16"]) == 0
-    assert PREVIOUS_RESULTS not in capsys.readouterr().out
-    assert main(["eval", "run", "--lengths", "1", "3", "--sequences", "8"]) == 0
-    first_line, _, table = capsys.readouterr().out.partition("\n")
+def test_smaller_eval_says_first_what_it_replaces(home: Path, here: Path, shown: Shell) -> None:
+    shutil.copytree(home / "run", here / "run")
+    text = shown("eval", "run", "--lengths", "1", "2", "3", "--sequences", "16").out
+    assert PREVIOUS_RESULTS not in text
+    text = shown("eval", "run", "--lengths", "1", "3", "--sequences", "8").out
+    first_line, _, table = text.partition("\n")
     assert "(lengths 1 2 3, 16 sequences each) is kept as run/results-before.json" in first_line
     assert "worst seed" in table
 
@@ -337,11 +300,7 @@ def test_smaller_eval_says_first_what_it_replaces(
     ids=["eval", "eval --out", "bench"],
 )
 def test_file_that_cannot_be_written_is_an_error_before_the_work(
-    words: Sequence[str],
-    file: str,
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: Sequence[str], file: str, home: Path, monkeypatch: pytest.MonkeyPatch, run: Shell
 ) -> None:
     def refuse(**_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -349,38 +308,36 @@ def test_file_that_cannot_be_written_is_an_error_before_the_work(
     monkeypatch.chdir(home)
     monkeypatch.setattr("tempfile.mkstemp", refuse)
     monkeypatch.setattr("outlast.workflow.evaluate.evaluate_run", None)
-    assert main(list(words)) == MISTAKE
-    shown = capsys.readouterr()  # a bench that begins says so
-    assert (shown.out, shown.err) == ("", f"error: cannot write {file}: Permission denied\n")
+    # a bench that begins says so
+    assert run(*words) == (MISTAKE, "", f"error: cannot write {file}: Permission denied\n")
 
 
 def test_folder_in_the_place_of_the_results_is_an_error_before_the_work(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Shell
 ) -> None:
     monkeypatch.setattr("outlast.workflow.evaluate.evaluate_run", None)
     shutil.copytree(home / "run", tmp_path / "run")
     (tmp_path / "run" / RESULTS).mkdir()
-    assert main(["eval", str(tmp_path / "run")]) == MISTAKE
-    assert "results.json: Is a directory\n" in capsys.readouterr().err
+    refused = run("eval", tmp_path / "run")
+    assert refused.code == MISTAKE
+    assert "results.json: Is a directory\n" in refused.err
 
 
 def test_resume_finishes_a_test_that_was_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, run: Shell
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-
     def stop(*_: object, **__: object) -> None:
-        assert capsys.readouterr().out.endswith("\ntesting\n")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr("outlast.workflow.train.evaluate_run", stop)
-        assert main([*SMALL]) == STOPPED
-    message = "stopped while testing; finish it with: outlast resume run\n"
-    assert capsys.readouterr().out == message
+        stopped = run(*SMALL)
+    assert stopped.code == STOPPED
+    message = "\ntesting\nstopped while testing; finish it with: outlast resume run\n"
+    assert stopped.out.endswith(message)
     assert not Path("run", RESULTS).exists()
-    assert main(["resume", "run"]) == 0
-    text = capsys.readouterr().out
-    assert "\ntesting\n" in text
-    assert "left" not in text, "it was trained before"
+    finished = run("resume", "run")
+    assert finished.code == 0
+    assert "\ntesting\n" in finished.out
+    assert "left" not in finished.out, "it was trained before"
     assert Path("run", RESULTS).exists()

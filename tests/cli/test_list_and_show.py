@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from printed import one_line
+from shell import Shell
 
 from outlast import api
-from outlast.cli import main
 from outlast.cli.exit_codes import MISTAKE
 from outlast.errors import SpecError, bad_value
 from outlast.mixers import Mixer
 from outlast.registry import KINDS, Entry
 
 
-def test_list_shows_every_item_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_list_shows_every_item_with_its_summary(shown: Shell) -> None:
+    lines = shown("list").out.splitlines()
     for registry in KINDS.values():
         for name in registry.names():
             (line,) = [x for x in lines if x.split()[:1] == [name]][:1] or [""]
@@ -25,35 +23,29 @@ def test_list_shows_every_item_with_its_summary(capsys: pytest.CaptureFixture[st
             assert summary.split()[0] in line, name
 
 
-def test_list_says_where_an_item_of_another_package_is_from(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_list_says_where_an_item_of_another_package_is_from(shown: Shell) -> None:
     KINDS["study"].register("borrowed", "another-package")(lambda: None)
     try:
-        assert main(["list", "study"]) == 0
-        assert "[from another-package]" in one_line(capsys)
+        assert "[from another-package]" in shown("list", "study").line
     finally:
         del KINDS["study"]._entries["borrowed"]
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_list_of_a_kind_shows_only_that_kind(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", kind]) == 0
-    shown = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:2] == "  "}
-    assert set(KINDS[kind].names()) <= shown
+def test_list_of_a_kind_shows_only_that_kind(kind: str, shown: Shell) -> None:
+    lines = shown("list", kind).out.splitlines()
+    listed = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert set(KINDS[kind].names()) <= listed
     others = {n for k, r in KINDS.items() if k != kind for n in r.names()}
-    assert not (others - set(KINDS[kind].names())) & shown
+    assert not (others - set(KINDS[kind].names())) & listed
 
 
 ITEMS = [(kind, name) for kind, registry in KINDS.items() for name in registry.names()]
 
 
 @pytest.mark.parametrize(("kind", "name"), ITEMS)
-def test_show_names_kind_and_arguments_of_every_item(
-    kind: str, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["show", name]) == 0
-    text = one_line(capsys)
+def test_show_names_kind_and_arguments_of_every_item(kind: str, name: str, shown: Shell) -> None:
+    text = shown("show", name).line
     assert len(text) > 60
     if kind == "preset":
         assert "(model)" in text
@@ -66,11 +58,8 @@ def test_show_names_kind_and_arguments_of_every_item(
 @pytest.mark.parametrize(
     "line", ["4 x (lstm > attention > mlp) @ 64", "lstm | gru @ 8", "serial @ 32", "lstm @ 8"]
 )
-def test_show_of_a_model_line_lists_its_sublayers(
-    line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["show", line]) == 0
-    text = one_line(capsys)
+def test_show_of_a_model_line_lists_its_sublayers(line: str, shown: Shell) -> None:
+    text = shown("show", line).line
     assert "(model)" in text
     assert "in all" in text
     assert "recurrent" in text
@@ -92,30 +81,26 @@ def test_show_of_a_model_line_lists_its_sublayers(
     ],
 )
 def test_show_refuses_what_training_refuses_in_the_same_words(
-    spec: str, line: str, capsys: pytest.CaptureFixture[str]
+    spec: str, line: str, run: Shell
 ) -> None:
     with pytest.raises(SpecError) as error:
         api.model(line.format(spec), "parity")
-    assert main(["show", spec]) == MISTAKE
-    shown = capsys.readouterr()
-    assert shown.out == ""
+    code, out, err = run("show", spec)
+    assert (code, out) == (MISTAKE, "")
     outer = "" if line == "{}" else "mixer attention: "
-    assert str(error.value) == outer + shown.err.removeprefix("error: ").rstrip("\n")
+    assert str(error.value) == outer + err.removeprefix("error: ").rstrip("\n")
 
 
 @pytest.mark.parametrize(
     "spec",
     ["attention(heads=3)", "attention(rope, heads=129)", "attention(tra, heads=1000000)"],
 )
-def test_show_accepts_heads_that_are_right_at_some_width(
-    spec: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["show", spec]) == 0
-    assert spec in one_line(capsys)
+def test_show_accepts_heads_that_are_right_at_some_width(spec: str, shown: Shell) -> None:
+    assert spec in shown("show", spec).line
 
 
 def test_show_builds_an_item_that_needs_numbers_in_its_constructor(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, shown: Shell, run: Shell
 ) -> None:
     class Drawn(Mixer):
         """Needs a number in its constructor."""
@@ -129,26 +114,21 @@ def test_show_builds_an_item_that_needs_numbers_in_its_constructor(
                 raise bad_value("keep", keep, "a number >= 0")
 
     monkeypatch.setitem(KINDS["mixer"]._entries, "drawn", Entry("drawn", Drawn, "the test"))
-    assert main(["show", "drawn(keep=0.5)"]) == 0
-    assert "keep 0.5 a number" in one_line(capsys)
-    assert main(["show", "drawn(keep=-1)"]) == MISTAKE
-    assert capsys.readouterr().err == "error: mixer drawn: keep=-1.0: expected a number >= 0\n"
+    assert "keep 0.5 a number" in shown("show", "drawn(keep=0.5)").line
+    message = "error: mixer drawn: keep=-1.0: expected a number >= 0\n"
+    assert run("show", "drawn(keep=-1)") == (MISTAKE, "", message)
 
 
-def test_show_names_the_kind_of_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "attention"]) == 0
-    text = one_line(capsys)
+def test_show_names_the_kind_of_an_argument(shown: Shell) -> None:
+    text = shown("show", "attention").line
     assert "scheme nope a scheme such as name(argument=value)" in text
     assert "weights softmax weights such as name(argument=value)" in text
-    assert main(["show", "dape(alibi)"]) == 0
-    assert "scheme alibi a scheme such as name(argument=value)" in one_line(capsys)
-    assert main(["show", "loss_order"]) == 0
-    assert "a number or a spec such as name(argument=value)" in one_line(capsys)
+    assert "scheme alibi a scheme such as name(argument=value)" in shown("show", "dape(alibi)").line
+    assert "a number or a spec such as name(argument=value)" in shown("show", "loss_order").line
 
 
-def test_show_of_a_task_draws_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "composite(modulus=3, layout=chained)"]) == 0
-    text = one_line(capsys)
+def test_show_of_a_task_draws_an_example(shown: Shell) -> None:
+    text = shown("show", "composite(modulus=3, layout=chained)").line
     assert "layout chained" in text
     assert "modulus 3" in text
     assert "asks: state, recall, helped by running" in text
@@ -159,22 +139,20 @@ def test_show_of_a_task_draws_an_example(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_doctor_counts_the_cores_that_may_be_used(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, shown: Shell
 ) -> None:
     monkeypatch.setattr("outlast.machine.cores", lambda: 3)
-    assert main(["doctor"]) == 0
-    assert "3 cores to use, torch has 1 threads" in capsys.readouterr().out
+    assert "3 cores to use, torch has 1 threads" in shown("doctor").line
 
 
 @pytest.mark.parametrize("gpu", [False, True], ids=["no GPU", "a GPU"])
 def test_doctor_says_which_lstm_serves_which_widths(
-    gpu: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gpu: bool, monkeypatch: pytest.MonkeyPatch, shown: Shell
 ) -> None:
     pytest.importorskip("triton")
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    assert main(["doctor"]) == 0
-    text = one_line(capsys)
+    text = shown("doctor").line
     if gpu:
         assert "weights on chip up to width 128, read at every step up to 256" in text
         assert "lstm of one seed cuDNN up to width 128" in text
