@@ -140,6 +140,6 @@ def test_some_seeds_are_read_without_the_others(tmp_path: Path) -> None:
     folder = trained(tiny(seeds=(4, 7, 9), **QUICK), tmp_path / "run")
     whole, _ = load_checkpoint(folder)
     for rows in ([1], [2, 0]):
-        some, _ = load_checkpoint(folder, lambda name: name.startswith("weights."), rows)
-        assert some.keys() == {name for name in whole if name.startswith("weights.")}
-        assert all(torch.equal(tensor, whole[name][rows]) for name, tensor in some.items())
+        subset, _ = load_checkpoint(folder, lambda name: name.startswith("weights."), rows)
+        assert subset.keys() == {name for name in whole if name.startswith("weights.")}
+        assert all(torch.equal(tensor, whole[name][rows]) for name, tensor in subset.items())

@@ -29,16 +29,7 @@ from outlast.runs.folder import (
     write_text,
 )
 from outlast.runs.records import read_run
-from tiny_runs import (
-    MODEL,
-    Killed,
-    assert_same_run,
-    checkpoint,
-    create,
-    outlast,
-    resume,
-    tiny,
-)
+from tiny_runs import MODEL, Killed, assert_same_run, checkpoint, create, outlast, resume, tiny
 
 
 def temporaries(folder: Path) -> list[str]:
