@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-import outlast.cli.progress as progress_module
-from outlast.cli.progress import clock, progress, sentence
+import outlast.cli.listener as listener_module
+from outlast.cli.listener import clock, progress, sentence
 from outlast.train.run_state import Progress
 
 
@@ -20,7 +20,7 @@ def report(step: int, **other: object) -> Progress:
     return Progress(**(values | other))  # type: ignore[arg-type]
 
 
-def test_a_sentence() -> None:
+def test_sentence_names_losses_probes_and_phases() -> None:
     assert sentence(report(10)) == "loss state 0.500  recall 0.250"
     full = report(10, probe={"1": 0.98, "3": 0.31}, waiting=2)
     assert sentence(full) == (
@@ -29,13 +29,13 @@ def test_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (61.9, "1:01"), (3600, "60:00")])
-def test_a_clock(seconds: float, shown: str) -> None:
+def test_clock_shows_minutes_and_seconds(seconds: float, shown: str) -> None:
     assert clock(seconds) == shown
 
 
-def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_lines_are_seconds_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(listener_module.time, "monotonic", lambda: now[0])
     out = io.StringIO()
     with progress(Console(file=out, force_terminal=False)) as show:
         show("a", "started")
@@ -55,7 +55,7 @@ def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1:01 left" in lines[1]
 
 
-def test_a_bar_on_a_terminal() -> None:
+def test_terminal_shows_a_bar() -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=120, color_system=None)
     with progress(console) as show:
@@ -65,8 +65,7 @@ def test_a_bar_on_a_terminal() -> None:
     assert "100%" in out.getvalue()
 
 
-def test_names_and_errors_are_only_text() -> None:
-    """Square brackets in a label or a message are not taken for markup."""
+def test_brackets_in_names_and_errors_are_not_markup() -> None:
     for terminal in (False, True):
         out = io.StringIO()
         console = Console(file=out, force_terminal=terminal, width=120, color_system=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,23 +10,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from outlast.train.settings import RunSpec
 from rich.console import Console
+from shell import Shell
 
 import outlast.cli.common as common
 import outlast.reporting.page as report_module
 import outlast.studies.runner as runner
-from outlast.cli import FAILED, MISTAKE, STOPPED, main
+from outlast.cli.exit_codes import FAILED, MISTAKE, STOPPED
 from outlast.registry import studies
-from outlast.runs import RESULTS, locked, read_run
+from outlast.runs.folder import RESULTS, locked
+from outlast.runs.records import read_results, read_run, read_study
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import Update
 from tiny_runs import start_processes_at_once, tiny
 
 
 def arm(name: str, label: str, *methods: str, **changed: Any) -> Arm:
-    run: RunSpec = tiny(*methods, **({"steps": 10, "probe": 5, "checkpoint": 5} | changed))
-    return Arm(name, replace(run, label=label))
+    settings = {"steps": 10, "probe_every": 5, "checkpoint_every": 5} | changed
+    return Arm(name, replace(tiny(*methods, **settings), label=label))
 
 
 def mini(scale: Literal["demo", "paper"] = "demo") -> Study:
@@ -49,8 +49,8 @@ def mini(scale: Literal["demo", "paper"] = "demo") -> Study:
     )  # fmt: skip
 
 
-@pytest.fixture
-def registered() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
     studies.register("mini", "a test")(mini)
     yield
     del studies._entries["mini"]
@@ -58,120 +58,106 @@ def registered() -> Iterator[None]:
 
 @pytest.mark.parametrize("scale", ["demo", "paper"])
 @pytest.mark.parametrize("name", ["dat", "phase1", "tra"])
-def test_every_study_says_what_it_would_run(
-    name: str, scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+def test_dry_run_lists_the_arms_and_writes_nothing(
+    name: str, scale: str, here: Path, shown: Shell
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", name, "--scale", scale, "--dry"]) == 0
-    made: Study = studies.entry(name).factory(scale=scale)
-    text = capsys.readouterr().out
-    for chosen in made.choose():  # a long name may be folded
+    text = shown("reproduce", name, "--scale", scale, "--dry").out
+    study: Study = studies.entry(name).factory(scale=scale)
+    for chosen in study.choose():  # a long name may be folded
         assert re.search(rf"^{re.escape(chosen.name[:8])}", text, re.MULTILINE), chosen.name
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
-@pytest.mark.usefixtures("registered")
-def test_a_study_from_nothing_to_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def written(folder: Path) -> dict[Path, int]:
+    """When each file of the arms was written."""
+    return {p: p.stat().st_mtime_ns for p in folder.glob("*/*") if p.parent.name != "report"}
+
+
+def test_study_is_run_once_and_tested_again_only_where_needed(
+    here: Path, run: Shell, shown: Shell
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     command = ["reproduce", "mini", "--device", "cpu", "--workers", "2"]
 
-    assert main([*command, "--dry"]) == 0
-    text = capsys.readouterr().out
+    text = shown(*command, "--dry").out
     assert "Does it run?" in text
     assert re.search(r"^joint .*2$", text, re.MULTILINE)
     assert "broken" not in text
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
 
-    assert main(command) == 0
-    folder = tmp_path / "runs" / "mini-demo"
-    text = capsys.readouterr().out
+    text = shown(*command).out
+    folder = here / "runs" / "mini-demo"
     assert "trained jointly: done" in text
     for label in ("trained jointly", "delayed attention"):
-        assert (
-            len(re.findall(rf"^{label}: 2 seeds at once \(about .* GiB", text, re.MULTILINE)) == 1
-        )
+        lines = re.findall(rf"^{label}: 2 seeds at once \(about .* GiB", text, re.MULTILINE)
+        assert len(lines) == 1
     page = folder / "report" / "index.html"
     assert page.resolve().as_uri() in text
     html = page.read_text()
     for words in ("A study in small", "delayed attention", "trained jointly", "It is perfect"):
         assert words in html
-    assert json.loads((folder / "study.json").read_text())["study"] == "mini"
-    assert {r["seed"] for r in json.loads((folder / "dat" / RESULTS).read_text())["rows"]} == {0, 1}
-    assert read_run(folder / "dat")["label"] == "delayed attention"
+    assert read_study(folder).study == "mini"
+    results = folder / "dat" / RESULTS
+    assert {row["seed"] for row in read_results(results).rows} == {0, 1}
+    assert read_run(folder / "dat").label == "delayed attention"
 
     # given again, nothing is trained anew
-    before = {p: p.stat().st_mtime_ns for p in folder.glob("*/*") if "report" not in str(p)}
-    assert main(command) == 0
-    assert "delayed attention: done" in capsys.readouterr().out
-    assert {p: p.stat().st_mtime_ns for p in before} == before
+    before = written(folder)
+    assert "delayed attention: done" in shown(*command).out
+    assert written(folder) == before
 
     # one that was tested by less since then is tested again, and only that
-    results = folder / "dat" / RESULTS
     full = results.read_bytes()
     for lengths, sequences in ((["1"], "64"), (["1", "2", "3"], "8")):
-        test = ["--lengths", *lengths, "--sequences", sequences]
-        assert main(["eval", str(folder / "dat"), *test]) == 0
-        assert main(command) == 0
-        text = capsys.readouterr().out
+        shown("eval", folder / "dat", "--lengths", *lengths, "--sequences", sequences)
+        text = shown(*command).out
         assert "delayed attention: testing" in text
         assert "trained jointly: testing" not in text
         assert results.read_bytes() == full
-    joint = {p: t for p, t in before.items() if p.parent.name == "joint"}
-    assert {p: p.stat().st_mtime_ns for p in joint} == joint
-    before = {p: p.stat().st_mtime_ns for p in before}
+    after = written(folder)
+    assert [p for p in before if p.parent.name == "joint" and after[p] != before[p]] == []
 
     # other seeds in the same folder are a mistake
-    assert main([*command, "--seeds", "7"]) == MISTAKE
-    assert "joint holds a run with other seeds or settings (seeds=0, 1, not 7)" in (
-        capsys.readouterr().err
-    )
-    assert {p: p.stat().st_mtime_ns for p in before} == before
+    refused = run(*command, "--seeds", "7")
+    assert refused.code == MISTAKE
+    assert "joint holds a run with other seeds or settings (seeds=0, 1, not 7)" in refused.err
+    assert written(folder) == after
 
 
-@pytest.mark.usefixtures("registered")
-@pytest.mark.parametrize("dry", [True, False])
-def test_a_change_that_does_not_go_with_an_arm_is_a_mistake_before_anything_is_run(
-    dry: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("options", [["--dry"], []])
+def test_setting_that_does_not_go_with_an_arm_is_refused_before_anything_is_run(
+    options: list[str], here: Path, run: Shell
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = ["reproduce", "mini", "--arms", "retry", *(["--dry"] if dry else [])]
-    assert main([*command, "--steps", "8"]) == MISTAKE
-    shown = capsys.readouterr()
-    assert "error: arm retry: latest=4: expected less than half of training" in shown.err
-    assert "joint" not in shown.out
-    assert list(tmp_path.iterdir()) == []
+    refused = run("reproduce", "mini", "--arms", "retry", *options, "--steps", "8")
+    assert refused.code == MISTAKE
+    assert "error: arm retry: latest=4: expected less than half of training" in refused.err
+    assert "joint" not in refused.out
+    assert list(here.iterdir()) == []
 
 
-@pytest.mark.usefixtures("registered")
-def test_an_arm_that_fails_is_named_and_the_page_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for a study, whose processes start at once."""
     start_processes_at_once(monkeypatch)
-    folder = tmp_path / "study"
+    return tmp_path / "study"
+
+
+def test_failed_arm_is_named_and_the_page_is_made(folder: Path, run: Shell) -> None:
     with locked(folder / "dat"):
-        assert main(["reproduce", "mini", "--out", str(folder)]) == FAILED
-    text = capsys.readouterr().out
-    assert "trained jointly: done" in text
-    assert re.search(r"^delayed attention: .*dat is in use by", text, re.MULTILINE)
-    assert re.search(r"^failed: dat: .*dat is in use by", text, re.MULTILINE)
-    assert "not finished" not in text
-    assert "goes on with them" not in text
+        result = run("reproduce", "mini", "--out", folder)
+    assert result.code == FAILED
+    assert "trained jointly: done" in result.out
+    assert re.search(r"^delayed attention: .*dat is in use by", result.out, re.MULTILINE)
+    assert re.search(r"^failed: dat: .*dat is in use by", result.out, re.MULTILINE)
+    assert "not finished" not in result.out
+    assert "goes on with them" not in result.out
     assert (folder / "report" / "index.html").exists()
     assert not (folder / "dat" / RESULTS).exists()
 
 
-@pytest.mark.usefixtures("registered")
-def test_an_arm_that_diverges_is_a_result_and_said_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    start_processes_at_once(monkeypatch)
-    folder = tmp_path / "study"
-    command = ["reproduce", "mini", "--out", str(folder), "--device", "cpu", "--arms", "broken"]
+def test_diverged_arm_is_a_result_and_named(folder: Path, run: Shell, shown: Shell) -> None:
+    command = ["reproduce", "mini", "--out", folder, "--device", "cpu", "--arms", "broken"]
     for _ in range(2):  # given again, it says the same
-        assert main([*command, "joint"]) == 0
-        text = capsys.readouterr().out
+        text = shown(*command, "joint").out
         assert "far too fast: seeds 0, 1: the loss or a weight is not finite" in text
         assert "trained jointly: done" in text
         assert "\ndiverged: broken: seeds 0, 1: the loss or a weight is not finite" in text
@@ -181,70 +167,48 @@ def test_an_arm_that_diverges_is_a_result_and_said_to_be(
     assert (folder / "broken" / RESULTS).exists()
 
     # where no arm has a sound seed, there is nothing to show
-    assert main(command) == FAILED
-    assert "\ndiverged: broken: seeds 0, 1: the loss" in capsys.readouterr().out
+    result = run(*command)
+    assert result.code == FAILED
+    assert "\ndiverged: broken: seeds 0, 1: the loss" in result.out
 
 
-@pytest.mark.usefixtures("registered")
-def test_the_report_of_a_study_can_be_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    start_processes_at_once(monkeypatch)
-    folder = tmp_path / "study"
-    assert main(["reproduce", "mini", "--arms", "joint", "--seeds", "3", "--out", str(folder)]) == 0
+def test_report_of_a_study_can_be_made_again(folder: Path, shown: Shell) -> None:
+    shown("reproduce", "mini", "--arms", "joint", "--seeds", "3", "--out", folder)
     page = folder / "report" / "index.html"
     first = page.read_bytes()
     page.unlink()
-    assert main(["report", str(folder)]) == 0
+    text = shown("report", folder).out
     assert page.read_bytes() == first
-    assert page.resolve().as_uri() in capsys.readouterr().out
+    assert page.resolve().as_uri() in text
 
 
-@pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("terminal", [True, False])
-def test_how_many_at_once_is_a_line_that_stays(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    terminal: bool,
+def test_seeds_at_once_is_a_line_that_stays(
+    terminal: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, shown: Shell
 ) -> None:
     """On a terminal too, where a bar's own words last until the next block."""
-    start_processes_at_once(monkeypatch)
-    shown = io.StringIO()
-    monkeypatch.setattr(
-        common,
-        "console",
-        Console(file=shown, force_terminal=terminal, width=200, color_system=None),
-    )
-    command = ["reproduce", "mini", "--arms", "joint", "--out", str(tmp_path / "study")]
-    assert main([*command, "--device", "cpu"]) == 0
-    lines = [line for line in shown.getvalue().splitlines() if "seeds at once" in line]
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=terminal, width=200, color_system=None)
+    monkeypatch.setattr(common, "console", console)
+    shown("reproduce", "mini", "--arms", "joint", "--out", folder, "--device", "cpu")
+    lines = [line for line in text.getvalue().splitlines() if "seeds at once" in line]
     assert [line.split(": ")[1][:15] for line in lines] == ["2 seeds at once"]
 
 
-@pytest.mark.usefixtures("registered")
-def test_arms_trained_as_one_say_once_how_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    start_processes_at_once(monkeypatch)
-    command = ["reproduce", "mini", "--together", "True", "--out", str(tmp_path / "study")]
-    assert main([*command, "--device", "cpu"]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "seeds at once" in line]
+def test_arms_trained_together_say_once_how_many_seeds(folder: Path, shown: Shell) -> None:
+    command = ["reproduce", "mini", "--together", "True", "--out", folder, "--device", "cpu"]
+    lines = [line for line in shown(*command).out.splitlines() if "seeds at once" in line]
     assert [line.split(" (")[0] for line in lines] == [
         "trained jointly and 1 more: 4 seeds at once"
     ]
 
 
-@pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize(("fails", "code"), [(False, STOPPED), (True, FAILED)])
-def test_arms_that_were_stopped_are_told_apart_from_those_that_failed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    fails: bool,
-    code: int,
+def test_stopped_arms_are_told_apart_from_failed_ones(
+    fails: bool, code: int, here: Path, monkeypatch: pytest.MonkeyPatch, run: Shell
 ) -> None:
-    def run_study(*given: Any) -> list[str]:
-        watch = given[6]
+    def run_study(*arguments: Any) -> list[str]:
+        watch = arguments[6]
         watch(Update("joint", "stopped"))
         if fails:
             watch(Update("dat", "failed", error="it is [broken]"))
@@ -252,22 +216,21 @@ def test_arms_that_were_stopped_are_told_apart_from_those_that_failed(
 
     monkeypatch.setattr(runner, "run_study", run_study)
     monkeypatch.setattr(report_module, "report", lambda _, out: out / "index.html")
-    assert main(["reproduce", "mini", "--out", str(tmp_path / "study")]) == code
-    text = capsys.readouterr().out
-    assert "\nnot finished: joint; the same command goes on with them\n" in text
-    assert ("\nfailed: dat: it is [broken]\n" in text) == fails
+    result = run("reproduce", "mini", "--out", "study")
+    assert result.code == code
+    assert "\nnot finished: joint; the same command goes on with them\n" in result.out
+    assert ("\nfailed: dat: it is [broken]\n" in result.out) == fails
 
 
-@pytest.mark.usefixtures("registered")
-def test_the_command_that_goes_on_does_not_start_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_recorded_command_is_without_overwrite(
+    here: Path, monkeypatch: pytest.MonkeyPatch, run: Shell
 ) -> None:
     monkeypatch.setattr(runner, "run_study", lambda *_: ["joint"])
     monkeypatch.setattr(report_module, "report", lambda _, out: out / "index.html")
-    folder = tmp_path / "study"
-    words = ["reproduce", "mini", "--overwrite", "--out", str(folder)]
+    words = ["reproduce", "mini", "--overwrite", "--out", "study"]
     monkeypatch.setattr("sys.argv", ["outlast", *words])
-    assert main() == STOPPED
-    command = f"outlast reproduce mini --out {folder}"
-    assert f"\nnot finished: joint; go on with: {command} (" in capsys.readouterr().out
-    assert json.loads((folder / "study.json").read_text())["command"] == command
+    result = run(*words)
+    assert result.code == STOPPED
+    command = "outlast reproduce mini --out study"
+    assert f"\nnot finished: joint; go on with: {command} (" in result.out
+    assert read_study(here / "study").command == command

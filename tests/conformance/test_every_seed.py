@@ -35,39 +35,45 @@ METHODS = [
 RATE, TOLERANCE = 1e-4, 5e-5
 
 
-def made(task: str, model: str, *specs: str, seeds: tuple[int, ...] = SEEDS) -> InMemory:
-    settings = {"steps": STEPS, "block": BLOCK, "checkpoint": BLOCK, "batch": 4, "lr": RATE}
-    run = tiny(*specs, task=task, model=model, seeds=seeds, warmup=0, probe_every=0, **settings)
-    return InMemory(run)
+def in_memory(task: str, model: str, *specs: str, seeds: tuple[int, ...] = SEEDS) -> InMemory:
+    settings = {
+        "steps": STEPS, "steps_per_block": BLOCK, "checkpoint_every": BLOCK, "batch_size": 4,
+        "lr": RATE, "warmup": 0, "probe_every": 0,
+    }  # fmt: skip
+    return InMemory(tiny(*specs, task=task, model=model, seeds=seeds, **settings))
 
 
-def assert_alone_is_among(*lines: str) -> None:
-    among, alone = made(*lines), made(*lines, seeds=SEEDS[-1:])
-    begun = among.trainer.stack.table[-1].clone()
-    assert torch.equal(alone.trainer.stack.table[0], begun)
+def assert_last_seed_is_the_same_alone(*lines: str) -> None:
+    among, alone = in_memory(*lines), in_memory(*lines, seeds=SEEDS[-1:])
+    initial = table(among)[-1].clone()
+    assert torch.equal(table(alone)[0], initial)
     for one, other in zip(*(first_data(run) for run in (among, alone)), strict=True):
         assert torch.equal(one[:, -1], other[:, 0])
     among.steps(STEPS)
     alone.steps(STEPS)
     assert among.events(SEEDS[-1]) == alone.events(SEEDS[-1])
-    found, wanted = among.trainer.stack.table[-1], alone.trainer.stack.table[0]
-    torch.testing.assert_close(found, wanted, rtol=0, atol=TOLERANCE)
-    tested = [run.trainer.test_weights() for run in (among, alone)]
-    for name, weights in tested[1].items():
-        torch.testing.assert_close(tested[0][name][-1], weights[0], rtol=0, atol=TOLERANCE)
-    assert (wanted - begun).abs().max() > 50 * TOLERANCE, "it hardly learned: this shows nothing"
+    torch.testing.assert_close(table(among)[-1], table(alone)[0], rtol=0, atol=TOLERANCE)
+    weights = among.run.test_weights()
+    for name, weight in alone.run.test_weights().items():
+        torch.testing.assert_close(weights[name][-1], weight[0], rtol=0, atol=TOLERANCE)
+    change = (table(alone)[0] - initial).abs().max()
+    assert change > 50 * TOLERANCE, "it hardly learned: this shows nothing"
+
+
+def table(run: InMemory) -> torch.Tensor:
+    return run.trainer.seeds.model.table
 
 
 def first_data(run: InMemory) -> tuple[torch.Tensor, ...]:
-    _, data = run.trainer.next_block()
+    _, data = run.run.next_block()
     return data.inputs, data.targets, data.part
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_whatever_the_mixer_the_scheme_and_the_weights(model: str) -> None:
-    assert_alone_is_among(SHORT, model)
+def test_seed_is_the_same_alone_with_every_mixer_scheme_and_weights(model: str) -> None:
+    assert_last_seed_is_the_same_alone(SHORT, model)
 
 
 @pytest.mark.parametrize("spec", METHODS)
-def test_whatever_the_method(spec: str) -> None:
-    assert_alone_is_among(COMPOSITE, HYBRID, spec)
+def test_seed_is_the_same_alone_with_every_method(spec: str) -> None:
+    assert_last_seed_is_the_same_alone(COMPOSITE, HYBRID, spec)

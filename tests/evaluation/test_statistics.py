@@ -18,55 +18,53 @@ NAN = math.nan
 
 
 def test_summary_by_hand() -> None:
-    s = summarise([1.0, 0.8, 0.9, 0.1])
-    assert s.n == 4
-    assert s.mean == pytest.approx(0.7)
-    assert s.iqm == pytest.approx(0.85)  # 0.8 and 0.9: the lowest and the highest are dropped
-    assert s.success == 0.5
-    assert s.low is not None
-    assert s.high is not None
-    assert 0.1 <= s.low < s.mean < s.high <= 1.0
+    summary = summarise([1.0, 0.8, 0.9, 0.1])
+    assert summary.n == 4
+    assert summary.mean == pytest.approx(0.7)
+    assert summary.iqm == pytest.approx(0.85)  # 0.8 and 0.9: the lowest and highest are dropped
+    assert summary.success == 0.5
+    assert summary.low is not None
+    assert summary.high is not None
+    assert 0.1 <= summary.low < summary.mean < summary.high <= 1.0
 
 
-def test_interval_of_two_seeds_is_known_exactly() -> None:
-    # The mean of a resample of {0, 1} is 0, 0.5 or 1 with chances 1/4, 1/2, 1/4.
-    s = summarise([0.0, 1.0])
-    assert (s.low, s.high) == (0.0, 1.0)
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [
+        # the mean of a resample of {0, 1} is 0, 0.5 or 1 with chances 1/4, 1/2, 1/4
+        ([0.0, 1.0], 0.0, 1.0),
+        # ten seeds, five right: a resample's mean is Binomial(10, 1/2) / 10
+        ([0.0, 1.0] * 5, 0.2, 0.8),
+        ([0.3, 0.3, 0.3], 0.3, 0.3),
+    ],
+    ids=["two seeds", "binomial quantiles", "equal seeds"],
+)
+def test_interval_is_the_one_known_exactly(values: list[float], low: float, high: float) -> None:
+    summary = summarise(values)
+    assert (summary.low, summary.high) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_interval_matches_the_binomial_quantiles() -> None:
-    # Ten seeds, five right: a resample's mean is Binomial(10, 1/2) / 10; quantiles 0.2 and 0.8.
-    s = summarise([0.0, 1.0] * 5)
-    assert s.low == pytest.approx(0.2)
-    assert s.high == pytest.approx(0.8)
-
-
-def test_the_same_values_give_the_same_interval() -> None:
+def test_same_values_give_the_same_interval() -> None:
     values = [0.1, 0.5, 0.93, 0.7, 0.2]
     assert summarise(values) == summarise(values)
 
 
-def test_equal_seeds_have_an_interval_without_width() -> None:
-    s = summarise([0.3, 0.3, 0.3])
-    assert (s.low, s.mean, s.high) == (0.3, pytest.approx(0.3), 0.3)
-
-
-def test_a_single_seed_has_no_interval() -> None:
-    s = summarise([0.95])
-    assert (s.mean, s.iqm, s.low, s.high, s.success) == (0.95, 0.95, None, None, 1.0)
+def test_single_seed_has_no_interval() -> None:
+    one = summarise([0.95])
+    assert (one.mean, one.iqm, one.low, one.high, one.success) == (0.95, 0.95, None, None, 1.0)
 
 
 def test_missing_values_are_left_out() -> None:
-    s = summarise([None, 0.5, NAN, 1.0])
-    assert s.values == (0.5, 1.0)
-    assert s.mean == 0.75
+    summary = summarise([None, 0.5, NAN, 1.0])
+    assert summary.values == (0.5, 1.0)
+    assert summary.mean == 0.75
     empty = summarise([None, NAN])
     assert empty.n == 0
     assert math.isnan(empty.mean)
     assert empty.low is None
 
 
-def test_success_counts_the_level_itself() -> None:
+def test_value_at_the_level_is_a_success() -> None:
     assert summarise([0.9, 0.1 + 0.8, 0.8999], level=0.9).success == pytest.approx(2 / 3)
     assert summarise([0.5, 0.6], level=0.5).success == 1.0
 
@@ -75,7 +73,9 @@ def test_success_counts_the_level_itself() -> None:
     ("values", "expected"),
     [([1, 2, 3], 2.0), ([1, 2, 3, 10], 2.5), ([0, 1, 2, 3, 4, 5, 6, 70], 3.5), ([7], 7.0)],
 )
-def test_interquartile_mean(values: list[float], expected: float) -> None:
+def test_interquartile_mean_drops_a_quarter_at_each_end(
+    values: list[float], expected: float
+) -> None:
     assert interquartile_mean(values) == expected
 
 
@@ -89,11 +89,13 @@ def test_interquartile_mean(values: list[float], expected: float) -> None:
         ([NAN, NAN, None, None], None),
     ],
 )
-def test_effective_length(accuracies: list[float | None], expected: float | None) -> None:
+def test_effective_length_ends_at_the_first_fall(
+    accuracies: list[float | None], expected: float | None
+) -> None:
     assert effective_length([10, 20, 30, 40], accuracies, 0.9) == expected
 
 
-def test_effective_length_does_not_need_order_and_is_strict_at_ties() -> None:
+def test_effective_length_needs_no_order_and_takes_the_worst_of_ties() -> None:
     assert effective_length([30, 10, 20], [0.2, 1.0, 1.0]) == 20
     assert effective_length([10, 20, 20], [1.0, 1.0, 0.2]) == 10
 
@@ -108,10 +110,10 @@ def test_effective_length_does_not_need_order_and_is_strict_at_ties() -> None:
         ([1.0, None, None, None], None),
     ],
 )
-def test_cliff(accuracies: list[float | None], expected: Cliff | None) -> None:
+def test_cliff_is_the_largest_fall(accuracies: list[float | None], expected: Cliff | None) -> None:
     assert cliff([10, 20, 30, 40], accuracies) == expected
 
 
-def test_lengths_and_accuracies_must_match() -> None:
+def test_lengths_without_accuracies_are_an_error() -> None:
     with pytest.raises(ValueError, match="zip"):
         effective_length([10, 20], [1.0])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -17,10 +17,11 @@ from outlast.methods import Setup
 from outlast.mixers.attention import Attention
 from outlast.models import build_model
 from outlast.registry import methods, studies, tasks
-from outlast.runs.spec import RunSpec
+from outlast.runs.records import RunRecord, read_run, read_study, write_run, write_study
 from outlast.specs import Spec, parse
 from outlast.studies import Claim, Study
 from outlast.studies.matching import matched, size_of
+from outlast.train.optimiser import learning_rate
 from outlast.workflow.create import canonical
 
 
@@ -32,8 +33,8 @@ def scales(name: str) -> list[str]:
 
 @cache
 def make(name: str, scale: str) -> Study:
-    made: Study = studies.entry(name).factory(scale=scale)
-    return made
+    study: Study = studies.entry(name).factory(scale=scale)
+    return study
 
 
 @cache
@@ -48,14 +49,14 @@ every_study = pytest.mark.parametrize(("name", "scale"), ALL, ids=[" ".join(s) f
 STATISTICS = get_args(get_type_hints(Claim)["statistic"])
 
 
-def test_there_is_something_for_a_laptop_and_something_for_a_gpu() -> None:
+def test_every_study_has_a_demo_and_a_paper_scale() -> None:
     assert {"dat", "phase1", "tra"} <= set(studies.names())
     for name in studies.names():
         assert {"demo", "paper"} <= set(scales(name))
 
 
 @every_study
-def test_names_and_words(name: str, scale: str) -> None:
+def test_study_has_words_and_arms_have_distinct_names(name: str, scale: str) -> None:
     study = make(name, scale)
     assert (study.name, study.scale) == (name, scale)
     assert study.title
@@ -71,18 +72,19 @@ def test_names_and_words(name: str, scale: str) -> None:
 
 
 @every_study
-def test_every_spec_can_be_built(name: str, scale: str) -> None:
+def test_spec_of_every_arm_can_be_built_and_recorded(name: str, scale: str, tmp_path: Path) -> None:
     for arm in make(name, scale).arms:
         run = canonical(arm.run)
         assert canonical(run) == run
-        assert RunSpec.read(json.loads(json.dumps(run.to_json()))) == run
+        write_run(tmp_path, RunRecord(**vars(run), length=1))
+        assert read_run(tmp_path).spec == run
         task = tasks.build(run.task)
         assert size(run.model, run.task) > 0
         for spec in run.methods:
             methods.build(spec).begin(Setup(run.settings.steps, task.parts, task.lengths))
         assert len(run.seeds) >= 4
         settings = run.settings
-        assert settings.steps >= settings.block
+        assert settings.steps >= settings.steps_per_block
 
 
 @every_study
@@ -95,7 +97,7 @@ def test_no_two_arms_are_the_same_run(name: str, scale: str) -> None:
 
 
 @every_study
-def test_claims_are_about_what_is_measured(name: str, scale: str) -> None:
+def test_claims_are_about_arms_and_lengths_that_are_tested(name: str, scale: str) -> None:
     study = make(name, scale)
     arms = {a.name: a for a in study.arms}
     assert study.claims
@@ -119,7 +121,7 @@ def test_claims_are_about_what_is_measured(name: str, scale: str) -> None:
 
 
 @every_study
-def test_the_ladder_can_be_climbed(name: str, scale: str) -> None:
+def test_every_arm_can_be_tested_on_the_whole_ladder(name: str, scale: str) -> None:
     study = make(name, scale)
     assert study.ladder[0] == 1
     assert list(study.ladder) == sorted(set(study.ladder))
@@ -131,21 +133,16 @@ def test_the_ladder_can_be_climbed(name: str, scale: str) -> None:
 
 
 @every_study
-def test_what_study_json_holds(name: str, scale: str) -> None:
+def test_study_json_holds_the_study(name: str, scale: str, tmp_path: Path) -> None:
     study = make(name, scale)
-    written = json.loads(
-        json.dumps(
-            study.to_json("outlast reproduce x", [a.name for a in study.arms]), allow_nan=False
-        )
-    )
-    assert written["format"] == 1
-    assert (written["study"], written["scale"]) == (name, scale)
-    assert written["command"] == "outlast reproduce x"
-    assert [a["name"] for a in written["arms"]] == [a.name for a in study.arms]
-    assert len(written["claims"]) == len(study.claims)
+    write_study(tmp_path, study.record("outlast reproduce x", [a.name for a in study.arms]))
+    record = read_study(tmp_path)
+    assert (record.study, record.scale, record.command) == (name, scale, "outlast reproduce x")
+    assert [a.name for a in record.arms] == [a.name for a in study.arms]
+    assert record.claims == tuple(study.claims)
 
 
-def test_the_paper_scale_of_dat_has_ten_seeds() -> None:
+def test_paper_scale_of_dat_has_ten_seeds() -> None:
     assert {a.run.seeds for a in make("dat", "paper").arms} == {tuple(range(10))}
 
 
@@ -170,34 +167,29 @@ def test_arms_are_chosen_by_name_and_pattern() -> None:
 @pytest.mark.parametrize(
     ("design", "blocks"), list(product(("serial", "parallel", "interleaved"), (2, 4)))
 )
-def test_the_paper_scale_has_every_arm(design: str, blocks: int) -> None:
+def test_paper_scale_of_dat_has_every_arm(design: str, blocks: int) -> None:
     study = make("dat", "paper")
-    ours = {a.name: a for a in study.arms if a.name.startswith(f"{design}{blocks}-")}
-    found = {}
-    for name, arm in ours.items():
-        run = canonical(arm.run)
-        kinds = [parse(m) for m in run.methods]
-        assert len(kinds) <= 1
-        details = dict(kinds[0].kwargs) if kinds else {}
-        key = (kinds[0].name, details.get("phase1"), details.get("mode")) if kinds else "joint"
-        found[key] = name
-    wanted = {"joint", ("loss_order", "state", None)}
-    wanted |= {("dat", p, m) for p, m in product(("state", "full"), ("skip", "freeze", "ramp"))}
-    assert set(found) == wanted
-    assert len({a.run.model for a in ours.values()}) == 1
-    assert len({a.run.settings for a in ours.values()}) == 1
+    arms = [a for a in study.arms if a.name.startswith(f"{design}{blocks}-")]
+    ways = set()
+    for arm in arms:
+        methods = [parse(method) for method in canonical(arm.run).methods]
+        assert len(methods) <= 1
+        details = dict(methods[0].kwargs) if methods else {}
+        way = (methods[0].name, details.get("phase1"), details.get("mode")) if methods else "joint"
+        ways.add(way)
+    expected = {"joint", ("loss_order", "state", None)}
+    expected |= {("dat", p, m) for p, m in product(("state", "full"), ("skip", "freeze", "ramp"))}
+    assert ways == expected
+    assert len({a.run.model for a in arms}) == 1
+    assert len({a.run.settings for a in arms}) == 1
 
 
-def test_the_designs_are_what_they_are_called() -> None:
+def test_models_of_dat_have_the_design_of_their_name() -> None:
     arms = {a.name: a.run.model for a in make("dat", "paper").arms}
     for blocks in (2, 4):
         assert "lstm > attention" in arms[f"serial{blocks}-joint"]
         assert "lstm | attention" in arms[f"parallel{blocks}-joint"]
         assert "lstm > mlp > lstm > mlp > attention" in arms[f"interleaved{blocks}-joint"]
-
-
-def test_the_pure_models_are_there() -> None:
-    arms = {a.name: a.run.model for a in make("dat", "paper").arms}
     assert "attention" not in arms["lstm"]
     assert "lstm" not in arms["transformer"] + arms["transformer-rope"]
     assert "rope" in arms["transformer-rope"]
@@ -217,18 +209,17 @@ def test_the_pure_models_are_there() -> None:
 )  # fmt: skip
 def test_arms_that_are_compared_are_of_one_size(scale: str, like: str, others: list[str]) -> None:
     arms = {a.name: a.run for a in make("dat", scale).arms}
-    wanted = size(arms[like].model, arms[like].task)
+    expected = size(arms[like].model, arms[like].task)
     for other in others:
         assert arms[other].task == arms[like].task
-        assert size(arms[other].model, arms[other].task) == pytest.approx(wanted, rel=0.1), other
+        assert size(arms[other].model, arms[other].task) == pytest.approx(expected, rel=0.1), other
 
 
-def test_a_matched_width_is_the_closest_there_is() -> None:
+def test_matched_width_is_the_closest_one() -> None:
     spec = "composite(modulus=2, keys=32, queries=2, length=4)"
     task, like = make_task(spec), "2 x (lstm > attention > mlp) @ 48"
     target = size_of(like, task)
-    found = matched("2 x (lstm > mlp)", like, spec, step=4)
-    width = int(found.rpartition("@ ")[2])
+    width = int(matched("2 x (lstm > mlp)", like, spec, step=4).rpartition("@ ")[2])
     gaps = {
         w: abs(size_of(f"2 x (lstm > mlp) @ {w}", task) - target)
         for w in (width - 4, width, width + 4)
@@ -236,7 +227,7 @@ def test_a_matched_width_is_the_closest_there_is() -> None:
     assert min(gaps, key=gaps.__getitem__) == width
 
 
-def test_the_demo_has_joint_training_delay_control_and_pure_models() -> None:
+def test_demo_of_dat_has_joint_training_delay_control_and_pure_models() -> None:
     arms = {a.name: canonical(a.run) for a in make("dat", "demo").arms}
     assert arms["joint"].methods == ()
     assert [parse(m).name for m in arms["dat"].methods] == ["dat"]
@@ -250,7 +241,7 @@ def test_the_demo_has_joint_training_delay_control_and_pure_models() -> None:
 
 
 @pytest.mark.parametrize("scale", ["demo", "paper"])
-def test_every_scheme_meets_every_task(scale: str) -> None:
+def test_tra_has_every_scheme_on_every_task(scale: str) -> None:
     study = make("tra", scale)
     by_group: dict[str, list[str]] = {}
     for arm in study.arms:
@@ -259,15 +250,15 @@ def test_every_scheme_meets_every_task(scale: str) -> None:
     assert len({tuple(labels) for labels in by_group.values()}) == 1
     assert len({a.run.settings for a in study.arms}) == 1
     for group in by_group:
-        ours = [canonical(a.run) for a in study.arms if a.group == group]
-        assert len({run.task for run in ours}) == 1
-        schemes = {_scheme(run.model) for run in ours}
+        runs = [canonical(a.run) for a in study.arms if a.group == group]
+        assert len({run.task for run in runs}) == 1
+        schemes = {_scheme(run.model) for run in runs}
         assert {
             ("tra", "softmax"), ("rope", "softmax"), ("alibi", "softmax"), ("nope", "softmax"),
             ("forget", "softmax"), ("cope", "softmax"), ("stick_breaking", "softmax"),
             ("rope", "scalable"), ("rope", "entmax"),
         } <= {(scheme.name, weights) for scheme, weights in schemes}  # fmt: skip
-        assert len(schemes) == len(ours)
+        assert len(schemes) == len(runs)
 
 
 def _scheme(model: str) -> tuple[Spec, str]:
@@ -278,17 +269,17 @@ def _scheme(model: str) -> tuple[Spec, str]:
     raise AssertionError(f"{model} has no attention")
 
 
-def test_the_papers_flip_flop_is_the_authors() -> None:
+def test_paper_scale_of_tra_has_the_authors_flip_flop() -> None:
     arm = next(a for a in make("tra", "paper").arms if a.name == "tra")
     assert size(arm.run.model, arm.run.task) == pytest.approx(2.64e6, rel=0.002)
     assert make_task(arm.run.task).lengths == (512, 512)
     settings = arm.run.settings
-    assert (settings.steps, settings.batch, settings.lr) == (25_000, 64, 1e-4)
-    assert settings.rate(0) == settings.lr  # no warm-up
-    assert settings.rate(settings.steps) == pytest.approx(0, abs=0.011 * settings.lr)
+    assert (settings.steps, settings.batch_size, settings.lr) == (25_000, 64, 1e-4)
+    assert learning_rate(settings, 0) == settings.lr  # no warm-up
+    assert learning_rate(settings, settings.steps) == pytest.approx(0, abs=0.011 * settings.lr)
 
 
 @pytest.mark.parametrize("scale", ["demo", "paper"])
-def test_tra_is_held_to_all_three_tests_and_to_greater_lengths(scale: str) -> None:
-    held = {(c.variant, c.multiple) for c in make("tra", scale).claims if c.statistic == "min"}
-    assert set(product((None, "sparse", "dense"), (1, 4))) <= held
+def test_claims_of_tra_cover_all_three_variants_and_greater_lengths(scale: str) -> None:
+    claims = {(c.variant, c.multiple) for c in make("tra", scale).claims if c.statistic == "min"}
+    assert set(product((None, "sparse", "dense"), (1, 4))) <= claims

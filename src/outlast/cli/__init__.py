@@ -9,12 +9,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from outlast import __version__
+from outlast.cli.exit_codes import MISTAKE, STOPPED
 from outlast.errors import OutlastError
 
 VERBS = ("list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor")
-#: exit codes: 1 for a study with an arm that failed, or without an arm that has a sound seed; 2 for
-#: an error a user can mend; 130 for a run that was asked to stop and saved
-FAILED, MISTAKE, STOPPED = 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:

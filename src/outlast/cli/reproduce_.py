@@ -49,8 +49,8 @@ def main(
         overwrite: Start anew where an arm is already there.
         dry: Only say what would be run.
     """
-    from outlast.cli import FAILED, STOPPED
     from outlast.cli.common import console, read_seeds, say
+    from outlast.cli.exit_codes import FAILED, STOPPED
     from outlast.cli.listener import progress
     from outlast.errors import bad_value
     from outlast.machine import pick_device, usable_threads

@@ -156,11 +156,17 @@ def _measure(
             whole, answers = exact_by_part(logits, piece, task)
             exact[seed] += torch.stack([whole[n].sum() for n in names])
             right[seed] += torch.stack([answers[p] for p in parts])
-    asked = torch.stack([(batch.part == i).sum() for i in range(len(parts))]).tolist()
+    asked = torch.stack([(batch.part == i).sum() for i in range(len(parts))])
+    # one look at the device for all seeds
+    counts = torch.cat([exact, right, asked.expand(seeds, -1)], 1).tolist()
+    first, last = len(names), len(names) + len(parts)
     return [
         (
-            {name: count / sequences for name, count in zip(names, whole, strict=True)},
-            {p: count / max(1, n) for p, count, n in zip(parts, answers, asked, strict=True)},
+            {name: count / sequences for name, count in zip(names, row[:first], strict=True)},
+            {
+                part: count / max(1, total)
+                for part, count, total in zip(parts, row[first:last], row[last:], strict=True)
+            },
         )
-        for whole, answers in zip(exact.tolist(), right.tolist(), strict=True)
+        for row in counts
     ]

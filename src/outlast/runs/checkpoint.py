@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from outlast.errors import RunFolderError
 from outlast.runs.folder import CHECKPOINT, write_atomically
-from outlast.runs.records import FORMAT, check_format
+from outlast.runs.records import FORMAT, check_format, checked
 from outlast.runs.spec import RunSpec
 
 #: names of tensors: each parameter's weights behind a prefix, the average of all weights as one
@@ -55,10 +54,10 @@ class TrainingState:
 
     def check_run(self, run: RunSpec, path: Path) -> None:
         """Raise if the checkpoint belongs to another run."""
-        here = run.identity()
+        identity = run.identity
         for name, saved in self.run.items():
-            if saved != here.get(name):
-                both = f"its {name} is {saved}, this run's is {here.get(name)}"
+            if saved != identity.get(name):
+                both = f"its {name} is {saved}, this run's is {identity.get(name)}"
                 raise RunFolderError(f"{path} is of another run: {both}")
 
 
@@ -126,10 +125,7 @@ def _read_state(metadata: Mapping[str, str] | None, path: Path) -> TrainingState
         values.setdefault("streaks", [0] * seeds)
         if isinstance(probe := values.get("probe"), dict):  # their probe is the mean over the seeds
             values["probe"] = [dict(probe) for _ in range(seeds)]
-    try:
-        return msgspec.convert(values, TrainingState)
-    except msgspec.ValidationError as error:
-        raise RunFolderError(f"{path} is damaged: {error}") from None
+    return checked(values, TrainingState, path)
 
 
 def restore(target: Tensor, tensors: Mapping[str, Tensor], name: str, path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NotRequired, TypedDict, TypeVar
 import msgspec
 from msgspec import Struct
 
-from outlast.errors import RunFolderError, SpecError
+from outlast.errors import RunFolderError, SpecError, bad_value
 from outlast.runs.folder import METRICS, RUN, STUDY, write_json, write_text
 from outlast.runs.spec import RunSpec, Settings
 
@@ -79,12 +79,14 @@ def read_run(folder: Path) -> RunRecord:
     """What was run, as `run.json` says."""
     path = folder / RUN
     values = _read_object(path, "a run folder")
-    if isinstance(values.get("settings"), dict):
-        try:  # names that settings had before, and unknown names, are seen here
+    try:
+        if isinstance(values.get("settings"), dict):  # some may have names of before
             values["settings"] = asdict(Settings.read(values["settings"]))
-        except SpecError as error:
-            raise RunFolderError(f"cannot read {path}: {error}") from None
-    return _checked(values, RunRecord, path)
+        record = checked(values, RunRecord, path)
+        _ = record.spec  # checks the seeds
+    except SpecError as error:
+        raise RunFolderError(f"cannot read {path}: {error}") from None
+    return record
 
 
 def write_run(folder: Path, record: RunRecord) -> None:
@@ -131,7 +133,7 @@ def read_metrics(folder: Path) -> list[Line]:
         except json.JSONDecodeError as error:
             if number == len(texts):
                 break
-            raise RunFolderError(f"{place}: damaged JSON ({error.msg})") from None
+            raise RunFolderError(f"cannot read {place}: damaged JSON ({error.msg})") from None
         lines.append(_metric_line(values, place))
     return lines
 
@@ -167,10 +169,10 @@ def _metric_texts(path: Path) -> list[str]:
 
 def _metric_line(values: Any, place: str) -> Line:
     if not isinstance(values, dict) or "event" not in values:
-        return _checked(values, MetricLine, place)
+        return checked(values, MetricLine, place)
     details = {k: v for k, v in values.items() if k not in ("step", "seed", "event")}
     known = {"step": values.get("step"), "seed": values.get("seed"), "event": values["event"]}
-    return _checked(known | {"details": details}, EventLine, place)
+    return checked(known | {"details": details}, EventLine, place)
 
 
 def _metric_text(lines: Iterable[Line]) -> str:
@@ -222,8 +224,16 @@ class Results(Struct, frozen=True, kw_only=True):
 
 
 def read_results(path: Path) -> Results:
-    """The results in a file."""
-    return _checked(_read_object(path, "tested yet"), Results, path)
+    """The results in a file. One that was written by hand needs nothing but rows."""
+    values = _read_object(path, "tested yet", by_hand=True)
+    if isinstance(rows := values.get("rows"), list):
+        missing = {"variant": None, "exact": None}
+        values["rows"] = [missing | row if isinstance(row, dict) else row for row in rows]
+    results = checked(values, Results, path)
+    for index, row in enumerate(results.rows):
+        if "seed" not in row:
+            raise RunFolderError(f"cannot read {path}: rows[{index}] has no seed")
+    return results
 
 
 def write_results(path: Path, results: Results) -> None:
@@ -284,7 +294,7 @@ class StudyRecord(Struct, frozen=True, kw_only=True):
 def read_study(folder: Path) -> StudyRecord:
     """A study, as `study.json` says."""
     path = folder / STUDY
-    return _checked(_read_object(path, "a study"), StudyRecord, path)
+    return checked(_read_object(path, "a study", by_hand=True), StudyRecord, path)
 
 
 def write_study(folder: Path, record: StudyRecord) -> None:
@@ -312,32 +322,60 @@ def check_format(values: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def _read_object(path: Path, purpose: str) -> dict[str, Any]:
-    """The JSON object in a file of ours; without the file its folder is not `purpose`."""
+def _read_object(path: Path, purpose: str, by_hand: bool = False) -> dict[str, Any]:
+    """The JSON object in a file of ours; without the file its folder is not `purpose`.
+
+    A file that may be written by hand need not name its format.
+    """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunFolderError(f"{path.parent} has no {path.name}: it is not {purpose}") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise RunFolderError(f"cannot read {path}: {error}") from None
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # of JSON, or of bytes that are no text
+        raise RunFolderError(f"cannot read {path}: damaged JSON ({error})") from None
     if not isinstance(values, dict):
         raise RunFolderError(f"cannot read {path}: expected a JSON object")
+    if by_hand:
+        values.setdefault("format", FORMAT)
     check_format(values, path)
     return values
 
 
-def _checked(values: Any, kind: type[T], place: object) -> T:
-    """Plain values as a record; a value of the wrong type is an error that names its field."""
+def checked(values: Any, kind: type[T], place: object) -> T:
+    """Plain values as a record. A value of the wrong type is an error that names its field."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise RunFolderError(f"cannot read {place}: {_with_field_first(str(error))}") from None
+        raise RunFolderError(f"cannot read {place}: {_explain(str(error), values)}") from None
 
 
-def _with_field_first(message: str) -> str:
-    """``Expected `int`, got `str` - at `$.rows[0].seed` `` with the field in front."""
-    match = re.fullmatch(r"(.*?) - at `\$\.?(.*)`", message, re.DOTALL)
-    if match is None:
-        return message
-    problem, name = match[1].replace("`", ""), match[2]
-    return f"{name}: {problem}" if name else problem
+#: what a user knows the types of JSON as
+TYPES = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+
+
+def _explain(message: str, values: Any) -> str:
+    """An error of msgspec in words such as ``seeds[0]="a": expected a whole number``."""
+    problem, _, path = message.partition(" - at ")
+    field = path.strip("`").removeprefix("$").removeprefix(".")
+    if missing := re.fullmatch(r"Object missing required field `(.+)`", problem):
+        return f"{field or 'it'} has no {missing[1]}"
+    wrong_type = re.fullmatch(r"Expected `(.+)`, got `.+`", problem)
+    if wrong_type is None:
+        return f"{field}: {problem}"
+    accepted = " or ".join(TYPES.get(name, name) for name in wrong_type[1].split(" | "))
+    if not field:
+        return f"expected {accepted}"
+    if field.endswith("[...]"):  # some value of an object; which one is not said
+        field, accepted = field.removesuffix("[...]"), f"{accepted} for each name"
+    for key in re.findall(r"[^.\[\]]+", field):
+        values = values[int(key) if isinstance(values, list) else key]
+    return str(bad_value(field, json.dumps(values), accepted))

@@ -198,10 +198,15 @@ class RunSpec:
         if len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
             raise bad_value("seeds", list(self.seeds), "different whole numbers >= 0")
 
+    @property
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must share with its run, as JSON has it."""
-        methods, seeds = list(self.methods), list(self.seeds)
-        return {"task": self.task, "model": self.model, "methods": methods, "seeds": seeds}
+        """What a checkpoint must share with its run."""
+        return {
+            "task": self.task,
+            "model": self.model,
+            "methods": list(self.methods),
+            "seeds": list(self.seeds),
+        }
 
     def differences(self, other: RunSpec) -> list[str]:
         """What two runs do not share: ``lr=0.002, not 0.001``."""

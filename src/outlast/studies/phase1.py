@@ -36,8 +36,8 @@ VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
     "blocks-1": ("1 x (lstm > mlp) @ {width}", {}),
     "blocks-2": ("2 x (lstm > mlp) @ {width}", {}),
     "embedding-0.02": ("4 x (lstm > mlp) @ {width}, embedding=0.02", {}),
-    "batch-fourfold": ("4 x (lstm > mlp) @ {width}", {"batch": 4}),
-    "clip-quartered": ("4 x (lstm > mlp) @ {width}", {"clip": 0.25}),
+    "batch-fourfold": ("4 x (lstm > mlp) @ {width}", {"batch_size": 4}),
+    "clip-quartered": ("4 x (lstm > mlp) @ {width}", {"max_grad_norm": 0.25}),
 }
 
 

@@ -132,7 +132,7 @@ class RunState:
                 parked=self.parked,
                 succeeded=self.succeeded,
                 streaks=self.streaks,
-                run=self.run.identity(),
+                run=self.run.identity,
             )
         )
 

@@ -45,6 +45,8 @@ def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = N
     if not path.exists():
         raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was trained there yet")
     rows = None if seeds is None else [run.seeds.index(seed) for seed in seeds]
+    task = tasks.build(run.task)
+    model = StackedModel(run.model, task, seeds or run.seeds, device, initialise=False)
     built = [methods.build(method) for method in run.methods]
     decay = decay_among(built)
 
@@ -55,8 +57,6 @@ def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = N
     state.check_run(run, path)
     if rows is not None and seeds is not None:
         run, state = replace(run, seeds=tuple(seeds)), state.of_seeds(rows, seeds)
-    task = tasks.build(run.task)
-    model = StackedModel(run.model, task, run.seeds, device, initialise=False)
     for name, target in model.named(model.table).items():
         restore(target, tensors, f"{WEIGHTS}{name}", path)
     if decay is not None:

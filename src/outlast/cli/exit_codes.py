@@ -1,0 +1,10 @@
+"""Exit codes of the command line."""
+
+from __future__ import annotations
+
+#: a study with an arm that failed, or without an arm that has a sound seed
+FAILED = 1
+#: an error that a user can mend
+MISTAKE = 2
+#: a run that was asked to stop and was saved
+STOPPED = 130

@@ -1,0 +1,160 @@
+"""`outlast list`, `outlast show` and `outlast doctor`: what there is, and what it takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from shell import Shell
+
+from outlast import api
+from outlast.cli.exit_codes import MISTAKE
+from outlast.errors import SpecError, bad_value
+from outlast.mixers import Mixer
+from outlast.registry import KINDS, Entry
+
+
+def test_list_shows_every_item_with_its_summary(shown: Shell) -> None:
+    lines = shown("list").out.splitlines()
+    for registry in KINDS.values():
+        for name in registry.names():
+            (line,) = [x for x in lines if x.split()[:1] == [name]][:1] or [""]
+            summary = registry.entry(name).summary
+            assert summary
+            assert summary.split()[0] in line, name
+
+
+def test_list_says_where_an_item_of_another_package_is_from(shown: Shell) -> None:
+    KINDS["study"].register("borrowed", "another-package")(lambda: None)
+    try:
+        assert "[from another-package]" in shown("list", "study").line
+    finally:
+        del KINDS["study"]._entries["borrowed"]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_list_of_a_kind_shows_only_that_kind(kind: str, shown: Shell) -> None:
+    lines = shown("list", kind).out.splitlines()
+    listed = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert set(KINDS[kind].names()) <= listed
+    others = {n for k, r in KINDS.items() if k != kind for n in r.names()}
+    assert not (others - set(KINDS[kind].names())) & listed
+
+
+ITEMS = [(kind, name) for kind, registry in KINDS.items() for name in registry.names()]
+
+
+@pytest.mark.parametrize(("kind", "name"), ITEMS)
+def test_show_names_kind_and_arguments_of_every_item(kind: str, name: str, shown: Shell) -> None:
+    text = shown("show", name).line
+    assert len(text) > 60
+    if kind == "preset":
+        assert "(model)" in text
+    elif name not in [n for k, n in ITEMS[: ITEMS.index((kind, name))] if k != kind]:
+        assert f"({kind})" in text
+        for parameter in KINDS[kind].entry(name).parameters(KINDS[kind].given):
+            assert parameter.name in text
+
+
+@pytest.mark.parametrize(
+    "line", ["4 x (lstm > attention > mlp) @ 64", "lstm | gru @ 8", "serial @ 32", "lstm @ 8"]
+)
+def test_show_of_a_model_line_lists_its_sublayers(line: str, shown: Shell) -> None:
+    text = shown("show", line).line
+    assert "(model)" in text
+    assert "in all" in text
+    assert "recurrent" in text
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ("attention(tra, weights=entmax)", "{}"),
+        ("attention(position_only, weights=scalable)", "{}"),
+        ("attention(rope(scaling=yarn))", "{}"),
+        ("attention(heads=0)", "{}"),
+        ("mlp(expand=0)", "{}"),
+        ("tra(gate=none, distance=plain)", "attention({})"),
+        ("rope(scaling=yarn)", "attention({})"),
+        ("dape(rope)", "attention({})"),
+        ("entmax(alpha=1)", "attention(weights={})"),
+        ("topk(k=0)", "attention(weights={})"),
+    ],
+)
+def test_show_refuses_what_training_refuses_in_the_same_words(
+    spec: str, line: str, run: Shell
+) -> None:
+    with pytest.raises(SpecError) as error:
+        api.model(line.format(spec), "parity")
+    code, out, err = run("show", spec)
+    assert (code, out) == (MISTAKE, "")
+    outer = "" if line == "{}" else "mixer attention: "
+    assert str(error.value) == outer + err.removeprefix("error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["attention(heads=3)", "attention(rope, heads=129)", "attention(tra, heads=1000000)"],
+)
+def test_show_accepts_heads_that_are_right_at_some_width(spec: str, shown: Shell) -> None:
+    assert spec in shown("show", spec).line
+
+
+def test_show_builds_an_item_that_needs_numbers_in_its_constructor(
+    monkeypatch: pytest.MonkeyPatch, shown: Shell, run: Shell
+) -> None:
+    class Drawn(Mixer):
+        """Needs a number in its constructor."""
+
+        pathway = "pointwise"
+
+        def __init__(self, width: int, keep: float = 1.0) -> None:
+            super().__init__()
+            self.first = torch.randn(width).tolist()[0]
+            if keep < 0:
+                raise bad_value("keep", keep, "a number >= 0")
+
+    monkeypatch.setitem(KINDS["mixer"]._entries, "drawn", Entry("drawn", Drawn, "the test"))
+    assert "keep 0.5 a number" in shown("show", "drawn(keep=0.5)").line
+    message = "error: mixer drawn: keep=-1.0: expected a number >= 0\n"
+    assert run("show", "drawn(keep=-1)") == (MISTAKE, "", message)
+
+
+def test_show_names_the_kind_of_an_argument(shown: Shell) -> None:
+    text = shown("show", "attention").line
+    assert "scheme nope a scheme such as name(argument=value)" in text
+    assert "weights softmax weights such as name(argument=value)" in text
+    assert "scheme alibi a scheme such as name(argument=value)" in shown("show", "dape(alibi)").line
+    assert "a number or a spec such as name(argument=value)" in shown("show", "loss_order").line
+
+
+def test_show_of_a_task_draws_an_example(shown: Shell) -> None:
+    text = shown("show", "composite(modulus=3, layout=chained)").line
+    assert "layout chained" in text
+    assert "modulus 3" in text
+    assert "asks: state, recall, helped by running" in text
+    assert "an example of length 4" in text
+
+
+# ---- doctor -----------------------------------------------------------------------------------
+
+
+def test_doctor_counts_the_cores_that_may_be_used(
+    monkeypatch: pytest.MonkeyPatch, shown: Shell
+) -> None:
+    monkeypatch.setattr("outlast.machine.cores", lambda: 3)
+    assert "3 cores to use, torch has 1 threads" in shown("doctor").line
+
+
+@pytest.mark.parametrize("gpu", [False, True], ids=["no GPU", "a GPU"])
+def test_doctor_says_which_lstm_serves_which_widths(
+    gpu: bool, monkeypatch: pytest.MonkeyPatch, shown: Shell
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    text = shown("doctor").line
+    if gpu:
+        assert "weights on chip up to width 128, read at every step up to 256" in text
+        assert "lstm of one seed cuDNN up to width 128" in text
+    else:
+        assert "lstm a time loop" in text
