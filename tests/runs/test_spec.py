@@ -73,8 +73,8 @@ def test_every_setting_has_a_bad_value() -> None:
         ({"learning_rate": 0.1}, "settings have no 'learning_rate'"),
         ({"warmpu": 1}, r"no 'warmpu'; did you mean 'warmup'\?"),
         ({"batch": 0}, "batch_size=0: expected a whole number >= 1"),
-        ({"batch_size": 8, "batch": 4}, "batch_size is given twice: as batch_size and as batch;"),
-        ({"batch": 8, "batch_size": 4}, "batch_size is given twice: as batch_size and as batch;"),
+        ({"batch_size": 8, "batch": 4}, "batch_size is given twice: batch_size=8 and batch=4;"),
+        ({"batch": 8, "batch_size": 4}, "batch_size is given twice: batch=8 and batch_size=4;"),
     ],
     ids=str,
 )

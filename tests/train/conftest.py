@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import outlast.train.memory as memory
 import pytest
 
+import outlast.train.memory as memory
 import outlast.train.waves as waves
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from outlast.mixers.randomness import fixed_positions
 
 from outlast.errors import OutlastError, SpecError
+from outlast.mixers.randomness import fixed_positions
 from outlast.registry import tasks
 from outlast.train.plan import Plan
 from outlast.train.seeds import StackedModel
@@ -145,13 +145,27 @@ def test_evaluation_has_fixed_positions_and_drops_nothing(tmp_path: Path) -> Non
             assert not torch.allclose(one(inputs)[0], together[row], atol=1e-4)
 
 
-def test_create_refuses_a_range_of_positions(tmp_path: Path) -> None:
-    """Too short for training, or too long for the model."""
-    with pytest.raises(SpecError, match="range=3: expected at least 11, the tokens of a training"):
-        create(tiny("random_positions(range=3)", model=ROPE), tmp_path / "run")
-    model = "attention(learned(ceiling=32), heads=2) @ 16"
-    with pytest.raises(SpecError, match=r"range=64: expected at most 32, .*raise its ceiling"):
-        create(tiny(DRAWN, model=model), tmp_path / "run")
+@pytest.mark.parametrize(
+    ("method", "model", "message"),
+    [
+        (
+            "random_positions(range=3)",
+            ROPE,
+            "range=3: expected at least 11, the tokens of a training",
+        ),
+        (
+            DRAWN,
+            "attention(learned(ceiling=32), heads=2) @ 16",
+            r"range=64: expected at most 32, .*raise its ceiling",
+        ),
+    ],
+    ids=["too short for training", "too long for the model"],
+)
+def test_create_refuses_a_range_of_positions(
+    method: str, model: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        create(tiny(method, model=model), tmp_path / "run")
 
 
 def test_create_warns_of_a_model_that_asks_for_no_position(

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import outlast.train.memory as memory
 import pytest
 import torch
-from outlast.train.memory import GIB, dry_step
 
+import outlast.train.memory as memory
 import outlast.train.seeds as seeds_module
 from outlast.cli import main
 from outlast.errors import TrainingError
 from outlast.tasks.parity import Parity
+from outlast.train.memory import GIB, dry_step
 from outlast.train.trainer import Trainer
 from outlast.workflow.create import canonical
 from tiny_runs import InMemory, create, fails, resume, tiny

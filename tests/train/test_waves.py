@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import outlast.train.memory as memory
 import pytest
 import torch
-from outlast.train.memory import GIB
 
+import outlast.train.memory as memory
 from outlast.cli import main
 from outlast.errors import TrainingError
+from outlast.train.memory import GIB
 from outlast.train.step import Stepper
 from outlast.train.waves import split_evenly
 from tiny_runs import (
