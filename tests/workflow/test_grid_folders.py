@@ -104,7 +104,10 @@ def test_grid_may_be_given_in_pieces(tmp_path: Path, capsys: pytest.CaptureFixtu
     out = tmp_path / "grid"
     command = [*SMALL, "--out", str(out), "--grid", "lr=0.001"]
     for pieces, message in (
-        (["lr=0.002", "warmup=1"], "grid=lr=0.001 lr=0.002 warmup=1: expected each setting once"),
+        (
+            ["lr=0.002", "warmup=1"],
+            "lr is given twice: --grid lr=0.001 and --grid lr=0.002; give it once",
+        ),
         ([], "grid=: expected settings and their values"),
     ):
         assert main([*command, "--grid", *pieces]) == MISTAKE
@@ -215,7 +218,10 @@ def test_resume_tests_only_runs_without_a_test_of_their_last_step(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["{}", "--seeds", "0", "--out", "x"], "grid: expected one run folder, where --seeds"),
+        (
+            ["{}", "--seeds", "0", "--out", "x"],
+            "--seeds and --out cannot be combined with several runs",
+        ),
         (["{}", "{}"], "grid .*grid: expected different run folders"),
         (["{}", "{}/" + NAMES[2]], "expected different run folders"),
     ],
@@ -258,7 +264,7 @@ def test_eval_command_tests_each_run_of_a_grid(
     short = ["--lengths", "2", "--sequences", "16", "--device", "cpu"]
     before = (copied / NAMES[0] / RESULTS).read_bytes()
     assert main(["eval", str(copied), *short, "--out", "some.json"]) == MISTAKE
-    assert "out=some.json: expected none, as" in capsys.readouterr().err
+    assert "--out some.json cannot be combined with" in capsys.readouterr().err
     assert (copied / NAMES[0] / RESULTS).read_bytes() == before
     assert main(["eval", str(copied), *short]) == 0
     text = capsys.readouterr().out

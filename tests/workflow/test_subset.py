@@ -172,8 +172,14 @@ def test_resume_command_takes_seeds(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--seeds", "0"], "out=none: expected a new folder for --seeds 0"),
         (["--out", str(some)], f"seeds=none: expected those that are to go on in --out {some}"),
         ([whole, "--seeds", "0", "--out", str(some)], f"folder={whole} {whole}: expected diff"),
-        ([other, "--seeds", "0", "--out", str(some)], f"folder={whole} {other}: expected one run"),
-        ([other, "--seeds", "0"], f"folder={whole} {other}: expected one run"),
+        (
+            [other, "--seeds", "0", "--out", str(some)],
+            f"--seeds and --out cannot be combined with several runs ({whole} {other})",
+        ),
+        (
+            [other, "--seeds", "0"],
+            f"--seeds and --out cannot be combined with several runs ({whole} {other})",
+        ),
     ):
         assert main(["resume", whole, *words]) == MISTAKE
         assert capsys.readouterr().err.startswith(f"error: {fault}")
