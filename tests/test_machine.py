@@ -31,50 +31,46 @@ def test_auto_takes_the_gpu_where_there_is_one() -> None:
     assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.mark.parametrize(
-    ("name", "device", "inside"),
-    [
-        ("tf32", CPU, "high"),
-        ("fp32", CUDA, "highest"),
-        ("auto", CPU, "highest"),
-        ("auto", CUDA, "high"),
-        ("bf16", CPU, "highest"),
-        ("bf16", CUDA, "high"),
-    ],
-)
 @pytest.mark.parametrize("outside", ["highest", "high"])
-def test_precision_lasts_as_long_as_its_context(
-    name: str, device: torch.device, inside: str, outside: str
-) -> None:
+def test_precision_lasts_as_long_as_its_context(outside: str) -> None:
     with precision("tf32" if outside == "high" else "fp32", CPU):
-        with precision(name, device):
-            assert torch.get_float32_matmul_precision() == inside
-        assert torch.get_float32_matmul_precision() == outside
+        for name, on_cpu, on_gpu in (
+            ("fp32", "highest", "highest"),
+            ("tf32", "high", "high"),
+            ("auto", "highest", "high"),
+            ("bf16", "highest", "high"),
+        ):
+            for device, inside in ((CPU, on_cpu), (CUDA, on_gpu)):
+                with precision(name, device):
+                    assert torch.get_float32_matmul_precision() == inside
+                assert torch.get_float32_matmul_precision() == outside
 
 
 # ---- signals -----------------------------------------------------------------------------------
 
 
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
 def test_signal_is_kept_and_a_second_interrupt_raises() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = handlers()
     with signals() as asked:
-        assert not asked
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
         assert asked == [signal.SIGTERM, signal.SIGTERM, signal.SIGINT]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert handlers() == before
 
 
 def test_signals_are_left_alone_in_another_thread() -> None:
-    def handlers() -> list[object]:
+    def inside() -> list[object]:
         with signals():
-            return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+            return handlers()
 
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(handlers).result() == before
+        assert pool.submit(inside).result() == handlers()
 
 
 # ---- cores -------------------------------------------------------------------------------------
@@ -118,21 +114,14 @@ def test_usable_threads_are_no_more_than_cores(
 # ---- free memory -------------------------------------------------------------------------------
 
 
-def assert_sensible(size: float) -> None:
-    assert 2**20 < size < 2**50
-
-
 def test_free_memory_is_a_sensible_number() -> None:
-    assert_sensible(free_memory(CPU))
+    assert 2**20 < free_memory(CPU) < 2**50
 
 
 def test_memory_that_torch_holds_idle_on_a_gpu_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (
-        ("mem_get_info", (70, 100)),
-        ("memory_reserved", 20),
-        ("memory_allocated", 10),
-    ):
-        monkeypatch.setattr(torch.cuda, name, lambda _, value=value: value)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (70, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 20)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 10)
     assert free_memory(CUDA) == 80
 
 
@@ -151,7 +140,7 @@ def test_free_memory_counts_caches_and_the_limit_of_a_container(
     assert free_memory(CPU) == 160000
     (tmp_path / "meminfo").unlink()
     (tmp_path / "memory.max").unlink()
-    assert_sensible(free_memory(CPU))
+    assert 2**20 < free_memory(CPU) < 2**50
 
 
 def test_memory_is_limited_by_every_group_of_the_process(tmp_path: Path) -> None:

@@ -124,6 +124,18 @@ def test_slice_of_rows_is_a_view_and_a_list_of_rows_a_copy() -> None:
     assert_rows_are(seeds, [0], [values[:1] for values in before])
 
 
+def test_row_brings_the_constants_of_its_run() -> None:
+    runs = [
+        in_threes(seeds=(0,), max_grad_norm=0.1, weight_decay=0.5),
+        in_threes("ema", seeds=(1,)),
+    ]
+    seeds = InMemory(*runs).trainer.seeds
+    seeds.write(seeds.read([0]), [1])
+    optimiser = seeds.optimiser
+    for table in (optimiser.max_grad_norm, optimiser.weight_decay, seeds.average_rate):
+        assert table[0] == table[1]
+
+
 # ---- streams of random numbers -----------------------------------------------------------------
 
 

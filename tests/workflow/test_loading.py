@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,32 +107,19 @@ class SpyFile:
 
     def __init__(self, file: Any, read: dict[str, set[int]]) -> None:
         self.file, self.read = file, read
-
-    def __enter__(self) -> SpyFile:
-        self.file = self.file.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.file.__exit__(*error)
-
-    def keys(self) -> list[str]:
-        return list(self.file.keys())
-
-    def metadata(self) -> dict[str, str]:
-        return dict(self.file.metadata())
+        self.keys, self.metadata = file.keys, file.metadata
 
     def get_tensor(self, name: str) -> Tensor:
         return self.get_slice(name)[:]
 
     def get_slice(self, name: str) -> Any:
-        table, rows = self.file.get_slice(name), self.read.setdefault(name, set())
+        self.name, self.table = name, self.file.get_slice(name)
+        return self
 
-        class Rows:
-            def __getitem__(self, index: slice) -> Tensor:
-                rows.update(range(table.get_shape()[0])[index])
-                return table[index]
-
-        return Rows()
+    def __getitem__(self, index: slice) -> Tensor:
+        rows = range(self.table.get_shape()[0])[index]
+        self.read.setdefault(self.name, set()).update(rows)
+        return self.table[index]
 
 
 @pytest.mark.parametrize("method", ["dat(switch=10)", "ema(0.9)"])
@@ -142,8 +131,10 @@ def test_loading_one_seed_reads_its_weights_alone(
     names = [name for name in tensors if name.startswith((WEIGHTS, AVERAGE))]
     real, read = checkpoint_module.safe_open, dict[str, set[int]]()
 
-    def spy(*args: Any, **options: Any) -> SpyFile:
-        return SpyFile(real(*args, **options), read)
+    @contextmanager
+    def spy(*args: Any, **options: Any) -> Iterator[SpyFile]:
+        with real(*args, **options) as file:
+            yield SpyFile(file, read)
 
     monkeypatch.setattr(checkpoint_module, "safe_open", spy)
     load(folder, 2)
