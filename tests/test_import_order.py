@@ -20,7 +20,7 @@ import outlast
 HOME = Path(outlast.__file__).parent
 #: from left to right; the last is the package itself, whose names are loaded on first use
 ORDER = (
-    "errors", "specs", "arguments", "registry", "streams",
+    "version", "errors", "specs", "arguments", "registry", "streams",
     "machine", "processes",
     "runs",
     "tasks", "kernels",

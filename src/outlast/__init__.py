@@ -19,6 +19,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from outlast.version import __version__
+
 if TYPE_CHECKING:
     from outlast.api import fit, model, task
     from outlast.errors import OutlastError
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from outlast.reporting.page import report
     from outlast.workflow.load import load
 
-__version__ = "0.1.0"
 __all__ = [
     "OutlastError",
     "__version__",

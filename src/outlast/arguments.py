@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Union, get_args, get_origin
 
-from outlast.errors import SpecError
+from outlast.errors import SpecError, bad_value, require
 from outlast.specs import Spec, Value, write_value
 
 
@@ -101,3 +101,21 @@ def describe(annotation: Any, item: str = "a spec") -> str:
 def _did_you_mean(value: str, options: Iterable[object]) -> str:
     close = difflib.get_close_matches(value, [str(o) for o in options], n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def check_whole(field: str, value: object, least: int) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise bad_value(field, value, f"a whole number >= {least}")
+
+
+def check_share(field: str, value: object) -> None:
+    """Refuse what is not a probability."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1:  # type: ignore[operator]
+        raise bad_value(field, value, "a number from 0 to 1")
+
+
+def check_choice(field: str, value: object, choices: object) -> None:
+    """Refuse what a ``Literal`` does not list; a spec is checked before, a plain call is not."""
+    require(value in get_args(choices), field, value, " | ".join(get_args(choices)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 
 class OutlastError(Exception):
     """Any error that a user can fix. The command line prints it without a traceback."""
@@ -36,24 +34,6 @@ def require(condition: bool, field: str, value: object, accepted: str) -> None:
     """Refuse a value that does not meet a condition."""
     if not condition:
         raise bad_value(field, value, accepted)
-
-
-def check_whole(field: str, value: object, least: int) -> None:
-    """Refuse what is not a whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise bad_value(field, value, f"a whole number >= {least}")
-
-
-def check_share(field: str, value: object) -> None:
-    """Refuse what is not a probability."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 <= value <= 1:  # type: ignore[operator]
-        raise bad_value(field, value, "a number from 0 to 1")
-
-
-def check_choice(field: str, value: object, choices: object) -> None:
-    """Refuse what a ``Literal`` does not list; a spec is checked before, a plain call is not."""
-    require(value in get_args(choices), field, value, " | ".join(get_args(choices)))
 
 
 def conflict(field: str, first: str, second: str) -> SpecError:

@@ -16,12 +16,11 @@ import pytest
 from shell import Shell
 
 from outlast.cli import VERBS, main
-from outlast.cli.common import read_seeds, seed_words
 from outlast.cli.exit_codes import MISTAKE, STOPPED
 from outlast.errors import SpecError
 from outlast.runs.folder import CHECKPOINT, LOCK, METRICS, PREVIOUS_RESULTS, RESULTS, RUN
 from outlast.runs.records import read_results, read_run
-from outlast.runs.spec import RENAMED
+from outlast.runs.spec import RENAMED, read_seeds, seed_words
 from tiny_runs import outlast, tiny, trained
 
 #: the order in which one example can use what another left

@@ -51,7 +51,7 @@ def test_show_names_kind_and_arguments_of_every_item(kind: str, name: str, shown
         assert "(model)" in text
     elif name not in [n for k, n in ITEMS[: ITEMS.index((kind, name))] if k != kind]:
         assert f"({kind})" in text
-        for parameter in KINDS[kind].entry(name).parameters(KINDS[kind].given):
+        for parameter in KINDS[kind].entry(name).parameters(KINDS[kind].caller_arguments):
             assert parameter.name in text
 
 

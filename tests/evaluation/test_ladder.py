@@ -15,7 +15,7 @@ from torch import Tensor
 import outlast
 import outlast.evaluation.ladder as ladder_module
 from outlast.errors import OutlastError, SpecError
-from outlast.evaluation.accuracy import chance_levels, exact_by_part
+from outlast.evaluation.accuracy import exact_by_part
 from outlast.evaluation.ladder import evaluate, evaluate_stack, rungs
 from outlast.registry import tasks
 from outlast.runs.spec import LADDER, SEQUENCES
@@ -106,7 +106,7 @@ def test_constant_and_guessing_models_are_at_chance(spec: str) -> None:
         assert row["exact"]["joint"] < 0.6
     # one that guesses anew at each place: a constant does better where a key is asked for twice
     (row,) = evaluate(lambda t: torch.rand(*t.shape, task.classes, generator=generator), task, (1,))
-    for part, level in chance_levels(task).items():
+    for part, level in task.chance_levels().items():
         spread = math.sqrt(level * (1 - level) / SEQUENCES)
         assert abs(row["exact"][part] - level) < 4 * spread, part
 
@@ -136,7 +136,7 @@ def test_one_wrong_answer_spoils_a_sequence() -> None:
 
 def test_chance_levels_by_hand() -> None:
     # length 4, so four running answers; one state; two recalls; the running ones are not asked
-    assert chance_levels(COMPOSITE) == pytest.approx(
+    assert COMPOSITE.chance_levels() == pytest.approx(
         {"joint": 0.5**3, "state": 0.5, "recall": 0.25, "running": 0.5**4}
     )
 

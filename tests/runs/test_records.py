@@ -57,7 +57,7 @@ def changed(**values: Any) -> Damage:
         (changed(settings={"step": 5}), "settings have no 'step'; did you mean 'steps'"),
         (changed(settings={"steps": "many"}), "settings: steps=many: expected a whole number"),
         (changed(settings={"batch": 0}), "batch_size=0: expected a whole number >= 1"),
-        (changed(length="ten"), 'length="ten": expected a number'),
+        (changed(length="ten"), 'length="ten": expected a whole number'),
         (changed(chance={"joint": "x"}), r"chance=.*: expected a number for each name"),
         (changed(shown={"task": 1}), "shown.task=1: expected text"),
     ],

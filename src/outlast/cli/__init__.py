@@ -8,9 +8,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from outlast import __version__
 from outlast.cli.exit_codes import MISTAKE, STOPPED
 from outlast.errors import OutlastError
+from outlast.version import __version__
 
 VERBS = ("list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor")
 

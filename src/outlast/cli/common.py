@@ -1,8 +1,7 @@
-"""What several verbs share: reading seeds, files to write, the console, tables of accuracy."""
+"""What several verbs share: the console, files to write, tables of accuracy."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,39 +13,11 @@ from outlast.runs.folder import check_writable
 from outlast.runs.records import ResultRow
 
 console = Console(highlight=False)
-#: seeds in all; far more than can be trained
-MOST = 100_000
 
 
 def say(words: str) -> None:
     """Print a line as it is: no markup, no wrapping."""
     console.print(words, markup=False, soft_wrap=True)
-
-
-def read_seeds(text: str) -> tuple[int, ...]:
-    """``0-4`` or ``0,2,5-7``."""
-    seeds: list[int] = []
-    for piece in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,20})(?:-([0-9]{1,20}))?\s*", piece)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        if last < first:
-            raise bad_value("seeds", text, "numbers and ranges such as 0-4 or 0,2,5")
-        if len(seeds) + last - first >= MOST:
-            raise bad_value("seeds", text, f"at most {MOST:,} of them")
-        seeds += range(first, last + 1)
-    return tuple(seeds)
-
-
-def seed_words(seeds: Sequence[int]) -> str:
-    """``0-4, 7``, as `read_seeds` takes them; two in a row are named one by one."""
-    rows: list[list[int]] = []
-    for seed in seeds:
-        if rows and seed == rows[-1][-1] + 1:
-            rows[-1].append(seed)
-        else:
-            rows.append([seed])
-    pieces = [[f"{row[0]}-{row[-1]}"] if len(row) > 2 else map(str, row) for row in rows]
-    return ", ".join(piece for own in pieces for piece in own)
 
 
 def check_out(out: Path | None) -> None:

@@ -14,11 +14,11 @@ def main() -> None:
     import torch
     from rich.table import Table
 
-    from outlast import __version__
     from outlast.cli.common import console
     from outlast.kernels import libraries
     from outlast.kernels.dispatch import has_triton
     from outlast.machine import cores
+    from outlast.version import __version__
 
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_row("outlast", __version__)

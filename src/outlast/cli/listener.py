@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as ProgressBars
 
-from outlast.cli.common import accuracy_table, console, say, seed_words
+from outlast.cli.common import accuracy_table, console, say
 from outlast.cli.exit_codes import STOPPED
 from outlast.errors import TrainingError
 from outlast.runs.folder import RESULTS
 from outlast.runs.records import ResultRow, read_run
+from outlast.runs.spec import seed_words
 from outlast.train.run_state import Progress
 from outlast.workflow.train import Listener, Outcome
 

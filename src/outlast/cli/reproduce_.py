@@ -49,7 +49,7 @@ def main(
         overwrite: Start anew where an arm is already there.
         dry: Only say what would be run.
     """
-    from outlast.cli.common import console, read_seeds, say
+    from outlast.cli.common import console, say
     from outlast.cli.exit_codes import FAILED, STOPPED
     from outlast.cli.listener import progress
     from outlast.errors import bad_value
@@ -57,6 +57,7 @@ def main(
     from outlast.registry import studies
     from outlast.reporting.page import report
     from outlast.runs.records import write_study
+    from outlast.runs.spec import read_seeds
     from outlast.specs import Spec
     from outlast.studies.runner import Update, run_study, unfinished_arms
 

@@ -34,12 +34,11 @@ def main(
         seeds_at_once: Seeds stepped at once from here on, as for train; by default as on record.
         processes: Processes on the CPU, likewise. Either changes the result by rounding alone.
     """
-    from outlast.cli.common import read_seeds
     from outlast.cli.listener import ConsoleListener
     from outlast.errors import bad_value, incompatible
     from outlast.machine import pick_device
     from outlast.runs.grids import packs_of, run_folders
-    from outlast.runs.spec import Settings
+    from outlast.runs.spec import Settings, read_seeds
     from outlast.workflow.subset import take_seeds
     from outlast.workflow.train import train_and_evaluate
 

@@ -40,10 +40,10 @@ def main(
         overwrite: Replace a run that is already in the folder.
         settings: The numbers of training.
     """
-    from outlast.cli.common import read_seeds
     from outlast.cli.listener import ConsoleListener
     from outlast.errors import bad_value
     from outlast.machine import pick_device
+    from outlast.runs.spec import read_seeds
     from outlast.workflow.create import create_runs
     from outlast.workflow.grid import check_given_once, expand_grid
     from outlast.workflow.train import train_and_evaluate

@@ -14,7 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from outlast import __version__
 from outlast.reporting import tables
 from outlast.reporting.accuracy_by_length import accuracy_figure
 from outlast.reporting.claims import Verdict, headline, judge
@@ -27,6 +26,7 @@ from outlast.reporting.seed_dots import seed_dots_figure
 from outlast.reporting.style import inline, png, svg
 from outlast.reporting.summary import ArmSummary, parts_of, study_json, summarise_arm
 from outlast.runs.folder import RESULTS, write_bytes, write_text
+from outlast.version import __version__
 
 Draw = Callable[[Form], Figure | None]
 

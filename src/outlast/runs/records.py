@@ -53,7 +53,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     parts: tuple[str, ...] = ()
     auxiliary: tuple[str, ...] = ()
     #: the longest length trained on
-    length: int | float
+    length: int
     #: weights of one seed
     parameters: int = 0
     #: the share of sequences that guessing gets right, by part and jointly

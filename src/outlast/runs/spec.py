@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_type_hints
@@ -28,6 +29,8 @@ RENAMED = {
     "together": "seeds_at_once",
 }
 NEVER = "never"
+#: the most seeds of a run; far more than can be trained
+MOST_SEEDS = 100_000
 
 
 @dataclass(frozen=True)
@@ -222,3 +225,32 @@ def _flat(run: RunSpec) -> dict[str, str]:
         name: ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
         for name, value in values.items()
     }
+
+
+# ---- seeds as they are typed ---------------------------------------------------------------------
+
+
+def read_seeds(text: str) -> tuple[int, ...]:
+    """``0-4`` or ``0,2,5-7``."""
+    seeds: list[int] = []
+    for piece in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,20})(?:-([0-9]{1,20}))?\s*", piece)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if last < first:
+            raise bad_value("seeds", text, "numbers and ranges such as 0-4 or 0,2,5")
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise bad_value("seeds", text, f"at most {MOST_SEEDS:,} of them")
+        seeds += range(first, last + 1)
+    return tuple(seeds)
+
+
+def seed_words(seeds: Sequence[int]) -> str:
+    """``0-4, 7``, as `read_seeds` takes them; two in a row are named one by one."""
+    rows: list[list[int]] = []
+    for seed in seeds:
+        if rows and seed == rows[-1][-1] + 1:
+            rows[-1].append(seed)
+        else:
+            rows.append([seed])
+    pieces = [[f"{row[0]}-{row[-1]}"] if len(row) > 2 else map(str, row) for row in rows]
+    return ", ".join(piece for own in pieces for piece in own)

@@ -39,7 +39,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from outlast.errors import check_choice, check_whole
+from outlast.arguments import check_choice, check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task, check_keys
 from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below

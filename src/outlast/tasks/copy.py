@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import torch
 
-from outlast.errors import check_whole
+from outlast.arguments import check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Task
 from outlast.tasks.sampling import randint

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 import torch
 
-from outlast.errors import check_choice, check_share, check_whole
+from outlast.arguments import check_choice, check_share, check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task, check_keys
 from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below

@@ -25,7 +25,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outlast.errors import check_share, check_whole, require
+from outlast.arguments import check_share, check_whole
+from outlast.errors import require
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Task
 from outlast.tasks.sampling import rand, randint

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 import torch
 
-from outlast.errors import check_choice, check_whole
+from outlast.arguments import check_choice, check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task
 from outlast.tasks.sampling import randint

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import torch
 
-from outlast.errors import check_whole
+from outlast.arguments import check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Task, check_keys
 from outlast.tasks.sampling import distinct, randint, randint_below

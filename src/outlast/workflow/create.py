@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-from outlast import __version__
 from outlast.errors import bad_value, conflict
 from outlast.evaluation.ladder import out_of_reach, rungs
 from outlast.machine import device_name
@@ -27,6 +26,7 @@ from outlast.runs.spec import NEVER, RunSpec
 from outlast.tasks import Task
 from outlast.train.memory import check_data
 from outlast.train.plan import setup
+from outlast.version import __version__
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from outlast.kernels.attention.reference import causal_mask
+from outlast.kernels.attention.reference import causal_mask, empty
 from outlast.kernels.derivatives import first_only
 from outlast.kernels.dispatch import has_triton
 from outlast.kernels.register import register_op, save_inputs
@@ -100,12 +100,6 @@ def _short(q: Tensor, k: Tensor, v: Tensor) -> bool:
     from outlast.kernels.attention import triton
 
     return triton.fits(q, k)
-
-
-def empty(like: Tensor) -> Tensor:
-    """Room for [B, H, T, D] in which the heads of a token lie side by side."""
-    b, h, t, d = like.shape
-    return like.new_empty(b, t, h, d).transpose(1, 2)
 
 
 def _attend_short(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -22,3 +22,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tenso
         scores = scores + bias
     allowed = causal_mask(q.shape[-2], k.shape[-2], q.device)
     return scores.masked_fill(~allowed, float("-inf")).softmax(-1) @ v
+
+
+def empty(like: Tensor) -> Tensor:
+    """Room for [B, H, T, D] in which the heads of a token lie side by side."""
+    b, h, t, d = like.shape
+    return like.new_empty(b, t, h, d).transpose(1, 2)

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from outlast.kernels.attention.op import empty
+from outlast.kernels.attention.reference import empty
 
 MOST_TOKENS, MOST_WIDTH = 128, 128
 #: tokens x width of a float32 tile beyond which the backward pass leaves the chip

@@ -7,7 +7,6 @@ into the thousands.
 
 from __future__ import annotations
 
-from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal, overload
 
@@ -18,6 +17,7 @@ from outlast.errors import bad_value
 from outlast.kernels.derivatives import backward_only, first_only
 from outlast.kernels.dispatch import has_triton
 from outlast.kernels.register import library, register_op
+from outlast.kernels.tra import cpu, reference
 from outlast.kernels.tra.checks import check, real_keys
 from outlast.kernels.tra.parts import Parts
 from outlast.kernels.tra.setting import Setting
@@ -40,7 +40,7 @@ def back_end(q: Tensor, name: str = "") -> ModuleType:
     if name not in ("", *BACKENDS):
         raise bad_value("backend", name, " | ".join(BACKENDS))
     if name in ("cpu", "reference"):
-        return import_module(f"outlast.kernels.tra.{name}")
+        return {"cpu": cpu, "reference": reference}[name]
     if has_triton() and (q.is_cuda or name):
         from outlast.kernels.tra import triton
 
@@ -51,8 +51,6 @@ def back_end(q: Tensor, name: str = "") -> ModuleType:
             raise bad_value("backend", name, f"cpu | reference, because {obstacle}")
     elif name:
         raise bad_value("backend", name, "cpu | reference, because Triton is not installed")
-    from outlast.kernels.tra import cpu
-
     return cpu
 
 

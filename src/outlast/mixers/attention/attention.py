@@ -24,6 +24,7 @@ from torch import Tensor
 from outlast.errors import OutlastError, bad_value, incompatible
 from outlast.kernels.attention import attend, attend_packed
 from outlast.mixers.attention import blocks
+from outlast.mixers.attention.look import Fused, Look
 from outlast.mixers.attention.pure import Inputs, Output
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.mixers.attention.weights.base import Weights
@@ -164,10 +165,10 @@ class Attention(Mixer):
             # The bias is one for the whole batch. In training several blocks of it under vmap
             # would make torch's fused attention run seed by seed.
             if not torch.is_grad_enabled() or q.shape[-2] * scores <= blocks.BUDGET:
-                return blocks.in_blocks(blocks.Fused(self.scheme), inputs, scores)
+                return blocks.in_blocks(Fused(self.scheme), inputs, scores)
         wide = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
             inputs = inputs._replace(q=q.to(wide), k=k.to(wide), v=v.to(wide))
-            look = blocks.Look(self.scheme, self.weights, self.dropout)
+            look = Look(self.scheme, self.weights, self.dropout)
             y, carry = blocks.in_blocks(look, inputs, scores * q.shape[0])
         return y.to(q.dtype), carry

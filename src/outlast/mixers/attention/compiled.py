@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +23,9 @@ from torch import Tensor, nn
 from outlast.errors import require
 from outlast.kernels.dispatch import has_triton
 from outlast.mixers.attention import pure
+from outlast.mixers.attention.look import Look
 from outlast.registry import schemes, weightings
 from outlast.specs import Spec
-
-if TYPE_CHECKING:
-    from outlast.mixers.attention.blocks import Look
 
 SWITCH = "OUTLAST_COMPILE"
 #: the fewest numbers in the tables of one seed for which it pays, with gradients and without, and
