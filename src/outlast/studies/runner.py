@@ -24,7 +24,7 @@ from outlast.errors import OutlastError, RunFolderError, TrainingError
 from outlast.machine import pick_device, signals, usable_threads
 from outlast.processes import Child, Parent, ProcessDiedError, ready_children
 from outlast.runs.folder import RUN
-from outlast.runs.records import read_run
+from outlast.runs.records import ResultRow, read_run
 from outlast.runs.status import covers, diverged, finished, tested
 from outlast.studies.base import Arm, Study
 from outlast.train.run_state import Progress
@@ -66,6 +66,11 @@ class Pack:
     def folders(self) -> list[Path]:
         return [self.out / arm.name for arm in self.arms]
 
+    @property
+    def names(self) -> list[str]:
+        """The arms that need work, in order."""
+        return [arm.name for arm in self.arms if arm.name in self.todo]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -74,9 +79,9 @@ class Job:
     device: str
     threads: int
     share: float
+    overwrite: bool
     ladder: Sequence[float]
     sequences: int
-    overwrite: bool
     precision: str = "fp32"
 
 
@@ -114,23 +119,19 @@ def run_study(
         if (todo := frozenset(a.name for a in pack) & unfinished)
     ]
     at_once = max(1, min(workers, len(waiting)))
-    job = Job(
-        device,
-        max(1, usable_threads() // at_once),
-        1 / at_once,
-        study.ladder,
-        study.sequences,
-        overwrite,
-        study.precision,
-    )
+    threads, share = max(1, usable_threads() // at_once), 1 / at_once
+    test = (study.ladder, study.sequences, study.precision)
+    job = Job(device, threads, share, overwrite, *test)
     running: list[_PackProcess] = []
     with signals() as asked:
         try:
             while (waiting and not asked) or running:
                 while waiting and len(running) < workers and not asked:
-                    running.append(_start(waiting.pop(0), job))
-                    for name, state in running[-1].states.items():
-                        watch(Update(name, state))
+                    pack = waiting.pop(0)
+                    child = Child(run_pack, pack, job, graceful=True)
+                    running.append(_PackProcess(child, dict.fromkeys(pack.names, "started")))
+                    for name in pack.names:
+                        watch(Update(name, "started"))
                 if asked:
                     for process in running:
                         process.child.ask_to_stop()
@@ -142,11 +143,6 @@ def run_study(
             for process in running:
                 process.child.close()  # it saves and leaves
     return sorted(unfinished)
-
-
-def _start(pack: Pack, job: Job) -> _PackProcess:
-    states = {arm.name: "started" for arm in pack.arms if arm.name in pack.todo}
-    return _PackProcess(Child(run_pack, pack, job, graceful=True), states)
 
 
 def _last_update(arm: str, failure: TrainingError | None) -> Update:
@@ -240,15 +236,16 @@ class _Sender(Listener):
 
     def __init__(self, parent: Parent, pack: Pack) -> None:
         self.parent = parent
-        self.names = tuple(arm.name for arm in pack.arms if arm.name in pack.todo)
+        self.states = dict.fromkeys(pack.names, "training")
 
     def send(self, update: Update) -> None:
-        if update.arm in self.names:
-            self.parent.send(replace(update, pack=self.names))
+        if update.arm in self.states:
+            self.states[update.arm] = update.state
+            self.parent.send(replace(update, pack=tuple(self.states)))
 
     def say(self, words: str) -> None:
-        for name in self.names:
-            self.send(Update(name, "training", words=words))
+        for name, state in self.states.items():
+            self.send(Update(name, state, words=words))
 
     def training(self, folder: Path, progress: Progress) -> None:
         self.send(Update(folder.name, "training", progress))
@@ -256,21 +253,20 @@ class _Sender(Listener):
     def testing(self, folder: Path) -> None:
         self.send(Update(folder.name, "testing"))
 
+    def tested(self, folder: Path, rows: list[ResultRow]) -> None:
+        self.send(_last_update(folder.name, diverged(folder)))
+
     def ended(self, folders: Sequence[Path], outcome: Outcome) -> None:
-        for folder, failure in zip(folders, outcome.failures, strict=True):
-            stopped = Update(folder.name, "stopped")
-            self.send(_last_update(folder.name, failure) if outcome.ended else stopped)
+        for folder in () if outcome.ended else folders:
+            self.send(Update(folder.name, "stopped"))
 
 
 def run_pack(parent: Parent, pack: Pack, job: Job) -> None:
     """What the process of a pack does: create its runs or resume them, then test them."""
     torch.set_num_threads(job.threads)
     device = pick_device(job.device)
-    new = [
-        (arm.run, folder)
-        for arm, folder in zip(pack.arms, pack.folders, strict=True)
-        if job.overwrite or not (folder / RUN).exists()
-    ]
+    pairs = [(arm.run, folder) for arm, folder in zip(pack.arms, pack.folders, strict=True)]
+    new = [pair for pair in pairs if job.overwrite or not (pair[1] / RUN).exists()]
     create_runs(new, device, job.overwrite, pack=[arm.name for arm in pack.arms])
     evaluations = {
         pack.out / arm.name: Evaluation(arm.ladder or job.ladder, job.sequences, job.precision)
