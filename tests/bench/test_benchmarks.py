@@ -11,8 +11,7 @@ from outlast.bench.timing import Row, line
 from outlast.bench.tra import sections as tra
 from outlast.cli.bench_ import main
 from outlast.errors import SpecError
-
-CPU = torch.device("cpu")
+from tiny_runs import CPU
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS.values(), ids=BENCHMARKS)
@@ -43,11 +42,7 @@ def test_default_sections(name, cuda, cpu):
     ("name", "options", "message"),
     [
         ("tar", {}, r"name=tar: expected tra \| seeds \| lstm"),
-        (
-            "tra",
-            {"sections": ("forward",)},
-            r"sections=forward: expected cpu \| trained where there",
-        ),
+        ("tra", {"sections": ("forward",)}, r"sections=forward: expected cpu \| trained where"),
         ("lstm", {"sections": ("one",)}, r"sections=one: expected cpu where there"),
         ("lstm", {"sections": ("two",)}, r"sections=two: expected one \| plain"),
         ("seeds", {"layout": "diagonal"}, r"layout=diagonal: expected serial \| parallel"),
