@@ -65,15 +65,16 @@ def test_layout_names_and_model_lines_agree():
 def test_every_section_measures_the_layout_asked_for(layout, monkeypatch):
     sizes, lines = [], []
 
+    def sizes_among(arguments):
+        return [argument for argument in arguments if isinstance(argument, Size)]
+
     def shared(count, make, *_):
         sizes.append(pickle.loads(pickle.dumps(make)).args[0])  # as a process is given it
         return 1600.0, True
 
     monkeypatch.setattr(sections, "shared_rate", shared)
     for name in ("_scaling", "_peers", "_block_shares", "_kernels", "_by_length"):
-        monkeypatch.setattr(
-            sections, name, lambda *args: sizes.extend(x for x in args if isinstance(x, Size))
-        )
+        monkeypatch.setattr(sections, name, lambda *args, **_: sizes.extend(sizes_among(args)))
     monkeypatch.setattr(processes, "_trainer", lambda _, model, *__: lines.append(model) or TRAINER)
     bench = Bench(CPU, seconds=60, repeats=3, layout=layout)
     for name, section in sections.SECTIONS.items():
@@ -174,7 +175,7 @@ def test_peer_has_our_batch_and_vocabulary(bench):
 
 
 def test_hidden_number_of_seeds_is_measured_without_a_row(bench):
-    sections._scaling(bench, "cpu", "auto", (1, 2), TINY, sections.ALONE)
+    sections._scaling(bench, "cpu", "auto", (1, 2), TINY, hide_first=True)
     (row,) = bench.rows
     assert row.what == "2 seeds"
     assert row.against is not None

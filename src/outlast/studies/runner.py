@@ -85,12 +85,8 @@ class Job:
     precision: str = "fp32"
 
 
-@dataclass
-class _PackProcess:
-    """The process of a pack, and the last state of each arm with work to do."""
-
-    child: Child
-    states: dict[str, str]
+#: the process of each pack, and the last state of each of its arms with work to do
+_Running = dict[Child, dict[str, str]]
 
 
 def run_study(
@@ -122,26 +118,25 @@ def run_study(
     threads, share = max(1, usable_threads() // at_once), 1 / at_once
     test = (study.ladder, study.sequences, study.precision)
     job = Job(device, threads, share, overwrite, *test)
-    running: list[_PackProcess] = []
+    running: _Running = {}
     with signals() as asked:
         try:
             while (waiting and not asked) or running:
                 while waiting and len(running) < workers and not asked:
                     pack = waiting.pop(0)
                     child = Child(run_pack, pack, job, graceful=True)
-                    running.append(_PackProcess(child, dict.fromkeys(pack.names, "started")))
+                    running[child] = dict.fromkeys(pack.names, "started")
                     for name in pack.names:
                         watch(Update(name, "started"))
-                if asked:
-                    for process in running:
-                        process.child.ask_to_stop()
+                for child in running if asked else ():
+                    child.ask_to_stop()
                 for update in _updates(running, bool(asked)):
                     if update.state in ENDS:
                         unfinished.discard(update.arm)
                     watch(update)
         finally:
-            for process in running:
-                process.child.close()  # it saves and leaves
+            for child in running:
+                child.close()  # it saves and leaves
     return sorted(unfinished)
 
 
@@ -178,16 +173,12 @@ def unfinished_arms(
 
     With a study, one that has been tested by less than the study's test is tested again.
     """
-
-    def tested_in_full(arm: Arm) -> bool:
-        return study is None or covers(out / arm.name, arm.ladder or study.ladder, study.sequences)
-
-    return [a for a in arms if not (_done(a, out / a.name, overwrite) and tested_in_full(a))]
+    return [arm for arm in arms if overwrite or not _done(arm, out / arm.name, study)]
 
 
-def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
-    """Whether an arm needs nothing more; one that holds another run is an error."""
-    if overwrite or not (folder / RUN).exists():
+def _done(arm: Arm, folder: Path, study: Study | None) -> bool:
+    """Whether an arm needs nothing more."""
+    if not (folder / RUN).exists():
         return False
     # the record is spelt out anew: an argument may have come since, with a default
     differences = canonical(read_run(folder).spec).differences(canonical(arm.run))
@@ -196,36 +187,38 @@ def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
             f"{folder} holds a run with other seeds or settings ({'; '.join(differences)}): "
             f"choose another --out, or start anew with --overwrite"
         )
-    return finished(folder) and tested(folder)
+    if not (finished(folder) and tested(folder)):
+        return False
+    return study is None or covers(folder, arm.ladder or study.ladder, study.sequences)
 
 
-def _updates(running: list[_PackProcess], asked: bool) -> list[Update]:
+def _updates(running: _Running, asked: bool) -> list[Update]:
     """The updates of a moment; a pack whose process has ended is taken off `running`."""
-    ready = ready_children([process.child for process in running], timeout=0.2)
     updates = []
-    for process in [process for process in running if process.child in ready]:
+    for child in ready_children(list(running), timeout=0.2):
+        states = running[child]
         try:
-            received = [process.child.receive()]
-        except ProcessDiedError as death:
-            running.remove(process)
-            # a process that was asked before it could listen has died of it
-            state, error = ("stopped", "") if asked else ("failed", f"its process {death.how}")
-            received = _for_open_arms(process, state, error)
-        except OutlastError as error:
-            received = _for_open_arms(process, "failed", str(error))
+            received = [child.receive()]
         except Exception as error:  # the other packs go on
-            log.error("%s", "\n".join(getattr(error, "__notes__", [repr(error)])))
-            received = _for_open_arms(process, "failed", f"{type(error).__name__}: {error}")
-        for update in received:
-            process.states[update.arm] = update.state
+            if isinstance(error, ProcessDiedError):
+                del running[child]
+            state, reason = _explain(error, asked)
+            open_arms = [arm for arm, last in states.items() if last not in FINAL_STATES]
+            received = [Update(arm, state, error=reason) for arm in open_arms]
+        states |= {update.arm: update.state for update in received}
         updates += received
     return updates
 
 
-def _for_open_arms(process: _PackProcess, state: str, error: str) -> list[Update]:
-    """The same update for each arm of which nothing final was said."""
-    open_arms = [arm for arm, last in process.states.items() if last not in FINAL_STATES]
-    return [Update(arm, state, error=error) for arm in open_arms]
+def _explain(error: Exception, asked: bool) -> tuple[str, str]:
+    """What an error makes of the arms of a pack that are not at their end: a state and a reason."""
+    if isinstance(error, ProcessDiedError):
+        # a process that was asked before it could listen has died of it
+        return ("stopped", "") if asked else ("failed", f"its process {error.how}")
+    if isinstance(error, OutlastError):
+        return "failed", str(error)
+    log.error("%s", "\n".join(getattr(error, "__notes__", [repr(error)])))
+    return "failed", f"{type(error).__name__}: {error}"
 
 
 class _Sender(Listener):
