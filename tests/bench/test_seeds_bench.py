@@ -23,33 +23,30 @@ TINY = Size(1, 8, 2, "composite(keys=8, length=3, queries=1)", 4)
 TRAINER = SimpleNamespace(train=lambda blocks: None)
 
 
-def _block_names(index: int, layout: str) -> tuple[str, ...]:
-    """Our names of a block's parameters, in the order of the plain block's."""
-    if layout == "serial":
-        subs = [f"body.nodes.{3 * index + n}" for n in range(3)]
-    else:
-        subs = [f"body.nodes.{2 * index}.nodes.{n}" for n in range(2)]
-        subs.append(f"body.nodes.{2 * index + 1}")
-    lstm, attention, mlp = (f"{sub}.mixer" for sub in subs)
-    norms = [f"{sub}.norm.{kind}" for sub in subs for kind in ("weight", "bias")]
-    rest = [f"{lstm}.{n}" for n in ("input.weight", "weight", "input.bias", "bias")]
-    rest += [f"{attention}.{n}" for n in ("qkv.weight", "out.weight", "out.bias")]
-    rest += [f"{mlp}.{a}.{b}" for a in ("up", "down") for b in ("weight", "bias")]
-    return (*norms, *rest)
+def in_peers_order(model):
+    """Our parameters in the order of the plain peer's."""
+    yield model.embedding.weight
+    sublayers = iter(model.sublayers())
+    for block in zip(sublayers, sublayers, sublayers, strict=True):
+        for sublayer in block:
+            yield from (sublayer.norm.weight, sublayer.norm.bias)
+        lstm, attention, mlp = (sublayer.mixer for sublayer in block)
+        yield from (lstm.input.weight, lstm.weight, lstm.input.bias, lstm.bias)
+        yield from (attention.qkv.weight, attention.out.weight, attention.out.bias)
+        yield from (mlp.up.weight, mlp.up.bias, mlp.down.weight, mlp.down.bias)
+    yield from (model.norm.weight, model.norm.bias, model.head.weight, model.head.bias)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_plain_peer_is_the_same_model(layout):
     peer = Hybrid(2, 16, 4, 30, 30, layout)
     ours = build_model(Size(2, 16, layout=layout).model, 30, 7, seed=0)
-    weights = dict(ours.named_parameters())
-    names = ("embedding.weight", *_block_names(0, layout), *_block_names(1, layout))
-    names += ("norm.weight", "norm.bias", "head.weight", "head.bias")
-    assert len(names) == len(weights)
+    weights = list(in_peers_order(ours))
+    assert len(weights) == len(list(ours.parameters()))
     with torch.no_grad():
-        for (peer_name, weight), name in zip(peer.named_parameters(), names, strict=True):
-            assert weight.shape == weights[name].shape, (peer_name, name)
-            weight.copy_(weights[name])
+        for (name, weight), same in zip(peer.named_parameters(), weights, strict=True):
+            assert weight.shape == same.shape, name
+            weight.copy_(same)
     tokens = torch.randint(30, (3, 9))
     torch.testing.assert_close(peer(tokens), ours(tokens)[0], atol=1e-5, rtol=1e-4)
 

@@ -20,7 +20,6 @@ from outlast.bench.tra.inputs import (
     Inputs,
     fused,
 )
-from outlast.kernels.entmax import entmax15
 from outlast.kernels.libraries import PACKAGES
 from outlast.registry import mixers
 from tiny_runs import CPU, tiny
@@ -131,17 +130,13 @@ def test_missing_library_is_a_row(bench, monkeypatch):
 
 
 def test_failing_library_is_a_row_and_a_running_one_has_its_error(bench, monkeypatch):
-    def fox(q, k, v, g):
-        kept = g.cumsum(1).permute(0, 2, 1)
-        scores = torch.einsum("bihd,bjhd->bhij", q, k) * q.shape[-1] ** -0.5
-        scores = scores + kept[..., :, None] - kept[..., None, :]
-        later = torch.ones(scores.shape[-2:]).triu(1).bool()
-        return torch.einsum("bhij,bjhd->bihd", scores.masked_fill(later, -torch.inf).softmax(-1), v)
+    def fox(*tokens_first):
+        return FORGETTING.attend(*(t.transpose(1, 2) for t in tokens_first)).transpose(1, 2)
 
     def splash(q, k, v, alpha):
         assert q.shape[-2] != 64, "too short"
-        later = torch.ones(q.shape[-2], q.shape[-2]).triu(1).bool()
-        return entmax15((q @ k.mT / q.shape[-1] ** 0.5).masked_fill(later, -torch.inf)) @ v
+        assert alpha == 1.5
+        return ENTMAX.attend(q, k, v)
 
     for name in ("fla", "fla.ops", "fla.ops.forgetting_attn", "adasplash"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
