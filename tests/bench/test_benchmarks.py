@@ -94,8 +94,8 @@ def test_rows_measured_on_the_cpu_are_printed_once(capfd, tmp_path, caplog):
 def test_too_few_repeats_are_noted_once(repeats, times, capsys, monkeypatch):
     monkeypatch.setitem(tra.SECTIONS, "cpu", lambda bench: None)
     main("tra", ("cpu",), device="cpu", repeats=repeats)
-    said = capsys.readouterr().out
-    assert said.count("for trying out, not for a record: fewer than 20 turns") == times
+    text = capsys.readouterr().out
+    assert text.count("for trying out, not for a record: fewer than 20 turns") == times
 
 
 def test_rows_before_a_failure_are_written(tmp_path, monkeypatch):

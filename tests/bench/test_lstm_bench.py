@@ -83,18 +83,20 @@ def test_streamed_weights_are_noted(bench, monkeypatch):
 
 
 def test_sizes_cover_the_grid_and_the_edges_and_slow_ones_come_last(bench, monkeypatch):
-    asked = {}
-    monkeypatch.setattr(sections, "_measure", lambda _, name, *args: asked.update({name: args[0]}))
+    sizes_of = {}
+    monkeypatch.setattr(
+        sections, "_measure", lambda _, name, *args: sizes_of.update({name: args[0]})
+    )
     sections.one(bench)
     sections.many(bench)
     grid = {(w, t, b) for w in (64, 128) for t in (64, 256, 1024) for b in (16, 128)}
-    for sizes in asked.values():
+    for sizes in sizes_of.values():
         assert set(sizes[:12]) == grid
     # edges: a few, so that the run stays short
-    assert asked["one"][12:] == [(w, t, 128) for w in (16, 256) for t in (64, 256)]
-    assert asked["many"][12:] == [(16, 64, 128), (256, 64, 128)]
-    assert asked["many"][:2] == [(64, 64, 128), (128, 64, 128)]
-    assert [steps for _, steps, _ in asked["many"][:12]] == [64] * 4 + [256] * 4 + [1024] * 4
+    assert sizes_of["one"][12:] == [(w, t, 128) for w in (16, 256) for t in (64, 256)]
+    assert sizes_of["many"][12:] == [(16, 64, 128), (256, 64, 128)]
+    assert sizes_of["many"][:2] == [(64, 64, 128), (128, 64, 128)]
+    assert [steps for _, steps, _ in sizes_of["many"][:12]] == [64] * 4 + [256] * 4 + [1024] * 4
 
 
 def test_size_without_memory_is_a_row_and_the_next_is_measured(bench, monkeypatch):

@@ -111,7 +111,7 @@ def test_kernel_times_are_summed_by_kind(bench, monkeypatch):
     monkeypatch.setattr(sections, "kernel_spans", lambda side: ours + torchs)
     sections._kernels(bench, "auto", 2, TINY)
     assert [(row.side, row.ms, row.note) for row in bench.rows] == [
-        ("products", 3.0, "37.5%, 0.333 kernels"),
+        ("matmuls", 3.0, "37.5%, 0.333 kernels"),
         ("norm", 2.0, "25.0%, 0.667 kernels"),
         ("lstm", 2.0, "25.0%, 0.333 kernels"),
         ("others", 1.0, "12.5%, 0.333 kernels"),

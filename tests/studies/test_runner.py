@@ -79,8 +79,8 @@ class Watcher:
 
     def words(self, arm: str | None = None) -> list[str]:
         """What was said, without the reasons in brackets."""
-        said = [u for u in self.updates if u.words and arm in (None, u.arm)]
-        return [update.words.split(" (")[0] for update in said]
+        texts = [u.words for u in self.updates if u.words and arm in (None, u.arm)]
+        return [text.split(" (")[0] for text in texts]
 
     def only(self, state: str) -> Update:
         (update,) = (u for u in self.updates if u.state == state)

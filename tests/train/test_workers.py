@@ -385,39 +385,35 @@ def test_task_unknown_to_workers_is_trained_in_this_process(
 
 GPU = torch.device("cuda")
 SHORT_BLOCK = {"steps": 6000, "steps_per_block": LONG_BLOCK - 1}
+SINGLE_SEEDS = [{"seeds": (0,), "steps": steps} for steps in (10, 6000, 10)]
 
 
 @pytest.mark.parametrize(
-    ("changed", "threads", "device", "count"),
+    ("runs", "threads", "device", "count"),
     [
-        ({"steps": 6000}, 2, CPU, 2),
-        ({"steps": 6000}, 16, CPU, 5),
-        ({"steps": 6000}, 1, CPU, 1),  # such as in a study whose arms have a core each
-        ({"steps": 6000}, 16, GPU, 1),
-        ({"steps": 6000, "seeds": (0,)}, 16, CPU, 1),
-        ({"steps": LONG}, 2, CPU, 2),
-        ({"steps": LONG - 1}, 16, CPU, 1),  # over before the processes would have paid
-        (SHORT_BLOCK, 16, CPU, 1),  # more on its way than at work
-        (SHORT_BLOCK | {"processes": 2}, 16, CPU, 2),
-        ({"steps": 6000, "processes": 1}, 16, CPU, 1),
-        ({"steps": 100, "processes": 3}, 1, CPU, 3),
-        ({"steps": 100, "processes": 9}, 1, CPU, 5),
-        ({"steps": 6000, "processes": 3}, 16, GPU, 1),
+        ([{"steps": 6000}], 2, CPU, 2),
+        ([{"steps": 6000}], 16, CPU, 5),
+        ([{"steps": 6000}], 1, CPU, 1),  # such as in a study whose arms have a core each
+        ([{"steps": 6000}], 16, GPU, 1),
+        ([{"steps": 6000, "seeds": (0,)}], 16, CPU, 1),
+        ([{"steps": LONG}], 2, CPU, 2),
+        ([{"steps": LONG - 1}], 16, CPU, 1),  # over before the processes would have paid
+        ([SHORT_BLOCK], 16, CPU, 1),  # more on its way than at work
+        ([SHORT_BLOCK | {"processes": 2}], 16, CPU, 2),
+        ([{"steps": 6000, "processes": 1}], 16, CPU, 1),
+        ([{"steps": 100, "processes": 3}], 1, CPU, 3),
+        ([{"steps": 100, "processes": 9}], 1, CPU, 5),
+        ([{"steps": 6000, "processes": 3}], 16, GPU, 1),
+        (SINGLE_SEEDS, 8, CPU, 3),
+        ([*SINGLE_SEEDS, {"processes": 2}], 8, CPU, 2),
     ],
     ids=str,
 )
 def test_process_count(
-    changed: dict[str, Any], threads: int, device: torch.device, count: int
+    runs: list[dict[str, Any]], threads: int, device: torch.device, count: int
 ) -> None:
-    run = spec(**({"processes": 0, "steps_per_block": LONG_BLOCK} | changed))
-    assert process_count([run], device, threads) == count
-
-
-def test_process_count_of_several_runs() -> None:
-    settings = {"processes": 0, "steps_per_block": LONG_BLOCK, "seeds": (0,)}
-    runs = [spec(**settings, steps=n) for n in (10, 6000, 10)]
-    assert process_count(runs, CPU, 8) == 3
-    assert process_count([*runs, spec(processes=2)], CPU, 8) == 2
+    usual = {"processes": 0, "steps_per_block": LONG_BLOCK}
+    assert process_count([spec(**(usual | run)) for run in runs], device, threads) == count
 
 
 def test_cores_and_threads_respect_container_limits(

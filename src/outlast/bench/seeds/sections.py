@@ -67,7 +67,7 @@ def _scaling(
         loops = {n: loop for n, (loop, _) in built.items() if isinstance(loop, Loop)}
         times, failed = bench.times({str(n): loop.steps for n, loop in loops.items()})
     alone = times.get(str(numbers[0]))
-    for seeds in numbers[hide_first:]:
+    for seeds in numbers[1:] if hide_first else numbers:
         loop, mib = built[seeds]
         row = Row(section, count_seeds(seeds), precision_name, None, mib=mib)
         if isinstance(loop, Loop) and str(seeds) in times:
@@ -85,7 +85,7 @@ def with_layout(bench: Bench, size: Size = FULL) -> Size:
 
 
 def scaling(bench: Bench) -> None:
-    """A step against the number of seeds, with tf32 products."""
+    """A step against the number of seeds, with tf32 matmuls."""
     _scaling(bench, "scaling", "auto", FIRST, with_layout(bench))
 
 
@@ -101,7 +101,7 @@ def large(bench: Bench) -> None:
 
 
 def half(bench: Bench) -> None:
-    """The same with products and activations in bfloat16."""
+    """The same with matmuls and activations in bfloat16."""
     _scaling(bench, "bf16", "bf16", (1, 8, MANY), with_layout(bench))
 
 

@@ -26,14 +26,13 @@ Captured = tuple[Tensor, Tensor, Tensor, Tensor]
 
 def trained(bench: Bench) -> None:
     """Stopping early with the gates of a trained model, the run of `--run`."""
-    if bench.run is None:
-        why = "n/a: give the folder of a run trained with attention(tra): --run runs/tra-paper/tra"
-        bench.add(Row("trained", "a trained model", "tra, early", None, note=why))
-        return
-    layers = capture_layers(bench.run, bench.device, TOKENS[bench.device.type])
+    layers = []
+    reason = "give the folder of a run trained with attention(tra): --run runs/tra-paper/tra"
+    if bench.run is not None:
+        layers = capture_layers(bench.run, bench.device, TOKENS[bench.device.type])
+        reason = f"no attention(tra) as published in {bench.run}"
     if not layers:
-        why = f"n/a: no attention(tra) as published in {bench.run}"
-        bench.add(Row("trained", "a trained model", "tra, early", None, note=why))
+        bench.add(Row("trained", "a trained model", "tra, early", None, note=f"n/a: {reason}"))
     for number, layer in enumerate(layers):
         if bench.spent("trained", f"layer {number}"):
             return
