@@ -21,7 +21,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from outlast.runs import write_json
+from outlast.runs.folder import write_json
 
 try:
     import jax

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import multiprocessing
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -266,6 +268,12 @@ def assert_halted_is_whole(run: RunSpec, home: Path, halts: int) -> tuple[Path, 
     return whole, halted
 
 
+def line_kinds(folder: Path) -> list[tuple[Any, ...]]:
+    """Step, seed, event if any, and keys of each line of the metrics: all but the numbers."""
+    lines = map(json.loads, (folder / METRICS).read_text().splitlines())
+    return [(line["step"], line["seed"], line.get("event"), *line) for line in lines]
+
+
 class ForkedProcess:
     """A process forked from one that has torch loaded already, in the place of a `Popen`."""
 
@@ -302,3 +310,19 @@ def outlast(*arguments: str | Path, **options: Any) -> subprocess.CompletedProce
     """Run the real command line in a process of its own."""
     command = [sys.executable, "-m", "outlast", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process; one that has ended and waits to be asked after is none."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look again and again, for a minute at most."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass in a minute"
+        time.sleep(0.01)

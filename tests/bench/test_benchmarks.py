@@ -11,8 +11,7 @@ from outlast.bench.timing import Row, line
 from outlast.bench.tra import sections as tra
 from outlast.cli.bench_ import main
 from outlast.errors import SpecError
-
-CPU = torch.device("cpu")
+from tiny_runs import CPU
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS.values(), ids=BENCHMARKS)
@@ -43,11 +42,7 @@ def test_default_sections(name, cuda, cpu):
     ("name", "options", "message"),
     [
         ("tar", {}, r"name=tar: expected tra \| seeds \| lstm"),
-        (
-            "tra",
-            {"sections": ("forward",)},
-            r"sections=forward: expected cpu \| trained where there",
-        ),
+        ("tra", {"sections": ("forward",)}, r"sections=forward: expected cpu \| trained where"),
         ("lstm", {"sections": ("one",)}, r"sections=one: expected cpu where there"),
         ("lstm", {"sections": ("two",)}, r"sections=two: expected one \| plain"),
         ("seeds", {"layout": "diagonal"}, r"layout=diagonal: expected serial \| parallel"),
@@ -99,8 +94,8 @@ def test_rows_measured_on_the_cpu_are_printed_once(capfd, tmp_path, caplog):
 def test_too_few_repeats_are_noted_once(repeats, times, capsys, monkeypatch):
     monkeypatch.setitem(tra.SECTIONS, "cpu", lambda bench: None)
     main("tra", ("cpu",), device="cpu", repeats=repeats)
-    said = capsys.readouterr().out
-    assert said.count("for trying out, not for a record: fewer than 20 turns") == times
+    text = capsys.readouterr().out
+    assert text.count("for trying out, not for a record: fewer than 20 turns") == times
 
 
 def test_rows_before_a_failure_are_written(tmp_path, monkeypatch):

@@ -27,9 +27,8 @@ class Pretended:
 @pytest.fixture
 def pretended(monkeypatch):
     monkeypatch.setattr(Pretended, "replays", 0)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Pretended)
-    monkeypatch.setattr(torch.cuda, "Stream", Pretended)
-    monkeypatch.setattr(torch.cuda, "current_stream", Pretended)
+    for name in ("CUDAGraph", "Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, Pretended)
     monkeypatch.setattr(torch.cuda, "stream", nullcontext)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream=None: nullcontext())
 
@@ -79,7 +78,7 @@ def test_side_that_ran_on_the_default_stream_can_be_recorded():
     assert (gradient == 6).all()
 
 
-def test_side_that_cannot_be_captured_is_a_row(monkeypatch):
+def test_side_that_cannot_be_captured_is_a_row(bench, monkeypatch):
     def capture(side):
         if side is broken:
             raise RuntimeError("operation not permitted when stream is capturing")
@@ -88,20 +87,19 @@ def test_side_that_cannot_be_captured_is_a_row(monkeypatch):
     def broken():
         pytest.fail("it is not to be timed as it is")
 
-    replayed, noted = [], []
+    replayed, calls = [], []
     monkeypatch.setattr("outlast.bench.graphs.captured", capture)
-    bench = Bench(torch.device("cuda"), seconds=60, repeats=1)
-    monkeypatch.setattr(bench, "compare", lambda *given: noted.append(given))
-    compare_replays(bench, "short", "what", {"ours": lambda: 1, "peer": broken}, {}, "a note")
-    ((*_, sides, _, note),) = noted
+    on_gpu = Bench(torch.device("cuda"), seconds=60, repeats=1)
+    monkeypatch.setattr(on_gpu, "compare", lambda *args: calls.append(args))
+    compare_replays(on_gpu, "short", "what", {"ours": lambda: 1, "peer": broken}, {}, "a note")
+    ((*_, sides, _, note),) = calls
     assert note == f"a note, {REPLAYED}"
-    on_cpu = Bench(torch.device("cpu"), seconds=60, repeats=1)
-    on_cpu.compare("short", "what", sides)
+    bench.compare("short", "what", sides)
     assert replayed == [1, 1]
-    assert [r.note[:30] for r in on_cpu.rows] == ["", "n/a: operation not permitted w"]
-    compare_replays(on_cpu, "short", "what", {"ours": lambda: replayed.append(2)}, {}, "a note")
+    assert [row.note[:30] for row in bench.rows] == ["", "n/a: operation not permitted w"]
+    compare_replays(bench, "short", "what", {"ours": lambda: replayed.append(2)}, {}, "a note")
     assert replayed == [1, 1, 2, 2]  # as it is
-    assert on_cpu.rows[-1].note == "a note"
+    assert bench.rows[-1].note == "a note"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,24 +27,32 @@ def test_missing_jax_is_a_clear_error():
     assert "Traceback" not in done.stderr
 
 
-@pytest.fixture
-def jax_peer(monkeypatch):
-    """The program with a stand-in for JAX, which cannot compute."""
-    numpy, devices = SimpleNamespace(), [SimpleNamespace(device_kind="none")]
-    jax = SimpleNamespace(__version__="0", devices=lambda: devices, numpy=numpy)
-    monkeypatch.setitem(sys.modules, "jax", jax)
-    monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
-    return _jax_program()
-
-
-def _jax_program():
+def load_program():
     spec = importlib.util.spec_from_file_location("jax_seeds", JAX)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_times_are_written_after_each_number_of_seeds(jax_peer, monkeypatch, tmp_path):
+@pytest.fixture
+def call(monkeypatch):
+    """Calls the program with arguments, and with stand-ins for JAX and for what it measures."""
+    numpy, devices = SimpleNamespace(), [SimpleNamespace(device_kind="none")]
+    jax = SimpleNamespace(__version__="0", devices=lambda: devices, numpy=numpy)
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
+    program = load_program()
+    assert tuple(LAYOUTS) == program.LAYOUTS
+
+    def call(measure, *arguments):
+        monkeypatch.setattr(program, "measure", measure)
+        monkeypatch.setattr(sys, "argv", ["jax_seeds.py", *arguments])
+        program.main()
+
+    return call
+
+
+def test_times_are_written_after_each_number_of_seeds(call, tmp_path):
     out = tmp_path / "jax.json"
 
     def cut_short(seeds, *_):
@@ -51,46 +60,39 @@ def test_times_are_written_after_each_number_of_seeds(jax_peer, monkeypatch, tmp
             raise KeyboardInterrupt
         return 1.0, 2.0 * seeds
 
-    monkeypatch.setattr(jax_peer, "measure", cut_short)
-    monkeypatch.setattr(sys, "argv", ["jax_seeds.py", "--seeds", "1", "2", "3", "--out", str(out)])
     with pytest.raises(KeyboardInterrupt):
-        jax_peer.main()
+        call(cut_short, "--seeds", "1", "2", "3", "--out", str(out))
     kept = json.loads(out.read_text())
     assert [(r["seeds"], r["ms"]) for r in kept["rows"]] == [(1, 2), (2, 4)]
     assert kept["layout"] == "serial"
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_bad_out_is_refused_before_measuring(jax_peer, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(jax_peer, "measure", lambda *_: pytest.fail("it is too early"))
-    monkeypatch.setattr(sys, "argv", ["jax_seeds.py", "--out", str(tmp_path)])
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--out", ".", "expected a file in a folder that is there"),
+        ("--layout", "diagonal", "--layout: .*'diagonal'.*serial.*parallel"),
+    ],
+)
+def test_bad_option_is_refused_before_measuring(call, option, value, message, capsys):
     with pytest.raises(SystemExit):
-        jax_peer.main()
-    assert "expected a file in a folder that is there" in capsys.readouterr().err
+        call(partial(pytest.fail, "it is too early"), option, value)
+    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_jax_measures_the_layout_asked_for(jax_peer, monkeypatch, layout, capsys):
-    asked = []
-    monkeypatch.setattr(jax_peer, "measure", lambda *given: asked.append(given) or (1.0, 2.0))
-    monkeypatch.setattr(sys, "argv", ["jax_seeds.py", "--seeds", "1", "--layout", layout])
-    jax_peer.main()
-    assert [given[-2] for given in asked] == [layout]
+def test_jax_measures_the_layout_asked_for(call, layout, capsys):
+    layouts = []
+    call(lambda *args: layouts.append(args[-2]) or (1.0, 2.0), "--seeds", "1", "--layout", layout)
+    assert layouts == [layout]
     assert layout in capsys.readouterr().out
-    assert tuple(LAYOUTS) == jax_peer.LAYOUTS
-
-
-def test_unknown_layout_is_a_clear_error(jax_peer, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["jax_seeds.py", "--layout", "diagonal"])
-    with pytest.raises(SystemExit):
-        jax_peer.main()
-    assert re.search("--layout: .*'diagonal'.*serial.*parallel", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_jax_peer_is_the_same_model(layout):
     pytest.importorskip("jax")
-    program, plain = _jax_program(), Hybrid(2, 16, 4, 30, 30, layout)
+    program, plain = load_program(), Hybrid(2, 16, 4, 30, 30, layout)
     weight_of = {name: weight.detach().numpy() for name, weight in plain.named_parameters()}
 
     def table(name):

@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from outlast.bench.seeds import mps, sections
-from outlast.bench.timing import Bench, Row
+from outlast.bench.timing import Row
+from tiny_runs import is_alive, wait_until
 
-CPU = torch.device("cpu")
 SERVICE = """#!/bin/sh
 pipe=$CUDA_MPS_PIPE_DIRECTORY
 if [ "$1" = -d ]; then
@@ -50,7 +49,7 @@ def notes(tmp_path, monkeypatch):
 
 
 def is_over(notes: Path) -> bool:
-    return not mps._is_alive(int(Path(f"{notes}.pid").read_text()))
+    return not is_alive(int(Path(f"{notes}.pid").read_text()))
 
 
 def idle():
@@ -81,20 +80,19 @@ def test_rate_of_processes_and_whether_they_were_served(notes):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
-    [(broken, "^no room$"), (dead, "ended with exit code 3")],
-    ids=["error", "end"],
+    ("make", "patience", "message"),
+    [
+        (broken, 300, "^no room$"),
+        (dead, 300, "ended with exit code 3"),
+        (idle, 1e-3, "0 of 1 processes in 0 s"),
+    ],
+    ids=["error", "end", "late"],
 )
-def test_failing_process_is_an_error_and_the_service_ends(notes, make, told):
-    with pytest.raises(RuntimeError, match=told):
-        mps.shared_rate(1, make, 0.1, 300)
+def test_failing_process_is_an_error_and_the_service_ends(notes, make, patience, message):
+    with pytest.raises(RuntimeError, match=message):
+        mps.shared_rate(1, make, 0.1, patience)
     assert notes.read_text().split("\n")[-2] == "quit"
     assert is_over(notes)
-
-
-def test_processes_that_take_too_long_are_an_error():
-    with pytest.raises(RuntimeError, match="0 of 1 processes in 0 s"):
-        mps.simultaneous_rates(1, idle, 0.1, 1e-3, {})
 
 
 def test_service_that_ignores_quit_is_killed(notes, monkeypatch):
@@ -102,8 +100,7 @@ def test_service_that_ignores_quit_is_killed(notes, monkeypatch):
     monkeypatch.setattr(mps, "TIMEOUT", 0.5)
     with mps.service():
         assert not is_over(notes)
-    time.sleep(0.1)
-    assert is_over(notes)
+    wait_until(lambda: is_over(notes))
 
 
 def test_service_that_does_not_start_says_why(notes, monkeypatch):
@@ -130,11 +127,8 @@ with mps.service():
 
 
 @pytest.mark.parametrize("served", [True, False])
-def test_row_compares_with_ours(monkeypatch, served):
-    monkeypatch.setattr(
-        sections, "shared_rate", lambda count, make, seconds, patience: (1600.0, served)
-    )
-    bench = Bench(CPU, seconds=60, repeats=1)
+def test_row_compares_with_ours(bench, monkeypatch, served):
+    monkeypatch.setattr(sections, "shared_rate", lambda *_: (1600.0, served))
     bench.rows.append(Row("peers", "32 seeds", "outlast", 8.0))
     sections.mps(bench)
     row = bench.rows[-1]
@@ -144,9 +138,8 @@ def test_row_compares_with_ours(monkeypatch, served):
     assert row.note.endswith("no MPS server was seen") is not served
 
 
-def test_missing_service_is_a_row(monkeypatch):
+def test_missing_service_is_a_row(bench, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    bench = Bench(CPU, seconds=60, repeats=1)
     sections.mps(bench)
     (row,) = bench.rows
     assert row.ms is None

@@ -6,8 +6,7 @@ import torch
 from outlast.bench import timing
 from outlast.bench.timing import Bench, Row, line
 from outlast.errors import SpecError
-
-CPU = torch.device("cpu")
+from tiny_runs import CPU
 
 
 def test_sides_take_turns_and_are_compared_with_the_first():
@@ -51,9 +50,8 @@ def test_failing_side_is_a_row_and_the_others_are_measured(error, note, sound_ru
     assert ours.against is None
 
 
-def test_times_are_of_one_step_and_notes_may_be_made_from_them(monkeypatch):
+def test_times_are_of_one_step_and_notes_may_be_made_from_them(bench, monkeypatch):
     monkeypatch.setattr(Bench, "once", lambda self, side: side())
-    bench = Bench(CPU, seconds=60, repeats=1)
     sides = {"peer": lambda: 10.0, "ours": lambda: 5.0}
     bench.compare("section", "what", sides, note=lambda ms: f"{1 / ms} a ms", steps=5)
     assert [(r.ms, r.against, r.note) for r in bench.rows] == [
@@ -62,22 +60,19 @@ def test_times_are_of_one_step_and_notes_may_be_made_from_them(monkeypatch):
     ]
 
 
-def test_nothing_is_begun_after_the_budget():
-    bench = Bench(CPU, seconds=1e-9, repeats=1)
-    bench.compare("section", "what", {"ours": pytest.fail})
-    (row,) = bench.rows
+def test_nothing_is_begun_after_the_budget(spent):
+    spent.compare("section", "what", {"ours": pytest.fail})
+    (row,) = spent.rows
     assert "budget is spent" in line(row)
 
 
-def test_peak_memory_is_measured():
-    bench = Bench(CPU, seconds=60, repeats=1)
-    found = bench.peak(lambda: torch.ones(1 << 25))  # 128 MiB
-    assert found is None or found > 100
+def test_peak_memory_is_measured(bench):
+    peak = bench.peak(lambda: torch.ones(1 << 25))  # 128 MiB
+    assert peak is None or peak > 100
 
 
-def test_peak_memory_is_none_where_it_cannot_be_seen(monkeypatch):
+def test_peak_memory_is_none_where_it_cannot_be_seen(bench, monkeypatch):
     monkeypatch.setattr(timing, "_resident", lambda _: None)
-    bench = Bench(CPU, seconds=60, repeats=1)
     assert bench.peak(lambda: pytest.fail("it need not run")) is None
 
 

@@ -20,7 +20,6 @@ from outlast.bench.tra.inputs import (
     Inputs,
     fused,
 )
-from outlast.kernels.entmax import entmax15
 from outlast.kernels.libraries import PACKAGES
 from outlast.registry import mixers
 from tiny_runs import CPU, tiny
@@ -35,13 +34,8 @@ SMALL = {
 }
 
 
-def small() -> Bench:
-    return Bench(CPU, seconds=60, repeats=1)
-
-
 @pytest.mark.parametrize("section", SMALL)
-def test_rows_of_ours_have_error_gates_and_density(section):
-    bench = small()
+def test_rows_of_ours_have_error_gates_and_density(bench, section):
     SMALL[section](bench)
     rows = [r for r in bench.rows if r.section == section]
     ours = [r for r in rows if r.side in ("tra", "eager") or r.side.startswith("n ")]
@@ -55,35 +49,34 @@ def test_rows_of_ours_have_error_gates_and_density(section):
 
 
 @pytest.mark.parametrize(("section", "passes"), [("forward", "forward"), ("backward", "fwd+bwd")])
-def test_rows_have_the_name_of_their_section(section, passes, monkeypatch):
+def test_rows_have_the_name_of_their_section(bench, section, passes, monkeypatch):
     monkeypatch.setattr(tra, "LENGTHS", (32,))
-    bench = small()
     tra.SECTIONS[section](bench)
     assert {(r.section, r.what) for r in bench.rows} == {
         (section, f"n 32, width {width}, {passes}") for width in tra.WIDTHS
     }
 
 
-def test_density_is_the_share_of_kept_keys():
-    data = Inputs.draw(small(), (2, 8, 64, 16))
+def test_density_is_the_share_of_kept_keys(bench):
+    data = Inputs.draw(bench, (2, 8, 64, 16))
     q, k = (t[0, :COUNTED].detach() for t in (data.q, data.k))
     kept = (q @ k.mT > 0).tril()
     assert data.density() == pytest.approx(kept.sum().item() / (COUNTED * 64 * 65 / 2))
-    last = Inputs.draw(small(), (2, 8, 64, 16), queries=1)
+    last = Inputs.draw(bench, (2, 8, 64, 16), queries=1)
     q, k = (t[0, :COUNTED].detach() for t in (last.q, last.k))
     assert last.density() == pytest.approx((q @ k.mT > 0).float().mean().item())
     with torch.no_grad():
         data.k.copy_(data.q)
         data.k[:, :, 1:] = 0
     assert data.density() < 0.05
-    assert "all gates 0.9, density" in Inputs.draw(small(), (1, 1, 8, 16), 0.9).description()
+    assert "all gates 0.9, density" in Inputs.draw(bench, (1, 1, 8, 16), 0.9).description()
 
 
-def test_failing_attention_has_no_error_and_the_others_have():
+def test_failing_attention_has_no_error_and_the_others_have(bench):
     def broken(*_):
         raise NotImplementedError("no such thing")
 
-    errors = Inputs.draw(small(), (1, 1, 16, 16)).errors(
+    errors = Inputs.draw(bench, (1, 1, 16, 16)).errors(
         TRA_FUSED | {"other": Contender(broken)}, True
     )
     assert list(errors) == ["tra"]
@@ -100,8 +93,8 @@ def test_graphs_are_replayed_on_a_gpu(section):
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_attention_is_compared_with_its_own_definition(backward):
-    data = Inputs.draw(small(), (2, 2, 200, 16))
+def test_attention_is_compared_with_its_own_definition(bench, backward):
+    data = Inputs.draw(bench, (2, 2, 200, 16))
 
     def plain(q, k, v):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -126,9 +119,8 @@ def test_attention_is_compared_with_its_own_definition(backward):
 TWO_LAYERS = "2 x (attention(tra, heads=4) > mlp) @ 16"
 
 
-def test_missing_library_is_a_row(monkeypatch):
+def test_missing_library_is_a_row(bench, monkeypatch):
     monkeypatch.setattr(libraries, "installed", lambda _: False)
-    bench = small()
     libraries.libraries(bench, length=64, width=16)
     notes = {row.side: row.note for row in bench.rows}
     assert notes["fox, fla"] == "n/a: fla-core is not installed (outlast[fast])"
@@ -137,25 +129,20 @@ def test_missing_library_is_a_row(monkeypatch):
     assert len(bench.rows) == 8
 
 
-def test_failing_library_is_a_row_and_a_running_one_has_its_error(monkeypatch):
-    def fox(q, k, v, g):
-        kept = g.cumsum(1).permute(0, 2, 1)
-        scores = torch.einsum("bihd,bjhd->bhij", q, k) * q.shape[-1] ** -0.5
-        scores = scores + kept[..., :, None] - kept[..., None, :]
-        later = torch.ones(scores.shape[-2:]).triu(1).bool()
-        return torch.einsum("bhij,bjhd->bihd", scores.masked_fill(later, -torch.inf).softmax(-1), v)
+def test_failing_library_is_a_row_and_a_running_one_has_its_error(bench, monkeypatch):
+    def fox(*tokens_first):
+        return FORGETTING.attend(*(t.transpose(1, 2) for t in tokens_first)).transpose(1, 2)
 
     def splash(q, k, v, alpha):
         assert q.shape[-2] != 64, "too short"
-        later = torch.ones(q.shape[-2], q.shape[-2]).triu(1).bool()
-        return entmax15((q @ k.mT / q.shape[-1] ** 0.5).masked_fill(later, -torch.inf)) @ v
+        assert alpha == 1.5
+        return ENTMAX.attend(q, k, v)
 
     for name in ("fla", "fla.ops", "fla.ops.forgetting_attn", "adasplash"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["fla.ops.forgetting_attn"].parallel_forgetting_attn = fox
     sys.modules["adasplash"].adasplash = splash
     monkeypatch.setattr(libraries, "installed", lambda _: True)
-    bench = small()
     libraries.libraries(bench, length=64, width=16)
     libraries.libraries(bench, length=96, width=16)
     short, long = bench.rows[:8], bench.rows[8:]
@@ -173,8 +160,7 @@ def folder(tmp_path_factory):
     return trained_run(tiny(model=TWO_LAYERS, task="flipflop(length=8)", steps=20), path)
 
 
-def test_layers_of_a_trained_model_are_captured_and_timed(folder):
-    bench = small()
+def test_layers_of_a_trained_model_are_captured_and_timed(bench, folder):
     bench.run = folder
     layers = trained.capture_layers(folder, CPU, 64)
     assert len(layers) == 2
@@ -196,10 +182,9 @@ def test_layers_of_a_trained_model_are_captured_and_timed(folder):
     assert all("density 0." in row.note for row in early)
 
 
-def test_missing_or_other_run_is_a_row_that_says_so(tmp_path):
-    bench = small()
+def test_missing_or_other_run_is_a_row_that_says_so(bench, tmp_path):
     trained.trained(bench)
     assert "--run" in bench.rows[0].note
-    bench.run = trained_run(tiny(steps=10, probe=0, checkpoint=10), tmp_path / "nope")
+    bench.run = trained_run(tiny(steps=10, probe_every=0, checkpoint_every=10), tmp_path / "nope")
     trained.trained(bench)
     assert "no attention(tra)" in bench.rows[1].note

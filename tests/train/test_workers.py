@@ -5,14 +5,12 @@ Most tests share two processes that are started once, as starting them is what t
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -20,31 +18,37 @@ from typing import Any
 
 import pytest
 import torch
-from outlast.train.checkpoint import load_state
-from outlast.train.session import go_on_together
-from outlast.train.settings import RunSpec
 
-import outlast.train.run_state as run_state_module
-import outlast.train.trainer as trainer_module
-import outlast.train.waves as memory
-import outlast.train.workers as workers_module
 from outlast.cli import MISTAKE, main
 from outlast.errors import TrainingError
-from outlast.machine import cores
 from outlast.processes import Child
 from outlast.registry import tasks
-from outlast.runs import RUN, read_metrics
+from outlast.runs.checkpoint import load_state
+from outlast.runs.folder import RUN
+from outlast.runs.records import EventLine, read_metrics
+from outlast.runs.spec import RunSpec
 from outlast.tasks.parity import Parity
-from outlast.train.waves import at_once, even
+from outlast.train import memory, waves
+from outlast.train.memory import GIB
+from outlast.train.waves import LONG, LONG_BLOCK, process_count, rows_at_once, split_evenly
 from outlast.train.worker import serve_blocks
-from outlast.train.workers import (
-    LONG,
-    LONG_BLOCK,
-    WorkerPool,
-    process_count,
-    usable_threads,
+from outlast.train.workers import WorkerPool
+from outlast.workflow.train import Listener, Outcome, train_runs
+from tiny_runs import (
+    CPU,
+    InMemory,
+    assert_same_run,
+    assert_seed_is,
+    checkpoint,
+    create,
+    halt,
+    is_alive,
+    line_kinds,
+    resume,
+    tiny,
+    trained,
+    wait_until,
 )
-from tiny_runs import CPU, InMemory, assert_same_run, assert_seed_is, checkpoint, tiny
 
 SEEDS = (3, 0, 7, 1, 2)
 RETRY = "dat(switch=below(0.000001), latest=6, otherwise=retry)"
@@ -52,8 +56,10 @@ DROPOUT = "lstm > attention(rope, heads=2) > mlp @ 16, dropout=0.2"
 
 
 def spec(*methods: str, **changed: Any) -> RunSpec:
-    usual = {"seeds": SEEDS, "block": 3, "probe": 0, "checkpoint": 3, "processes": 2}
-    return tiny(*methods, **(usual | changed))
+    """A run of two processes; each block is saved, unless the settings in `changed` say more."""
+    block = changed.get("steps_per_block", 3)
+    usual = {"seeds": SEEDS, "steps_per_block": block, "probe_every": 0, "checkpoint_every": block}
+    return tiny(*methods, **(usual | {"processes": 2} | changed))
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +71,8 @@ def workers() -> Iterator[list[Child]]:
         worker.close()
 
 
-@pytest.fixture
-def shared(workers: list[Child], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainers are given the shared processes."""
+@pytest.fixture(autouse=True)
+def _trainers_share_workers(workers: list[Child], monkeypatch: pytest.MonkeyPatch) -> None:
 
     class SharedPool(WorkerPool):
         def __init__(self, runs: Sequence[RunSpec], count: int, threads: int) -> None:
@@ -77,26 +82,32 @@ def shared(workers: list[Child], monkeypatch: pytest.MonkeyPatch) -> None:
         def close(self) -> None:
             self.workers = []
 
-    monkeypatch.setattr(trainer_module, "WorkerPool", SharedPool)
+    monkeypatch.setattr(waves, "WorkerPool", SharedPool)
 
 
 def in_processes(*runs: RunSpec) -> InMemory:
     """Runs whose rows two processes will step."""
-    found = InMemory(*runs)
-    assert "in 2 processes" in found.fleet.fit()
-    return found
+    result = InMemory(*runs)
+    assert "in 2 processes" in result.trainer.fit()
+    return result
 
 
 def in_waves(*runs: RunSpec) -> InMemory:
     """The same in this process, cut as for two."""
-    found = InMemory(*runs)
-    found.fleet.set_waves(even(len(found.fleet.rows), len(found.fleet.rows), 2))
-    return found
+    result = InMemory(*runs)
+    rows = len(result.trainer.seeds)
+    result.trainer.stepper.set_waves(split_evenly(rows, rows, 2))
+    return result
 
 
 def assert_same_tables(one: InMemory, other: InMemory) -> None:
-    for mine, theirs in zip(one.fleet.rows.copy(), other.fleet.rows.copy(), strict=True):
-        assert torch.equal(mine, theirs)
+    pairs = zip(one.trainer.seeds.read(), other.trainer.seeds.read(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
+
+
+def sizes(run: InMemory) -> list[int]:
+    """How many seeds each wave has."""
+    return [wave.stop - wave.start for wave in run.trainer.stepper.waves]
 
 
 # ---- the same as in one process ----------------------------------------------------------------
@@ -114,17 +125,18 @@ def assert_same_tables(one: InMemory, other: InMemory) -> None:
     ],
     ids=lambda run: " + ".join(run.methods) or run.model,
 )
-def test_seeds_in_two_processes_equal_those_in_one(run: RunSpec, shared: None) -> None:
+def test_seeds_in_two_processes_equal_those_in_one(run: RunSpec) -> None:
     apart, whole = in_processes(run).steps(18), InMemory(run).steps(18)
     loose = {"atol": 1e-2} if run.settings.precision == "bf16" else {}
     for seed in SEEDS:
         assert_seed_is(apart, whole, seed, **loose)
-    if not run.settings.together:  # what a process does is what a wave does here, to the last bit
+    if not run.settings.seeds_at_once:  # a process does what a wave does here, to the last bit
         assert_same_tables(apart, in_waves(run).steps(18))
-    assert not torch.equal(apart.fleet.rows.stack.table, InMemory(run).fleet.rows.stack.table)
+    untrained = InMemory(run).trainer.seeds.model.table
+    assert not torch.equal(apart.trainer.seeds.model.table, untrained)
 
 
-def test_runs_with_different_settings_share_processes(shared: None) -> None:
+def test_runs_with_different_settings_share_processes() -> None:
     runs = [
         spec(lr=1e-3, seeds=(0, 1)),
         spec("ema(0.9)", lr=4e-3, weight_decay=0.5, max_grad_norm=0.05, seeds=(1, 4, 2)),
@@ -137,108 +149,81 @@ def test_runs_with_different_settings_share_processes(shared: None) -> None:
             assert_seed_is(apart, alone, seed, index)
 
 
-def test_resting_seeds_are_unchanged_and_not_sent(shared: None) -> None:
+def test_resting_seeds_are_unchanged_and_not_sent() -> None:
     """Of six the first, the third and the fifth are parked in their first block."""
     run = spec("ema(0.9)", seeds=(*SEEDS, 4))
     apart, whole = in_processes(run), InMemory(run)
     for each in (apart, whole):
-        each.trainer.stack.table.data[[0, 2, 4]] *= 1e30
-    before = [table[[0, 2, 4]].clone() for table in apart.fleet.rows.tables()]
+        each.trainer.seeds.model.table.data[[0, 2, 4]] *= 1e30
+    before = [table[[0, 2, 4]].clone() for table in apart.trainer.seeds.tables()]
     apart.steps(18), whole.steps(18)
-    assert apart.trainer.parked == [0, None] * 3
-    assert apart.fleet.chosen == (1, 3, 5)
-    assert apart.fleet.waves == [slice(0, 2), slice(2, 3)]
-    for table, own in zip(apart.fleet.rows.tables(), before, strict=True):
-        assert torch.equal(table[[0, 2, 4]], own)
+    assert apart.run.parked == [0, None] * 3
+    assert apart.trainer.stepper.chosen == (1, 3, 5)
+    assert apart.trainer.stepper.waves == [slice(0, 2), slice(2, 3)]
+    for table, rows in zip(apart.trainer.seeds.tables(), before, strict=True):
+        assert torch.equal(table[[0, 2, 4]], rows)
     for seed in (0, 1, 4):
         assert_seed_is(apart, whole, seed)
 
 
-# ---- stopped and gone on -----------------------------------------------------------------------
+# ---- stopped and resumed -----------------------------------------------------------------------
 
 FULL = spec(RETRY, "ema(0.9)", steps=24, probe_every=6, checkpoint_every=6, seeds=(0, 1, 2))
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, workers: list[Child]) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that nobody stopped, in two processes of its own."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    create(FULL, folder)
-    said: list[str] = []
-    assert go_on_together([folder], CPU, say=said.append) == (True, [None])
-    assert said[0].startswith("3 seeds in 2 processes (about ")
-    assert "restart" in {line.get("event") for line in read_metrics(folder)}
+    folder, listener, words = tmp_path_factory.mktemp("whole"), Listener(), list[str]()
+    listener.say = words.append  # type: ignore[method-assign]
+    assert train_runs([create(FULL, folder)], CPU, listener) == Outcome(True, [None])
+    assert words[0].startswith("3 seeds in 2 processes (about ")
+    events = [line.event for line in read_metrics(folder) if isinstance(line, EventLine)]
+    assert "restart" in events
     return folder
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL."""
-
-
-def killed_after_saving(folder: Path, saves: int) -> None:
-    left, save = [saves], run_state_module.save_checkpoint
-
-    def last(*args: Any) -> None:
-        save(*args)
-        left[0] -= 1
-        if not left[0]:
-            raise Killed
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_state_module, "save_checkpoint", last)
-        with pytest.raises(Killed):
-            resume(folder)
-
-
-def test_resumed_run_is_bit_for_bit_the_unstopped_one(
-    whole: Path, shared: None, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    create(FULL, folder)
-    for saves in (1, 2):
-        killed_after_saving(folder, saves)
-    assert resume(folder)
-    assert_same_run(whole, folder)
 
 
 def assert_close_run(folder: Path, whole: Path) -> None:
     """The same to rounding, and the same events at the same steps."""
-    (one, _), (other, _) = checkpoint(folder), checkpoint(whole)
-    for name, own in one.items():
-        pair = (torch.frombuffer(bytearray(t), dtype=torch.float32) for t in (own, other[name]))
+    tensors, other_tensors = checkpoint(folder)[0], checkpoint(whole)[0]
+    for name, data in tensors.items():
+        pair = (
+            torch.frombuffer(bytearray(x), dtype=torch.float32) for x in (data, other_tensors[name])
+        )
         torch.testing.assert_close(*pair, rtol=0, atol=5e-4, msg=name)
-    seen = [[(x["step"], x["seed"], *x) for x in read_metrics(f)] for f in (folder, whole)]
-    assert seen[0] == seen[1]
+    assert line_kinds(folder) == line_kinds(whole)
 
 
-def test_resume_in_one_process_equals_two_up_to_rounding(
-    whole: Path, shared: None, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    create(FULL, folder)
-    killed_after_saving(folder, 2)
-    record = json.loads((folder / RUN).read_text())
-    record["settings"]["processes"] = 1
-    (folder / RUN).write_text(json.dumps(record))
+def test_resumed_run_is_bit_for_bit_the_unstopped_one(whole: Path, tmp_path: Path) -> None:
+    folder = create(FULL, tmp_path)
+    for saves in (1, 2):
+        halt(folder, saves=saves)
     assert resume(folder)
+    assert_same_run(whole, folder)
+
+
+def test_resume_in_one_process_equals_two_up_to_rounding(whole: Path, tmp_path: Path) -> None:
+    folder = create(FULL, tmp_path)
+    halt(folder, saves=2)
+    assert train_runs([folder], CPU, processes=1).ended
     assert_close_run(folder, whole)
 
 
 def test_resume_accepts_other_processes_and_keeps_the_record(
-    whole: Path, shared: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As on another machine. The record stays as it is, and the result is the same to rounding."""
     folder = tmp_path / "run"
     create(replace(FULL, settings=replace(FULL.settings, processes=1)), folder)
-    killed_after_saving(folder, 2)
+    halt(folder, saves=2)
     record = (folder / RUN).read_bytes()
     command = ["resume", str(folder), "--device", "cpu", "--processes"]
     assert main([*command, "-1", "--seeds", "0", "--out", str(tmp_path / "some")]) == MISTAKE
     assert "processes=-1: expected a number >= 0" in capsys.readouterr().err
     assert not (tmp_path / "some").exists()
-    assert main([*command, "2", "--together", "2"]) == 0
+    assert main([*command, "2", "--seeds-at-once", "2"]) == 0
     text = capsys.readouterr().out
-    assert "3 seeds in 2 processes, 2 at once, in 3 waves of 1 at most (as told)" in text
+    assert "3 seeds in 2 processes, 2 at once, in 3 waves of 1 at most (as set)" in text
     assert (folder / RUN).read_bytes() == record
     assert_close_run(folder, whole)
 
@@ -250,54 +235,38 @@ def children(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def is_there(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc to look for children")
 def test_sigterm_saves_and_sigkill_leaves_no_worker_behind(tmp_path: Path) -> None:
     """Whoever asks a whole job to end asks the other processes too."""
-    folder = tmp_path / "run"
-    create(replace(FULL, settings=replace(FULL.settings, steps=100_000)), folder)
+    create(replace(FULL, settings=replace(FULL.settings, steps=100_000)), tmp_path)
     for number in (signal.SIGTERM, signal.SIGKILL):
         process = subprocess.Popen(
-            [sys.executable, "-m", "outlast", "resume", str(folder), "--device", "cpu"],
+            [sys.executable, "-m", "outlast", "resume", str(tmp_path), "--device", "cpu"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        before = len(read_metrics(folder))
-        wait_for(lambda process=process: len(children(process.pid)) == 2)
+        before = len(read_metrics(tmp_path))
+        wait_until(lambda process=process: len(children(process.pid)) == 2)
         helpers = children(process.pid)
-        wait_for(lambda before=before: len(read_metrics(folder)) > before + 4)
+        wait_until(lambda before=before: len(read_metrics(tmp_path)) > before + 4)
         for helper in helpers if number == signal.SIGTERM else ():
             os.kill(helper, signal.SIGINT)
             os.kill(helper, signal.SIGTERM)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
-        wait_for(lambda helpers=helpers: not any(map(is_there, helpers)))
+        wait_until(lambda helpers=helpers: not any(map(is_alive, helpers)))
         assert "Traceback" not in err
         if number == signal.SIGTERM:
             assert process.returncode == 130, err
             assert "3 seeds in 2 processes" in out
-            saved = json.loads(checkpoint(folder)[1])["step"]
-            assert max(line["step"] for line in read_metrics(folder)) == saved > 0
+            saved = load_state(tmp_path).step
+            assert max(line.step for line in read_metrics(tmp_path)) == saved > 0
 
 
 def test_second_ctrl_c_ends_workers_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """In the middle of a block: the others are ended, whatever they do."""
-    folder = tmp_path / "run"
-    create(FULL, folder)
+    create(FULL, tmp_path)
     started: list[subprocess.Popen[bytes]] = []
     receive = Child.receive
 
@@ -307,29 +276,23 @@ def test_second_ctrl_c_ends_workers_at_once(
             raise KeyboardInterrupt
         return receive(self)
 
+    monkeypatch.setattr(waves, "WorkerPool", WorkerPool)  # not those that others need
     monkeypatch.setattr(Child, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        resume(folder)
+        resume(tmp_path)
     assert all(process.returncode is not None for process in started)
 
 
 # ---- what goes wrong in a process --------------------------------------------------------------
 
 
-def work_of(run: InMemory) -> tuple[Any, ...]:
-    """What a pool is given for the next block."""
-    plan, data = run.trainer.next_block()
-    return run.fleet.rows, [(0, 1), (2, 3, 4)], data, plan
-
-
-def test_worker_error_is_raised_here_and_leaves_no_stale_reply(shared: None) -> None:
+def test_worker_error_is_raised_here_and_leaves_no_stale_reply() -> None:
     run = in_processes(spec())
-    assert run.fleet.crew is not None
-    rows, waves, data, plan = work_of(run)
-    wrong = data.map(lambda page: page.clone())
+    block = run.trainer.next_block()
+    wrong = block.data.map(lambda page: page.clone())
     wrong.inputs[0, 3] = 10**6
     with pytest.raises(IndexError, match="index out of range") as caught:
-        run.fleet.crew.run(rows, waves, wrong, plan)
+        run.trainer.stepper.run(wrong, block.plan, run.trainer.seeds.read())
     assert "embedding" in caught.value.__notes__[0]  # where it happened
     assert_same_tables(run, InMemory(spec()))
     assert_same_tables(in_processes(spec()).steps(6), in_waves(spec()).steps(6))
@@ -340,223 +303,182 @@ def test_worker_error_is_raised_here_and_leaves_no_stale_reply(shared: None) -> 
     [torch.OutOfMemoryError("a byte short"), RuntimeError("can't allocate memory: a byte short")],
     ids=["a GPU's", "a CPU's"],
 )
-def test_memory_error_halves_the_waves(
-    error: Exception, shared: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_error_halves_the_waves(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     run, whole = in_processes(spec()), InMemory(spec())
-    real = WorkerPool.run
+    run_block = WorkerPool.run
 
-    def short(self: WorkerPool, home: Any, waves: Any, *args: Any) -> Any:
-        found = real(self, home, waves, *args)
-        if max(map(len, waves)) > 1:
+    def short(self: WorkerPool, seeds: Any, rows: Any, *args: Any) -> Any:
+        metrics = run_block(self, seeds, rows, *args)
+        if max(map(len, rows)) > 1:
             raise error
-        return found
+        return metrics
 
     monkeypatch.setattr(WorkerPool, "run", short)
     run.steps(6)
-    assert run.fleet.waves == [slice(row, row + 1) for row in range(5)]
-    whole.fleet.set_waves(even(5, 1))
+    assert run.trainer.stepper.waves == [slice(row, row + 1) for row in range(5)]
+    whole.trainer.stepper.set_waves(split_evenly(5, 1))
     assert_same_tables(run, whole.steps(6))
 
 
 def test_killed_worker_is_an_error_that_names_the_signal() -> None:
     """And not a wait without end. The rows stay as they were."""
-    run = InMemory(spec(batch_size=256, steps_per_block=5, checkpoint_every=5))
-    pool = WorkerPool([run.trainer.run], 1, 1)
-    rows, _, data, plan = work_of(run)
+    run = InMemory(spec(batch_size=256, steps_per_block=5))
+    pool = WorkerPool([run.run.run], 1, 1)
+    block, seeds = run.trainer.next_block(), run.trainer.seeds
     threading.Timer(0.3, pool.workers[0].process.kill).start()
-    before = run.fleet.rows.copy()
+    before = seeds.read()
     with pytest.raises(TrainingError, match=r"ended by SIGKILL, perhaps for want of memory"):
-        pool.run(rows, [list(range(5)) * 20], data, plan)  # seconds of work
+        pool.run(seeds, [list(range(5)) * 20], block.data, block.plan)  # seconds of work
     assert pool.workers == []
-    for table, row in zip(run.fleet.rows.tables(), before, strict=True):
-        assert torch.equal(table, row)
+    assert all(torch.equal(*pair) for pair in zip(seeds.read(), before, strict=True))
 
 
 def test_blocks_before_a_worker_died_are_saved(
-    shared: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, run = tmp_path / "run", spec(steps=24, checkpoint_every=24)
-    create(run, folder)
-    step, calls = trainer_module.WorkerPool.run, iter(range(3))
+    run = spec(steps=24, checkpoint_every=24)
+    folder = create(run, tmp_path / "run")
+    run_block, calls = WorkerPool.run, iter(range(3))
 
     def dies(self: WorkerPool, *args: Any) -> list[torch.Tensor]:
         if next(calls) == 2:
             raise TrainingError("a process that stepped seeds was ended by SIGKILL")
-        return step(self, *args)
+        return run_block(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer_module.WorkerPool, "run", dies)
+        patch.setattr(WorkerPool, "run", dies)
         with pytest.raises(TrainingError, match="SIGKILL"):
             resume(folder)
-    assert load_state(folder)["step"] == 6
-    whole = tmp_path / "whole"
-    create(run, whole)
-    for one in (folder, whole):
-        resume(one)
-    assert_same_run(folder, whole)
+    assert load_state(folder).step == 6
+    assert resume(folder)
+    assert_same_run(folder, trained(run, tmp_path / "whole"))
 
 
-def test_closed_pool_is_an_error_and_fit_starts_another(shared: None) -> None:
+def test_closed_pool_is_an_error_and_fit_starts_another() -> None:
     run = in_processes(spec()).steps(10)
-    run.fleet.close()
+    run.trainer.close()
     with pytest.raises(TrainingError, match=r"processes .* are ended: fit\(\) starts others"):
         run.steps(20)
-    assert "in 2 processes" in run.fleet.fit()
+    assert "in 2 processes" in run.trainer.fit()
     assert_same_tables(run.steps(20), in_waves(spec()).steps(20))
 
 
-def test_task_unknown_to_workers_is_trained_in_this_process(shared: None) -> None:
+def test_task_unknown_to_workers_is_trained_in_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Ours(Parity):
         """A task of this file."""
 
+    monkeypatch.setattr(tasks, "_entries", dict(tasks._entries))
     tasks.register("ours")(Ours)
-    try:
-        run = InMemory(spec(task="ours(length=4)"))
-        words = run.fleet.fit()
-        assert words.startswith("5 seeds at once (")
-        assert "; not in processes, as they do not start: " in words
-        assert "ours" in words
-        assert run.fleet.crew is None
-        run.steps(6)
-    finally:
-        tasks._entries.pop("ours")
+    run = InMemory(spec(task="ours(length=4)"))
+    words = run.trainer.fit()
+    assert words.startswith("5 seeds at once (")
+    assert "; not in processes, as they do not start: " in words
+    assert "ours" in words
+    assert run.trainer.stepper.workers is None
+    run.steps(6)
 
 
 # ---- how many ----------------------------------------------------------------------------------
 
 GPU = torch.device("cuda")
+SHORT_BLOCK = {"steps": 6000, "steps_per_block": LONG_BLOCK - 1}
+SINGLE_SEEDS = [{"seeds": (0,), "steps": steps} for steps in (10, 6000, 10)]
 
 
 @pytest.mark.parametrize(
-    ("changed", "threads", "device", "count"),
+    ("runs", "threads", "device", "count"),
     [
-        ({"steps": 6000}, 2, CPU, 2),
-        ({"steps": 6000}, 16, CPU, 5),
-        ({"steps": 6000}, 1, CPU, 1),  # such as in a study whose arms have a core each
-        ({"steps": 6000}, 16, GPU, 1),
-        ({"steps": 6000, "seeds": (0,)}, 16, CPU, 1),
-        ({"steps": LONG}, 2, CPU, 2),
-        ({"steps": LONG - 1}, 16, CPU, 1),  # over before the processes would have paid
-        ({"steps": 6000, "block": LONG_BLOCK - 1}, 16, CPU, 1),  # more on its way than at work
-        ({"steps": 6000, "block": LONG_BLOCK - 1, "processes": 2}, 16, CPU, 2),
-        ({"steps": 6000, "processes": 1}, 16, CPU, 1),
-        ({"steps": 100, "processes": 3}, 1, CPU, 3),
-        ({"steps": 100, "processes": 9}, 1, CPU, 5),
-        ({"steps": 6000, "processes": 3}, 16, GPU, 1),
+        ([{"steps": 6000}], 2, CPU, 2),
+        ([{"steps": 6000}], 16, CPU, 5),
+        ([{"steps": 6000}], 1, CPU, 1),  # such as in a study whose arms have a core each
+        ([{"steps": 6000}], 16, GPU, 1),
+        ([{"steps": 6000, "seeds": (0,)}], 16, CPU, 1),
+        ([{"steps": LONG}], 2, CPU, 2),
+        ([{"steps": LONG - 1}], 16, CPU, 1),  # over before the processes would have paid
+        ([SHORT_BLOCK], 16, CPU, 1),  # more on its way than at work
+        ([SHORT_BLOCK | {"processes": 2}], 16, CPU, 2),
+        ([{"steps": 6000, "processes": 1}], 16, CPU, 1),
+        ([{"steps": 100, "processes": 3}], 1, CPU, 3),
+        ([{"steps": 100, "processes": 9}], 1, CPU, 5),
+        ([{"steps": 6000, "processes": 3}], 16, GPU, 1),
+        (SINGLE_SEEDS, 8, CPU, 3),
+        ([*SINGLE_SEEDS, {"processes": 2}], 8, CPU, 2),
     ],
     ids=str,
 )
 def test_process_count(
-    changed: dict[str, Any], threads: int, device: torch.device, count: int
+    runs: list[dict[str, Any]], threads: int, device: torch.device, count: int
 ) -> None:
-    settings = {"processes": 0, "block": LONG_BLOCK} | changed
-    run = spec(**settings, checkpoint_every=settings["block"])
-    assert process_count([run], device, threads) == count
-
-
-def test_process_count_of_several_runs() -> None:
-    settings = {"processes": 0, "block": LONG_BLOCK, "checkpoint": LONG_BLOCK, "seeds": (0,)}
-    runs = [spec(**settings, steps=n) for n in (10, 6000, 10)]
-    assert process_count(runs, CPU, 8) == 3
-    assert process_count([*runs, spec(processes=2)], CPU, 8) == 2
-
-
-def test_cores_and_threads_respect_container_limits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the cores it is bound to and by its time on them, in both versions of control groups."""
-    system, container = tmp_path / "proc", tmp_path / "cgroup"
-
-    def write(path: str, text: str) -> int:
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(f"{text}\n")
-        return cores(system, container)
-
-    monkeypatch.setattr("os.cpu_count", lambda: 64)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(12)), raising=False)
-    assert cores(system, container) == 12
-    assert write("proc/self/cgroup", "1:cpu,cpuacct:/box\n0::/job/step") == 12
-    assert write("cgroup/job/step/cpu.max", "max 100000") == 12
-    assert write("cgroup/job/cpu.max", "750000 100000") == 8
-    assert write("cgroup/job/step/cpu.max", "50000 100000") == 1
-    assert write("cgroup/job/step/cpu.max", "nonsense") == 8
-    assert write("cgroup/cpu/box/cpu.cfs_period_us", "100000") == 8
-    assert write("cgroup/cpu/box/cpu.cfs_quota_us", "-1") == 8
-    assert write("cgroup/cpu/box/cpu.cfs_quota_us", "300000") == 3
-    monkeypatch.delattr("os.sched_getaffinity")  # as on a Mac
-    assert cores(tmp_path, tmp_path) == 64
-
-    monkeypatch.setattr(workers_module, "cores", lambda: 3)
-    for threads, usable in ((1, 1), (16, 3)):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        assert usable_threads() == usable
+    usual = {"processes": 0, "steps_per_block": LONG_BLOCK}
+    assert process_count([spec(**(usual | run)) for run in runs], device, threads) == count
 
 
 SINGLY = "in 8 waves of 1 at most (about 1 GiB a seed"
 
 
 @pytest.mark.parametrize(
-    ("gigabytes", "processes", "words"),
+    ("gigabytes", "processes", "chosen", "words"),
     [
         # half may be used, and a process takes 0.3 for itself
-        (20.0, 4, "8 seeds in 4 processes (about 1 GiB a seed, 8.8 GiB to use)"),
-        (14.0, 4, f"8 seeds in 4 processes, 4 at once, {SINGLY}, 5.8 GiB to use)"),
-        (9.0, 4, f"8 seeds in 3 processes, 3 at once, {SINGLY}, 3.6 GiB to use)"),
-        (4.0, 4, "8 seeds in 8 waves of 1 at most (about 1 GiB a seed, 2 GiB to use)"),
-        (10.0, 1, "8 seeds in 2 waves of 4 at most (about 1 GiB a seed, 5 GiB to use)"),
+        (20.0, 4, 4, "8 seeds in 4 processes (about 1 GiB a seed, 8.8 GiB to use)"),
+        (14.0, 4, 4, f"8 seeds in 4 processes, 4 at once, {SINGLY}, 5.8 GiB to use)"),
+        (9.0, 4, 3, f"8 seeds in 3 processes, 3 at once, {SINGLY}, 3.6 GiB to use)"),
+        (4.0, 4, 1, "8 seeds in 8 waves of 1 at most (about 1 GiB a seed, 2 GiB to use)"),
+        (10.0, 1, 1, "8 seeds in 2 waves of 4 at most (about 1 GiB a seed, 5 GiB to use)"),
     ],
 )
 def test_processes_and_waves_fit_in_memory(
-    gigabytes: float, processes: int, words: str, monkeypatch: pytest.MonkeyPatch
+    gigabytes: float, processes: int, chosen: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = InMemory(spec(seeds=tuple(range(8))))
-    monkeypatch.setattr(memory, "free_memory", lambda _: gigabytes * memory.GIB)
-    monkeypatch.setattr(memory, "dry_step", lambda *_: 8 * memory.GIB)
-    found = run.fleet._fit(1.0, processes)
-    assert found.why.startswith(words)
-    assert found.processes == int(words.split()[3]) if "processes" in words else 1
-
-
-def test_wave_count_is_a_multiple_of_the_processes() -> None:
-    assert even(8, 8, 2) == [slice(0, 4), slice(4, 8)]
-    assert even(5, 1, 2) == [slice(i, i + 1) for i in range(5)]
-    assert [w.stop - w.start for w in even(10, 6, 3)] == [2, 1, 2, 2, 1, 2]
-    assert even(1, 4, 2) == [slice(0, 1)]
+    for module in (memory, waves):
+        monkeypatch.setattr(module, "free_memory", lambda _: gigabytes * GIB)
+    monkeypatch.setattr(memory, "dry_step", lambda *_: 8 * GIB)
+    choice = waves.choose_waves(run.trainer.seeds, [run.run.run], 1.0, processes)
+    assert (choice.reason, choice.processes) == (words, chosen)
 
 
 @pytest.mark.parametrize(
-    ("together", "sizes", "words"),
+    ("seeds_at_once", "wave_sizes", "words"),
     [
-        (5, [2, 3], "in 2 processes (as told)"),
-        (4, [1, 1, 2, 1], "in 2 processes, 3 at once, in 4 waves of 2 at most (as told)"),
-        (3, [1, 1, 2, 1], "in 2 processes, 3 at once, in 4 waves of 2 at most (as told)"),
-        (2, [1] * 5, "in 2 processes, 2 at once, in 5 waves of 1 at most (as told)"),
-        (1, [1] * 5, "in 5 waves of 1 at most (as told)"),
+        (5, [2, 3], "in 2 processes (as set)"),
+        (4, [1, 1, 2, 1], "in 2 processes, 3 at once, in 4 waves of 2 at most (as set)"),
+        (3, [1, 1, 2, 1], "in 2 processes, 3 at once, in 4 waves of 2 at most (as set)"),
+        (2, [1] * 5, "in 2 processes, 2 at once, in 5 waves of 1 at most (as set)"),
+        (1, [1] * 5, "in 5 waves of 1 at most (as set)"),
     ],
 )
-def test_processes_share_the_seeds_of_together(
-    together: int, sizes: list[int], words: str, shared: None
+def test_processes_share_seeds_at_once(
+    seeds_at_once: int, wave_sizes: list[int], words: str
 ) -> None:
     """In no more turns than one process would take."""
-    run = InMemory(spec(seeds_at_once=together))
-    assert run.fleet.fit() == f"5 seeds {words}"
-    assert [wave.stop - wave.start for wave in run.fleet.waves] == sizes
+    run = InMemory(spec(seeds_at_once=seeds_at_once))
+    assert run.trainer.fit() == f"5 seeds {words}"
+    assert sizes(run) == wave_sizes
+
+
+def test_wave_count_is_a_multiple_of_the_processes() -> None:
+    assert split_evenly(8, 8, 2) == [slice(0, 4), slice(4, 8)]
+    assert split_evenly(5, 1, 2) == [slice(i, i + 1) for i in range(5)]
+    assert [w.stop - w.start for w in split_evenly(10, 6, 3)] == [2, 1, 2, 2, 1, 2]
+    assert split_evenly(1, 4, 2) == [slice(0, 1)]
 
 
 def test_waves_never_exceed_seeds_at_once() -> None:
-    for rows, most, beside in product(range(1, 30), range(1, 9), range(1, 5)):
-        processes = min(beside, most)
-        waves = even(rows, most, processes)
-        assert at_once(waves, processes) <= most
-        assert -(-len(waves) // processes) == -(-rows // most), "a round more than it takes"
+    for rows, most, most_processes in product(range(1, 30), range(1, 9), range(1, 5)):
+        processes = min(most_processes, most)
+        cut = split_evenly(rows, most, processes)
+        assert rows_at_once(cut, processes) <= most
+        assert -(-len(cut) // processes) == -(-rows // most), "a round more than it takes"
 
 
-def test_waves_do_not_exceed_seeds_at_once_after_compacting(shared: None) -> None:
+def test_waves_do_not_exceed_seeds_at_once_after_compacting() -> None:
     """Three at once in two processes, of sixteen and then of the eight that are not at rest."""
     run = InMemory(spec(seeds=tuple(range(16)), seeds_at_once=3))
-    run.fleet.fit()
-    run.trainer.stack.table.data[:8] *= 1e30
+    run.trainer.fit()
+    run.trainer.seeds.model.table.data[:8] *= 1e30
     run.steps(10)
-    assert run.fleet.chosen == tuple(range(8, 16))
-    assert [wave.stop - wave.start for wave in run.fleet.waves] == [1, 2, 1, 1, 2, 1]
+    assert run.trainer.stepper.chosen == tuple(range(8, 16))
+    assert sizes(run) == [1, 2, 1, 1, 2, 1]

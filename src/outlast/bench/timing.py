@@ -198,11 +198,6 @@ def not_run(error: Exception) -> str:
     return f"n/a: {(str(error) or repr(error)).splitlines()[0][:80]}"
 
 
-def counted(seeds: int) -> str:
-    """1 seed, 2 seeds."""
-    return f"{seeds} seed{'s' * (seeds > 1)}"
-
-
 def line(row: Row) -> str:
     """One row as text."""
     cells = (

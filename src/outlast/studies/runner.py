@@ -24,7 +24,7 @@ from outlast.errors import OutlastError, RunFolderError, TrainingError
 from outlast.machine import pick_device, signals, usable_threads
 from outlast.processes import Child, Parent, ProcessDiedError, ready_children
 from outlast.runs.folder import RUN
-from outlast.runs.records import read_run
+from outlast.runs.records import ResultRow, read_run
 from outlast.runs.status import covers, diverged, finished, tested
 from outlast.studies.base import Arm, Study
 from outlast.train.run_state import Progress
@@ -66,6 +66,11 @@ class Pack:
     def folders(self) -> list[Path]:
         return [self.out / arm.name for arm in self.arms]
 
+    @property
+    def names(self) -> list[str]:
+        """The arms that need work, in order."""
+        return [arm.name for arm in self.arms if arm.name in self.todo]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -74,18 +79,14 @@ class Job:
     device: str
     threads: int
     share: float
+    overwrite: bool
     ladder: Sequence[float]
     sequences: int
-    overwrite: bool
     precision: str = "fp32"
 
 
-@dataclass
-class _PackProcess:
-    """The process of a pack, and the last state of each arm with work to do."""
-
-    child: Child
-    states: dict[str, str]
+#: the process of each pack, and the last state of each of its arms with work to do
+_Running = dict[Child, dict[str, str]]
 
 
 def run_study(
@@ -114,39 +115,29 @@ def run_study(
         if (todo := frozenset(a.name for a in pack) & unfinished)
     ]
     at_once = max(1, min(workers, len(waiting)))
-    job = Job(
-        device,
-        max(1, usable_threads() // at_once),
-        1 / at_once,
-        study.ladder,
-        study.sequences,
-        overwrite,
-        study.precision,
-    )
-    running: list[_PackProcess] = []
+    threads, share = max(1, usable_threads() // at_once), 1 / at_once
+    test = (study.ladder, study.sequences, study.precision)
+    job = Job(device, threads, share, overwrite, *test)
+    running: _Running = {}
     with signals() as asked:
         try:
             while (waiting and not asked) or running:
                 while waiting and len(running) < workers and not asked:
-                    running.append(_start(waiting.pop(0), job))
-                    for name, state in running[-1].states.items():
-                        watch(Update(name, state))
-                if asked:
-                    for process in running:
-                        process.child.ask_to_stop()
+                    pack = waiting.pop(0)
+                    child = Child(run_pack, pack, job, graceful=True)
+                    running[child] = dict.fromkeys(pack.names, "started")
+                    for name in pack.names:
+                        watch(Update(name, "started"))
+                for child in running if asked else ():
+                    child.ask_to_stop()
                 for update in _updates(running, bool(asked)):
                     if update.state in ENDS:
                         unfinished.discard(update.arm)
                     watch(update)
         finally:
-            for process in running:
-                process.child.close()  # it saves and leaves
+            for child in running:
+                child.close()  # it saves and leaves
     return sorted(unfinished)
-
-
-def _start(pack: Pack, job: Job) -> _PackProcess:
-    states = {arm.name: "started" for arm in pack.arms if arm.name in pack.todo}
-    return _PackProcess(Child(run_pack, pack, job, graceful=True), states)
 
 
 def _last_update(arm: str, failure: TrainingError | None) -> Update:
@@ -182,16 +173,12 @@ def unfinished_arms(
 
     With a study, one that has been tested by less than the study's test is tested again.
     """
-
-    def tested_in_full(arm: Arm) -> bool:
-        return study is None or covers(out / arm.name, arm.ladder or study.ladder, study.sequences)
-
-    return [a for a in arms if not (_done(a, out / a.name, overwrite) and tested_in_full(a))]
+    return [arm for arm in arms if overwrite or not _done(arm, out / arm.name, study)]
 
 
-def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
-    """Whether an arm needs nothing more; one that holds another run is an error."""
-    if overwrite or not (folder / RUN).exists():
+def _done(arm: Arm, folder: Path, study: Study | None) -> bool:
+    """Whether an arm needs nothing more."""
+    if not (folder / RUN).exists():
         return False
     # the record is spelt out anew: an argument may have come since, with a default
     differences = canonical(read_run(folder).spec).differences(canonical(arm.run))
@@ -200,36 +187,38 @@ def _done(arm: Arm, folder: Path, overwrite: bool) -> bool:
             f"{folder} holds a run with other seeds or settings ({'; '.join(differences)}): "
             f"choose another --out, or start anew with --overwrite"
         )
-    return finished(folder) and tested(folder)
+    if not (finished(folder) and tested(folder)):
+        return False
+    return study is None or covers(folder, arm.ladder or study.ladder, study.sequences)
 
 
-def _updates(running: list[_PackProcess], asked: bool) -> list[Update]:
+def _updates(running: _Running, asked: bool) -> list[Update]:
     """The updates of a moment; a pack whose process has ended is taken off `running`."""
-    ready = ready_children([process.child for process in running], timeout=0.2)
     updates = []
-    for process in [process for process in running if process.child in ready]:
+    for child in ready_children(list(running), timeout=0.2):
+        states = running[child]
         try:
-            received = [process.child.receive()]
-        except ProcessDiedError as death:
-            running.remove(process)
-            # a process that was asked before it could listen has died of it
-            state, error = ("stopped", "") if asked else ("failed", f"its process {death.how}")
-            received = _for_open_arms(process, state, error)
-        except OutlastError as error:
-            received = _for_open_arms(process, "failed", str(error))
+            received = [child.receive()]
         except Exception as error:  # the other packs go on
-            log.error("%s", "\n".join(getattr(error, "__notes__", [repr(error)])))
-            received = _for_open_arms(process, "failed", f"{type(error).__name__}: {error}")
-        for update in received:
-            process.states[update.arm] = update.state
+            if isinstance(error, ProcessDiedError):
+                del running[child]
+            state, reason = _explain(error, asked)
+            open_arms = [arm for arm, last in states.items() if last not in FINAL_STATES]
+            received = [Update(arm, state, error=reason) for arm in open_arms]
+        states |= {update.arm: update.state for update in received}
         updates += received
     return updates
 
 
-def _for_open_arms(process: _PackProcess, state: str, error: str) -> list[Update]:
-    """The same update for each arm of which nothing final was said."""
-    open_arms = [arm for arm, last in process.states.items() if last not in FINAL_STATES]
-    return [Update(arm, state, error=error) for arm in open_arms]
+def _explain(error: Exception, asked: bool) -> tuple[str, str]:
+    """What an error makes of the arms of a pack that are not at their end: a state and a reason."""
+    if isinstance(error, ProcessDiedError):
+        # a process that was asked before it could listen has died of it
+        return ("stopped", "") if asked else ("failed", f"its process {error.how}")
+    if isinstance(error, OutlastError):
+        return "failed", str(error)
+    log.error("%s", "\n".join(getattr(error, "__notes__", [repr(error)])))
+    return "failed", f"{type(error).__name__}: {error}"
 
 
 class _Sender(Listener):
@@ -240,15 +229,16 @@ class _Sender(Listener):
 
     def __init__(self, parent: Parent, pack: Pack) -> None:
         self.parent = parent
-        self.names = tuple(arm.name for arm in pack.arms if arm.name in pack.todo)
+        self.states = dict.fromkeys(pack.names, "training")
 
     def send(self, update: Update) -> None:
-        if update.arm in self.names:
-            self.parent.send(replace(update, pack=self.names))
+        if update.arm in self.states:
+            self.states[update.arm] = update.state
+            self.parent.send(replace(update, pack=tuple(self.states)))
 
     def say(self, words: str) -> None:
-        for name in self.names:
-            self.send(Update(name, "training", words=words))
+        for name, state in self.states.items():
+            self.send(Update(name, state, words=words))
 
     def training(self, folder: Path, progress: Progress) -> None:
         self.send(Update(folder.name, "training", progress))
@@ -256,21 +246,20 @@ class _Sender(Listener):
     def testing(self, folder: Path) -> None:
         self.send(Update(folder.name, "testing"))
 
+    def tested(self, folder: Path, rows: list[ResultRow]) -> None:
+        self.send(_last_update(folder.name, diverged(folder)))
+
     def ended(self, folders: Sequence[Path], outcome: Outcome) -> None:
-        for folder, failure in zip(folders, outcome.failures, strict=True):
-            stopped = Update(folder.name, "stopped")
-            self.send(_last_update(folder.name, failure) if outcome.ended else stopped)
+        for folder in () if outcome.ended else folders:
+            self.send(Update(folder.name, "stopped"))
 
 
 def run_pack(parent: Parent, pack: Pack, job: Job) -> None:
     """What the process of a pack does: create its runs or resume them, then test them."""
     torch.set_num_threads(job.threads)
     device = pick_device(job.device)
-    new = [
-        (arm.run, folder)
-        for arm, folder in zip(pack.arms, pack.folders, strict=True)
-        if job.overwrite or not (folder / RUN).exists()
-    ]
+    pairs = [(arm.run, folder) for arm, folder in zip(pack.arms, pack.folders, strict=True)]
+    new = [pair for pair in pairs if job.overwrite or not (pair[1] / RUN).exists()]
     create_runs(new, device, job.overwrite, pack=[arm.name for arm in pack.arms])
     evaluations = {
         pack.out / arm.name: Evaluation(arm.ladder or job.ladder, job.sequences, job.precision)

@@ -32,19 +32,16 @@ class Case:
     @classmethod
     def draw(cls, device: torch.device, width: int, steps: int, batch: int, seeds: int) -> Case:
         """Random ones."""
-        chance = torch.Generator(device).manual_seed(0)
+        generator = torch.Generator(device).manual_seed(0)
 
-        def normal(*size: int) -> Tensor:
-            return torch.randn(size, device=device, generator=chance)
+        def uniform(*shape: int) -> Tensor:
+            numbers = torch.rand(seeds, *shape, device=device, generator=generator)
+            return (2 * numbers - 1) * width**-0.5
 
-        x, above = normal(seeds, batch, steps, width), normal(seeds, batch, steps, width)
-        bound = width**-0.5
+        size = (seeds, batch, steps, width)
+        x, above = (torch.randn(size, device=device, generator=generator) for _ in range(2))
         shapes = ((4 * width, width), (4 * width, width), (4 * width,), (4 * width,))
-        weights = [
-            (2 * torch.rand(seeds, *shape, device=device, generator=chance) - 1) * bound
-            for shape in shapes
-        ]
-        return cls(x, above, weights)
+        return cls(x, above, [uniform(*shape) for shape in shapes])
 
     def torchs(self, dtype: torch.dtype, seeds: slice = slice(None)) -> Side:
         """`nn.LSTM` in a loop over the seeds; gives output and gradients of each."""

@@ -20,9 +20,10 @@ from outlast.bench.benchmark import Benchmark
 from outlast.bench.graphs import captured
 from outlast.bench.lstm.layers import Case
 from outlast.bench.precompile import precompile
-from outlast.bench.timing import Bench, Row, Side, counted, not_run
+from outlast.bench.timing import Bench, Row, Side, not_run
 from outlast.kernels.lstm.op import form
 from outlast.machine import precision
+from outlast.train.memory import count_seeds
 
 WIDTHS, LENGTHS, BATCHES = (64, 128), (64, 256, 1024), (16, 128)
 #: a narrow layer and the widest that is fused, at a few sizes
@@ -64,7 +65,7 @@ def _cell(
     """One size; a function, so that its graphs are gone before the next has its own."""
     case = Case.draw(bench.device, *size)
     sides, errors = _sides(case, graphed, halves=bench.device.type == "cuda")
-    note = ("graphed, " if graphed else "plain, ") + counted(size[-1])
+    note = ("graphed, " if graphed else "plain, ") + count_seeds(size[-1])
     note += ", ours by cuDNN" if case.by_cudnn() else ""
     note += ", ours streamed" if form(case.x, case.weights[1]) == "streamed" else ""
     bench.compare(section, what, sides, errors, note)

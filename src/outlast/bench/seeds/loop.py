@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
@@ -21,6 +22,17 @@ from outlast.train.trainer import Trainer
 STEPS = 3
 
 
+def block_settings(steps_per_block: int, **changed: Any) -> Settings:
+    """Settings of a run whose blocks are timed: no end, no probes and no checkpoints in sight."""
+    return Settings(
+        steps=10**6,
+        steps_per_block=steps_per_block,
+        probe_every=0,
+        checkpoint_every=10**6 * steps_per_block,
+        **changed,
+    )
+
+
 @dataclass
 class Loop:
     """The training of some seeds, brought to where its steps can be run one by one."""
@@ -33,18 +45,10 @@ class Loop:
     folder: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
 
     def __post_init__(self) -> None:
-        settings = Settings(
-            steps=10**6,
-            batch_size=self.size.batch,
-            steps_per_block=self.size.block,
-            probe_every=0,
-            checkpoint_every=10**6 * self.size.block,  # a block is timed without it
-            precision=self.precision,  # type: ignore[arg-type]
-            by_length=self.by_length,
-        )
-        run = RunSpec(
-            self.size.task, self.size.model, seeds=tuple(range(self.seeds)), settings=settings
-        )
+        size, seeds = self.size, tuple(range(self.seeds))
+        changed = {"precision": self.precision, "by_length": self.by_length}
+        settings = block_settings(size.block, batch_size=size.batch, **changed)
+        run = RunSpec(size.task, size.model, (), seeds, settings)
         self.trainer = Trainer([(run, Path(self.folder.name))], self.bench.device)
         (self.run_state,), (self.stepper,) = self.trainer.runs, self.trainer.stepper.steppers
         plan = self.run_state.methods.plan(0, STEPS)
@@ -113,13 +117,7 @@ def loop_with_memory(bench: Bench, make: Callable[[], Loop]) -> tuple[Loop | str
 def compile_mixer(mixer: str, precision_name: str) -> None:
     """One step of a model of one mixer: it compiles the mixer's kernels."""
     device = torch.device("cuda")
-    settings = Settings(
-        steps=1,
-        steps_per_block=1,
-        probe_every=0,
-        checkpoint_every=1,
-        precision=precision_name,  # type: ignore[arg-type]
-    )
+    settings = block_settings(1, precision=precision_name)
     run = RunSpec(FULL.task, f"{mixer} @ {FULL.width}", (), (0, 1), settings)
     with TemporaryDirectory() as folder, precision(precision_name, device):
-        Trainer([(run, Path(folder))], device).train()
+        Trainer([(run, Path(folder))], device).train(blocks=1)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -128,45 +128,22 @@ def shared_rate(
 ) -> tuple[float, bool]:
     """Steps a second of `count` processes in all, and whether the service was seen to serve them.
 
-    Where it is not, CUDA goes on without a word, and the processes take turns.
+    Each process makes its own step, which may take `patience` seconds. None begins before all are
+    ready; they step for some seconds at the same time. Where the service does not serve them, CUDA
+    goes on without a word, and the processes take turns.
     """
-    servers: list[str] = []
-
-    def note_servers() -> None:
-        servers.append(ask(environment, "get_server_list"))
-
-    with service() as environment:
-        rates = simultaneous_rates(count, make, seconds, patience, environment, note_servers)
-    return sum(rates), any(letter.isdigit() for letter in servers[0])
-
-
-def simultaneous_rates(
-    count: int,
-    make: Callable[[], Side],
-    seconds: float,
-    patience: float,
-    environment: Mapping[str, str],
-    on_ready: Callable[[], None] = lambda: None,
-) -> list[float]:
-    """Steps a second of each of `count` processes that step for some seconds at the same time.
-
-    Each makes its own step in the environment, which may take `patience` seconds. None begins to
-    step before all are ready, and `on_ready` has been called.
-    """
-    children: list[Child] = []
-    try:
+    with service() as environment, ExitStack() as stack:
+        children: list[Child] = []
         for _ in range(count):
             children.append(Child(_measure_rate, make, seconds, environment=environment))
+            stack.callback(children[-1].close)
         _receive_all(children, patience)
-        on_ready()
+        servers = ask(environment, "get_server_list")
         for child in children:
             child.send("start")
-        rates: list[float] = _receive_all(children, seconds + TIMEOUT)
+        rates = _receive_all(children, seconds + TIMEOUT)
         _wait_for_exits(children)
-        return rates
-    finally:
-        for child in children:
-            child.close()
+    return sum(rates), any(letter.isdigit() for letter in servers)
 
 
 def _receive_all(children: Sequence[Child], seconds: float) -> list[Any]:

@@ -16,9 +16,10 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from outlast.bench.seeds.loop import block_settings
 from outlast.bench.timing import Bench, Row
 from outlast.machine import keep_freed_memory, precision, usable_threads
-from outlast.runs.spec import RunSpec, Settings
+from outlast.runs.spec import RunSpec
 from outlast.studies.dat import DEMO_HYBRID, DEMO_TASK
 from outlast.train.trainer import Trainer
 from outlast.workflow.create import canonical
@@ -70,14 +71,7 @@ def _model(width: int, layout: str) -> str:
 
 def _trainer(stack: ExitStack, model: str, seeds: Sequence[int], count: int) -> Trainer:
     """Seeds brought to where their blocks can be run, by so many processes."""
-    settings = Settings(
-        steps=10**6,
-        batch_size=32,
-        steps_per_block=STEPS,
-        probe_every=0,
-        checkpoint_every=10**6 * STEPS,  # a block is timed without it
-        processes=count,
-    )
+    settings = block_settings(STEPS, batch_size=32, processes=count)
     run = canonical(RunSpec(DEMO_TASK, model, (), tuple(seeds), settings))
     folder = stack.enter_context(TemporaryDirectory())
     trainer = Trainer([(run, Path(folder))], torch.device("cpu"))

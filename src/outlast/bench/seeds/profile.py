@@ -10,7 +10,7 @@ from outlast.bench.timing import Side
 
 #: the kind of a kernel by its name: ours are called by what they do
 KINDS = {
-    "products": re.compile("gemm|gemv|cutlass|cublas|nvjet|xmma|splitk", re.IGNORECASE),
+    "matmuls": re.compile("gemm|gemv|cutlass|cublas|nvjet|xmma|splitk", re.IGNORECASE),
     **{
         room: re.compile(f"^_?{room}_")
         for room in ("norm", "gelu", "glu", "lstm", "attention", "heads", "loss", "adamw")
@@ -37,7 +37,7 @@ def kernel_spans(side: Side) -> list[tuple[str, float, float]]:
 
 
 def kind_of(name: str) -> str:
-    """The kind of a kernel: a product, one of ours, or torch's sums, copies and the like."""
+    """The kind of a kernel: a matmul, one of ours, or torch's sums, copies and the like."""
     return next((kind for kind, names in KINDS.items() if names.search(name)), "others")
 
 

@@ -32,16 +32,15 @@ from outlast.bench.seeds.mps import shared_rate
 from outlast.bench.seeds.plain import FULL, LAYOUTS, SMALL, Size, peer_batch, peer_graph, peer_step
 from outlast.bench.seeds.processes import processes
 from outlast.bench.seeds.profile import busy_share, kernel_spans, kind_of
-from outlast.bench.timing import Bench, Row, Side, counted, not_run
+from outlast.bench.timing import Bench, Row, Side, not_run
 from outlast.machine import precision
+from outlast.train.memory import count_seeds
 
 #: blocks before steps by length are timed: each of the first ones meets lengths without a graph
 WARM = 3
 #: numbers of seeds: what is asked first, what lies between, and the most, by themselves for room
 FIRST, BETWEEN, MOST = (1, 8, 32), (2, 4, 16), (64, 128)
 MANY = 32
-#: one seed is in the table already
-ALONE = frozenset([1])
 #: processes under MPS, for how many seconds they step, and how many they may take to begin
 PROCESSES, SECONDS, PATIENCE = 16, 4.0, 90.0
 
@@ -52,13 +51,13 @@ def _scaling(
     precision_name: str,
     numbers: Sequence[int],
     size: Size,
-    hidden: frozenset[int] = frozenset(),
+    hide_first: bool = False,
 ) -> None:
     """Steps of several numbers of seeds in turns, in a precision.
 
-    Times are given against the first number. Those in `hidden` have no row of their own.
+    Times are given against the first number. It has no row if it is in the table already.
     """
-    if bench.spent(section, counted(numbers[-1])):
+    if bench.spent(section, count_seeds(numbers[-1])):
         return
     with precision(precision_name, bench.device):
         built = {
@@ -68,10 +67,9 @@ def _scaling(
         loops = {n: loop for n, (loop, _) in built.items() if isinstance(loop, Loop)}
         times, failed = bench.times({str(n): loop.steps for n, loop in loops.items()})
     alone = times.get(str(numbers[0]))
-    for seeds, (loop, mib) in built.items():
-        if seeds in hidden:
-            continue
-        row = Row(section, counted(seeds), precision_name, None, mib=mib)
+    for seeds in numbers[1:] if hide_first else numbers:
+        loop, mib = built[seeds]
+        row = Row(section, count_seeds(seeds), precision_name, None, mib=mib)
         if isinstance(loop, Loop) and str(seeds) in times:
             row.ms = times[str(seeds)] / STEPS
             row.against = times[str(seeds)] / alone if alone else None
@@ -87,23 +85,23 @@ def with_layout(bench: Bench, size: Size = FULL) -> Size:
 
 
 def scaling(bench: Bench) -> None:
-    """A step against the number of seeds, with tf32 products."""
+    """A step against the number of seeds, with tf32 matmuls."""
     _scaling(bench, "scaling", "auto", FIRST, with_layout(bench))
 
 
 def between(bench: Bench) -> None:
     """The same for the numbers of seeds between those."""
-    _scaling(bench, "scaling", "auto", (1, *BETWEEN), with_layout(bench), ALONE)
+    _scaling(bench, "scaling", "auto", (1, *BETWEEN), with_layout(bench), hide_first=True)
 
 
 def large(bench: Bench) -> None:
     """The same for the most seeds, each beside one seed."""
     for seeds in MOST:
-        _scaling(bench, "scaling", "auto", (1, seeds), with_layout(bench), ALONE)
+        _scaling(bench, "scaling", "auto", (1, seeds), with_layout(bench), hide_first=True)
 
 
 def half(bench: Bench) -> None:
-    """The same with products and activations in bfloat16."""
+    """The same with matmuls and activations in bfloat16."""
     _scaling(bench, "bf16", "bf16", (1, 8, MANY), with_layout(bench))
 
 
@@ -117,7 +115,7 @@ def _repeated(count: int, side: Side) -> Side:
 
 def _peers(bench: Bench, section: str, seeds: int, size: Size) -> None:
     """Ours against one seed at a time; the gains are of steps of a seed in a second."""
-    if bench.spent(section, counted(seeds)):
+    if bench.spent(section, count_seeds(seeds)):
         return
     with precision("auto", bench.device):
         ours = Loop(bench, seeds, size)
@@ -129,7 +127,7 @@ def _peers(bench: Bench, section: str, seeds: int, size: Size) -> None:
     speeds = {name: STEPS * (seeds if name == "outlast" else 1) / ms for name, ms in times.items()}
     for name in sides:
         count = seeds if name == "outlast" else 1
-        row = Row(section, counted(count), name, None, note=failed.get(name, ""))
+        row = Row(section, count_seeds(count), name, None, note=failed.get(name, ""))
         if name in times:
             row.ms = times[name] / STEPS
             row.note = rates(count, ours.tokens, row.ms)
@@ -154,9 +152,9 @@ def _against_ours(bench: Bench, rate: float) -> str:
 
 def mps(bench: Bench) -> None:
     """One seed in each of 16 processes that share the GPU through MPS, as CUDA graphs."""
-    if bench.spent("mps", counted(PROCESSES)):
+    if bench.spent("mps", count_seeds(PROCESSES)):
         return
-    row, size = Row("mps", counted(PROCESSES), "mps", None), with_layout(bench)
+    row, size = Row("mps", count_seeds(PROCESSES), "mps", None), with_layout(bench)
     make = partial(peer_graph, size, bench.device)
     try:
         rate, served = shared_rate(PROCESSES, make, SECONDS, min(PATIENCE, bench.left()))
@@ -169,7 +167,7 @@ def mps(bench: Bench) -> None:
 
 
 def _block_shares(bench: Bench, section: str, seeds: int, size: Size) -> None:
-    if bench.spent(section, counted(seeds)):
+    if bench.spent(section, count_seeds(seeds)):
         return
     with precision("auto", bench.device):
         loop = Loop(bench, seeds, size)
@@ -200,7 +198,7 @@ def loop(bench: Bench) -> None:
 
 def _kernels(bench: Bench, precision_name: str, seeds: int, size: Size) -> None:
     """Where a step's time goes, by kinds of kernels, in a precision."""
-    what = f"{counted(seeds)}, {precision_name}"
+    what = f"{count_seeds(seeds)}, {precision_name}"
     if bench.spent("kernels", what):
         return
     with precision(precision_name, bench.device):
@@ -226,7 +224,7 @@ def kernels(bench: Bench) -> None:
 
 
 def _by_length(bench: Bench, section: str, precision_name: str, seeds: int, size: Size) -> None:
-    if bench.spent(section, counted(seeds)):
+    if bench.spent(section, count_seeds(seeds)):
         return
     with precision(precision_name, bench.device):
         padded, by_length = (
@@ -237,7 +235,7 @@ def _by_length(bench: Bench, section: str, precision_name: str, seeds: int, size
         sides = {"padded": padded.block, "by length": by_length.block}
         bench.compare(
             section,
-            f"{counted(seeds)}, a step",
+            f"{count_seeds(seeds)}, a step",
             sides,
             note=lambda ms: f"{seeds / ms * 1e3:.0f} seed-steps/s, {precision_name}",
             steps=padded.run_state.settings.steps_per_block,

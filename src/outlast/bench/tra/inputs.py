@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -29,19 +30,12 @@ PASSES = (("forward", False), ("fwd+bwd", True))
 Attend = Callable[..., Tensor]
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
-    """The op as it is meant to be used, with a QK-norm."""
-    return threshold_relative_attention(q, k, v, gate, normalised=True)
-
-
-def fused_online(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
-    """The op without being told of the QK-norm: a running maximum."""
-    return threshold_relative_attention(q, k, v, gate)
-
-
-def fused_early(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
-    """The op that may leave out what cannot matter."""
-    return threshold_relative_attention(q, k, v, gate, normalised=True, tolerance=EARLY)
+#: the op as it is meant to be used, with a QK-norm
+fused: Attend = partial(threshold_relative_attention, normalised=True)
+#: the op that does not know of the QK-norm: a running maximum
+fused_online: Attend = threshold_relative_attention
+#: the op that may leave out what cannot matter
+fused_early: Attend = partial(threshold_relative_attention, normalised=True, tolerance=EARLY)
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
@@ -132,11 +126,11 @@ class Inputs:
     ) -> Inputs:
         """Random ones; `gate` is the sigmoid of all gates, None for different ones."""
         batch, heads, length, width = shape
-        chance = torch.Generator(bench.device).manual_seed(0)
+        generator = torch.Generator(bench.device).manual_seed(0)
         dtype = torch.bfloat16 if bench.device.type == "cuda" else torch.float32
 
         def normal(*size: int) -> Tensor:
-            return torch.randn(size, device=bench.device, generator=chance)
+            return torch.randn(size, device=bench.device, generator=generator)
 
         q, k, v = (normal(batch, heads, length, width) for _ in range(3))
         q, k = (F.normalize(t, dim=-1) * width**0.5 for t in (q, k))

@@ -7,7 +7,8 @@ computes; each is compared with its own definition in float64.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
 
 from torch import Tensor
 
@@ -32,29 +33,46 @@ def libraries(bench: Bench, length: int = 8192, width: int = 64) -> None:
     data = Inputs.draw(bench, (BATCH, HEADS, length, width))
     tokens_first = _tokens_first(data)
     others = {
-        "fox, fla": Contender(_one_kind_of_error(_fox_of_heads_first), FORGETTING),
-        "adasplash": Contender(_one_kind_of_error(splash), ENTMAX),
+        "fox, fla": Contender(_fox_of_heads_first, FORGETTING),
+        "adasplash": Contender(splash, ENTMAX),
     }
     for name, backward in PASSES:
         sides, errors = data.measured(FLASH | TRA_FUSED | others, backward)
-        timed_fox = Contender(_one_kind_of_error(fox), FORGETTING)
-        sides["fox, fla"] = tokens_first.side(timed_fox, backward)
+        sides["fox, fla"] = tokens_first.side(Contender(fox, FORGETTING), backward)
         what = f"n {length}, width {width}, {name}"
         bench.compare("peers", what, sides, errors, f"for tra: {data.description()}")
 
 
+def _of_library(package: str) -> Callable[[Attend], Attend]:
+    """For attention of a package: whatever goes wrong in it is one kind of error."""
+
+    def wrap(attend: Attend) -> Attend:
+        @wraps(attend)
+        def run(*inputs: Tensor) -> Tensor:
+            if not installed(package):
+                raise ImportError(f"{PACKAGES[package]} is not installed (outlast[fast])")
+            try:
+                return attend(*inputs)
+            except Exception as error:
+                raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+        return run
+
+    return wrap
+
+
+@_of_library("fla")
 def fox(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
     """Forgetting attention of flash-linear-attention, all (batch, tokens, heads, ...)."""
-    _need("fla")
     from fla.ops.forgetting_attn import parallel_forgetting_attn
 
     out: Tensor = parallel_forgetting_attn(q, k, v, gate)
     return out
 
 
+@_of_library("adasplash")
 def splash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """1.5-entmax attention of AdaSplash, all (batch, heads, tokens, width)."""
-    _need("adasplash")
     from adasplash import adasplash
 
     out: Tensor = adasplash(q, k, v, alpha=1.5)
@@ -70,22 +88,3 @@ def _tokens_first(data: Inputs) -> Inputs:
 def _fox_of_heads_first(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
     """`fox` of inputs with heads before tokens."""
     return fox(*(t.transpose(1, 2) for t in (q, k, v, gate))).transpose(1, 2)
-
-
-def _need(package: str) -> None:
-    if not installed(package):
-        raise ImportError(f"{PACKAGES[package]} is not installed (outlast[fast])")
-
-
-def _one_kind_of_error(attend: Attend) -> Attend:
-    """The same with everything that can go wrong in another library as one kind of error."""
-
-    def run(*inputs: Tensor) -> Any:
-        try:
-            return attend(*inputs)
-        except ImportError:
-            raise
-        except Exception as error:
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
-
-    return run

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +26,13 @@ Captured = tuple[Tensor, Tensor, Tensor, Tensor]
 
 def trained(bench: Bench) -> None:
     """Stopping early with the gates of a trained model, the run of `--run`."""
-    if bench.run is None:
-        why = "n/a: give the folder of a run trained with attention(tra): --run runs/tra-paper/tra"
-        bench.add(Row("trained", "a trained model", "tra, early", None, note=why))
-        return
-    layers = capture_layers(bench.run, bench.device, TOKENS[bench.device.type])
+    layers = []
+    reason = "give the folder of a run trained with attention(tra): --run runs/tra-paper/tra"
+    if bench.run is not None:
+        layers = capture_layers(bench.run, bench.device, TOKENS[bench.device.type])
+        reason = f"no attention(tra) as published in {bench.run}"
     if not layers:
-        why = f"n/a: no attention(tra) as published in {bench.run}"
-        bench.add(Row("trained", "a trained model", "tra, early", None, note=why))
+        bench.add(Row("trained", "a trained model", "tra, early", None, note=f"n/a: {reason}"))
     for number, layer in enumerate(layers):
         if bench.spent("trained", f"layer {number}"):
             return
@@ -64,10 +61,9 @@ def capture_layers(run: Path, device: torch.device, tokens: int) -> list[Capture
         length *= 2
     generator = torch.Generator(device).manual_seed(0)
     captured: list[Captured] = []
-    with ExitStack() as stack:
-        for layer in layers:
-            stack.enter_context(_capturing(layer, captured))
-        model(task.sample(length, batch, generator).inputs)
+    for layer in layers:
+        _capture(layer, captured)  # the model is ours alone
+    model(task.sample(length, batch, generator).inputs)
     return captured
 
 
@@ -87,9 +83,8 @@ def _tra_layers(model: Model) -> list[Attention]:
     return [m for m in mixers if m.scheme.spec == Spec("tra")]
 
 
-@contextmanager
-def _capturing(layer: Attention, captured: list[Captured]) -> Iterator[None]:
-    """Note what attention is given, for as long as this lasts."""
+def _capture(layer: Attention, captured: list[Captured]) -> None:
+    """Note from now on what attention is given."""
     scheme: Any = layer.scheme
     fused = scheme.fused
 
@@ -98,7 +93,3 @@ def _capturing(layer: Attention, captured: list[Captured]) -> Iterator[None]:
         return fused(q, k, v, token_features, drawn)
 
     scheme.fused = noting
-    try:
-        yield
-    finally:
-        del scheme.fused
