@@ -21,6 +21,7 @@ from outlast.bench.tra.inputs import (
     fused,
 )
 from outlast.kernels.libraries import PACKAGES
+from outlast.mixers.attention.pure import Inputs as LookInputs
 from outlast.registry import mixers
 from tiny_runs import CPU, tiny
 from tiny_runs import trained as trained_run
@@ -108,8 +109,9 @@ def test_attention_is_compared_with_its_own_definition(bench, backward):
         layer = mixers.build(f"attention({spec}, heads=2, weights={weights})", width=32)
 
         def attend(q, k, v, gate=None, layer=layer):
-            marks = None if gate is None else gate[..., None]
-            return layer._look(q, k, v, torch.arange(k.shape[2]), marks, None, None)[0]
+            features = None if gate is None else gate[..., None]
+            inputs = LookInputs(torch.arange(k.shape[2]), None, features, q, k, v)
+            return layer._look(inputs, None)[0]
 
         assert data.error(Contender(attend, truth), backward) < 1e-4
 

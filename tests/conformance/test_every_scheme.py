@@ -247,9 +247,9 @@ def test_scheme_trains_with_finite_losses(scheme, method):
         checkpoint_every=2,
     )
     training = InMemory(run)
-    before = {n: t.clone() for n, t in training.trainer.test_weights().items()}
+    before = {n: t.clone() for n, t in training.run.test_weights().items()}
     training.steps(4)
-    after = training.trainer.test_weights()
+    after = training.run.test_weights()
     assert all(torch.isfinite(torch.tensor(training.losses(seed))).all() for seed in run.seeds)
     assert all(t.isfinite().all() for t in after.values())
     assert not any(torch.equal(before[name], after[name]) for name in before)

@@ -10,8 +10,9 @@ import outlast.kernels.heads.op as heads_op
 import outlast.kernels.norm.op as norm_op
 import outlast.kernels.pointwise.op as pointwise_op
 import outlast.models.residual as residual
+from outlast.methods.base import PATHWAYS
 from outlast.registry import tasks
-from outlast.train.seeds import StackedModel
+from outlast.train.seeds import SUBLAYER_CONTROLS, StackedModel
 
 pytest.importorskip("triton")
 # the interpreter's own
@@ -38,18 +39,18 @@ def trial(line: str, fuse: bool, monkeypatch, gates) -> tuple[torch.Tensor, torc
     noise = torch.randn(stack.table.shape, generator=torch.Generator().manual_seed(3)) / 10
     with torch.no_grad():
         stack.table += noise.to(DEVICE)
-    stack.set_controls(*gates)
+    stack.set_modes(gates)
     tokens = torch.randint(TASK.vocabulary, (2, 3, 5), generator=torch.Generator().manual_seed(1))
     logits = stack.run(tokens.to(DEVICE))
     return logits.detach(), stack.gradient(logits.pow(2).sum())
 
 
-def controls(**attention: float) -> list[dict[str, list[float]]]:
-    """Gates and upstream_grads of two seeds, all open but attention's."""
-    return [
-        {"recurrent": [1, 1], "pointwise": [1, 1], "attention": [attention.get(name, 1)] * 2}
-        for name in ("gate", "upstream_grad")
-    ]
+def controls(**attention: float) -> dict[str, torch.Tensor]:
+    """Gates and upstream gradients of two seeds, all 1 but attention's."""
+    tables = {name: torch.ones(2, len(PATHWAYS)) for name in SUBLAYER_CONTROLS}
+    for name, value in attention.items():
+        tables[name][:, PATHWAYS.index("attention")] = value
+    return tables
 
 
 @pytest.mark.parametrize("line", LINES)
