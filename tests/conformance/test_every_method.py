@@ -78,9 +78,9 @@ def test_controls_and_events_are_valid(spec):
     state = method.begin(SETUP)
     for step in range(0, SETUP.steps, BLOCK):
         for control in controls(method, state, step):
-            assert set(control.weights) == set(SETUP.parts)
-            assert all(w >= 0 for w in control.weights.values())
-            assert any(control.weights.values())
+            assert set(control.loss_weights) == set(SETUP.parts)
+            assert all(w >= 0 for w in control.loss_weights.values())
+            assert any(control.loss_weights.values())
             low, high = control.lengths
             assert SETUP.lengths[0] <= low <= high <= SETUP.lengths[1]
             for table in (control.gate, control.upstream_grad, control.rate):

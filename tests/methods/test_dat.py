@@ -44,7 +44,7 @@ def test_phase_1_holds_attention_back_and_nothing_else(mode):
     assert tuple(table["attention"] for table in tables) == HELD_BACK[mode]
     for pathway in ("recurrent", "pointwise"):
         assert control.gate[pathway] == control.upstream_grad[pathway] == control.rate[pathway] == 1
-    assert control.weights == STATE_FIRST
+    assert control.loss_weights == STATE_FIRST
     assert control.learns("attention") == (mode == "detach")
 
 
@@ -117,9 +117,9 @@ def test_recurrent_scales_the_recurrent_rate_after_the_switch(factor):
 )
 def test_loss_weights_of_both_phases(name, phase1, parts, weights):
     run = Run(f"{name}(phase1={phase1})", Setup(1000, parts, (1, 12)))
-    assert run.at(0).weights == weights
+    assert run.at(0).loss_weights == weights
     run.look(10, 0.001)
-    assert run.at(10).weights == dict.fromkeys(parts, 1.0)
+    assert run.at(10).loss_weights == dict.fromkeys(parts, 1.0)
 
 
 @pytest.mark.parametrize("phase1", ["state", "full", "weights(recall=0.1)"])
@@ -128,7 +128,7 @@ def test_loss_order_has_the_losses_of_dat_and_open_gates(phase1):
     dat, control = Run(f"dat{arguments}"), Run(f"loss_order{arguments}")
     for step in range(50, 1000, 50):
         loss = 2.0 if step < 600 else 0.1
-        assert dat.at(step).weights == control.at(step).weights
+        assert dat.at(step).loss_weights == control.at(step).loss_weights
         for table in (control.at(step).gate, control.at(step).upstream_grad):
             assert set(table.values()) == {1.0}
         assert dat.look(step, loss) == control.look(step, loss)
@@ -263,7 +263,7 @@ def test_restart_resets_losses_trigger_and_warm_up():
         assert run.at(300).rate[pathway] == pytest.approx(1 / RESTART_WARMUP)
         assert run.at(300 + RESTART_WARMUP // 2 - 1).rate[pathway] == pytest.approx(0.5)
         assert run.at(300 + RESTART_WARMUP).rate[pathway] == 1
-    assert run.at(300).weights == STATE_FIRST
+    assert run.at(300).loss_weights == STATE_FIRST
     run.look(350, 0.7)
     assert run.state["loss"] == 0.7
 

@@ -17,9 +17,10 @@ SETUP = Setup(steps=30, parts=("state", "recall"), lengths=(2, 4), tokens=12)
 
 @dataclass
 class MoreControl(Control):
-    """A control that has one more field."""
+    """A control that has two more fields."""
 
     noise: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PATHWAYS, 0.0))
+    temperature: float = 1.0
 
 
 def dict_fields(control: Control) -> list[str]:
@@ -44,8 +45,21 @@ def test_every_dict_of_a_control_is_a_table(
     run = tiny(seeds=(0, 1), schedule="constant", warmup=0, lr=1.0)
     plan = MethodStates([Numbered()], SETUP, run).plan(0, 3)
     names = dict_fields(kind.plain(SETUP))
-    assert names[:4] == ["weights", "gate", "upstream_grad", "rate"]
+    assert names[:4] == ["loss_weights", "gate", "upstream_grad", "rate"]
     for index, name in enumerate(names):
-        places = 1 + torch.arange(len(SETUP.parts) if name == "weights" else len(PATHWAYS))
+        places = 1 + torch.arange(len(SETUP.parts) if name == "loss_weights" else len(PATHWAYS))
         steps = 100.0 * index + 10 * torch.arange(3)[:, None, None] + places
         torch.testing.assert_close(plan.tables[name], steps.expand(3, 2, -1), msg=name)
+
+
+def test_one_number_of_a_control_is_a_table_of_steps_and_seeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Heated(Method):
+        def control(self, step: int, state: dict[str, int], control: Control) -> None:
+            control.temperature = 1.0 + step  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(plan_module, "Control", MoreControl)
+    plan = MethodStates([Heated()], SETUP, tiny(seeds=(0, 1))).plan(0, 3)
+    steps = torch.tensor([1.0, 2.0, 3.0])[:, None]
+    torch.testing.assert_close(plan.tables["temperature"], steps.expand(3, 2))

@@ -16,7 +16,7 @@ from outlast.registry import tasks
 from outlast.runs.spec import RunSpec
 from outlast.tasks import Batch
 from outlast.train.seeds import StackedModel
-from outlast.train.step import Block, Stepper
+from outlast.train.step import BlockTables, Stepper
 from outlast.train.trainer import Trainer
 from outlast.workflow.create import canonical
 from tiny_runs import InMemory, tiny
@@ -34,7 +34,7 @@ def trained(*seeds: int, by_length: bool = True) -> tuple[Tensor, list[int]]:
     (stepper,), widths = together.trainer.stepper.steppers, list[int]()
     real = stepper._step
 
-    def note(block: Block, metrics: Tensor, width: int) -> None:
+    def note(block: BlockTables, metrics: Tensor, width: int) -> None:
         widths.append(width)
         real(block, metrics, width)
 
@@ -58,7 +58,7 @@ def test_step_has_no_more_tokens_than_it_needs(sorted_run: tuple[Tensor, list[in
 def test_step_cut_to_its_width_learns_the_same(
     sorted_run: tuple[Tensor, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Block, "cut", lambda self, width: self)
+    monkeypatch.setattr(BlockTables, "cut", lambda self, width: self)
     torch.testing.assert_close(sorted_run[0], trained(0, 1)[0], rtol=0, atol=2e-6)
 
 
@@ -73,7 +73,7 @@ def test_without_by_length_every_step_is_as_wide_as_its_block() -> None:
 
 def test_block_without_data_is_one_token_wide() -> None:
     blank = torch.full((2, 3, 4, 5), -1, dtype=torch.int8)
-    assert Block(Batch(blank, blank, blank), {}).widths() == [1, 1]
+    assert BlockTables(Batch(blank, blank, blank), {}).widths() == [1, 1]
 
 
 # ---- precision ---------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def replay(stepper: Stepper, run: InMemory, *keys: str, widths: tuple[int, ...] 
     """Step a block of each kind of work; returns the kinds whose graphs are kept."""
     plan = run.run.methods.plan(0, len(widths))
     for key in keys:
-        block = Block.of(run.run.data(0, plan), plan)
+        block = BlockTables.of(run.run.data(0, plan), plan)
         stepper._replay(key, block, torch.zeros(len(widths), 2), widths)
     return "".join(map(str, stepper.captured))
 
@@ -148,7 +148,7 @@ def test_room_is_made_before_another_graph_is_captured(
 ) -> None:
     held: list[int] = []
 
-    def capture(block: Block, metrics: Tensor, width: int) -> Graph:
+    def capture(block: BlockTables, metrics: Tensor, width: int) -> Graph:
         held.append(len(stepper.captured))
         return Graph()
 

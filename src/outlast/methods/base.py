@@ -50,14 +50,21 @@ def _ones() -> dict[Pathway, float]:
 
 @dataclass
 class Control:
-    """One step of one seed: everything a method may change."""
+    """One step of one seed: everything a method may change.
 
-    weights: dict[str, float]
+    A field that is a dict of numbers, or one float, is a table of the plan under its own name.
+    """
+
+    #: of the loss of each part of the task
+    loss_weights: dict[str, float]
+    #: shortest and longest sequence; read at the first step of a block
     lengths: tuple[int, int]
-    #: the range that positions are drawn from; 0: positions are counted
+    #: the range that positions are drawn from, 0 if they are counted; read at the first step of a
+    #: block
     span: int = 0
     gate: dict[Pathway, float] = field(default_factory=_ones)
     upstream_grad: dict[Pathway, float] = field(default_factory=_ones)
+    #: a factor on the learning rate
     rate: dict[Pathway, float] = field(default_factory=_ones)
 
     @classmethod

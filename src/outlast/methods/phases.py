@@ -76,7 +76,7 @@ class Phased(Method):
     def control(self, step: int, state: MethodState, control: Control) -> None:
         factor = self.rate
         if state["switched"] is None:
-            control.weights.update(self.first_weights)
+            control.loss_weights.update(self.first_weights)
             factor = 1.0
         if state["attempt"]:
             factor *= min(1.0, (step - state["since"] + 1) / RESTART_WARMUP)

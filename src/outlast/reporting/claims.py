@@ -102,9 +102,9 @@ def _reservations(arm: ArmSummary, measure: Measure) -> list[str]:
     """What to know of an arm that was compared: seeds that were parked, steps that are left."""
     if arm.diverged:
         return []
-    parked = f"{arm.parked(measure)} of {len(measure.seeds)} seeds of {arm.label} parked"
+    parked = f"{arm.count_parked(measure)} of {len(measure.seeds)} seeds of {arm.label} parked"
     at = f"{arm.label} at {arm.progress}"
-    return [*([parked] if arm.parked(measure) else []), *([at] if arm.progress else [])]
+    return [*([parked] if arm.count_parked(measure) else []), *([at] if arm.progress else [])]
 
 
 def _statistics(summary: Summary) -> dict[str, float]:
@@ -182,7 +182,7 @@ def _said(arm: ArmSummary, variant: str | None, multiple: float) -> tuple[str, s
     if arm.diverged:
         return name, share, "diverged"
     at = f"at {arm.progress}" if arm.progress else ""
-    parked = f"{arm.parked(measure)} of them parked" if arm.parked(measure) else ""
+    parked = f"{arm.count_parked(measure)} of them parked" if arm.count_parked(measure) else ""
     return name, share, ", ".join(filter(None, (_spread(measure.summary), parked, at)))
 
 

@@ -61,7 +61,8 @@ class Run:
     def parked(self) -> dict[int, int]:
         """Seeds whose loss was not finite any more, and the step they were left at."""
         parked = [event for event in self.events if event.event == "parked"]
-        return {event.seed: event.details.get("since", event.step) for event in parked}
+        tested = {row["seed"]: row["parked"] for row in self.rows if "parked" in row}
+        return tested | {event.seed: event.details.get("since", event.step) for event in parked}
 
     @property
     def diverged(self) -> bool:
@@ -71,7 +72,8 @@ class Run:
     @cached_property
     def succeeded(self) -> dict[int, int]:
         """Seeds that were good enough to be stopped, and the step they were left at."""
-        return {event.seed: event.step for event in self.events if event.event == "succeeded"}
+        tested = {row["seed"]: row["succeeded"] for row in self.rows if "succeeded" in row}
+        return tested | {e.seed: e.step for e in self.events if e.event == "succeeded"}
 
     @property
     def unfinished(self) -> tuple[int, int] | None:

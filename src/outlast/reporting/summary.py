@@ -114,7 +114,7 @@ class ArmSummary:
         """How far an unfinished run is, ``step 600 of 3,000``; nothing for one at its end."""
         return "" if self.diverged else _progress(self.run)
 
-    def parked(self, measure: Measure) -> int:
+    def count_parked(self, measure: Measure) -> int:
         """How many of the seeds of a measure were parked."""
         return len(measure.seeds.keys() & self.run.parked.keys()) if self.run else 0
 
@@ -250,10 +250,6 @@ def _arm_json(arm: ArmSummary) -> dict[str, Any]:
         else {},
         "results": [_ladder_json(ladder) for ladder in arm.ladders],
     }
-
-
-def _by_seed(steps: dict[int, int]) -> dict[str, int]:
-    return {str(seed): step for seed, step in steps.items()}
 
 
 def _ladder_json(ladder: Ladder) -> dict[str, Any]:

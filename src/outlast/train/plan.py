@@ -1,13 +1,17 @@
 """The plan of a block of steps: the controls of every step and seed, as tables for the device.
 
-`methods/base.py` has the one list of controls: each field of `Control` that is a dict becomes a
-table here, under its own name. A new control is a field there and a use in `step.py`.
+`methods/base.py` has the one list of controls: each field of `Control` that is a dict of numbers,
+or one float, becomes a table here, under its own name. A new control is a field there and a use in
+`step.py`. Where a seed rests, or its run has fewer steps than others, the numbers of a table mean
+nothing: its row is left as it is, whatever it computes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +36,7 @@ class Plan:
     table (steps, seeds, ...)         holds
     ================================= ==========================================================
     gate, upstream_grad (pathways)    as the methods set them
-    weights (parts)                   of the losses, as the methods set them
+    loss_weights (parts)              as the methods set them
     rate (pathways)                   learning rates, after the schedule and the methods
     active (pathways)                 0 where the weights of a pathway do not move
     alive                             0 where a seed is left as it is: parked, or its run is over
@@ -88,7 +92,7 @@ class Plan:
 
     def trained_parts(self, row: int, parts: tuple[str, ...]) -> list[int]:
         """The parts that have a weight for a seed anywhere in the block."""
-        return [i for i in range(len(parts)) if bool(self.tables["weights"][:, row, i].any())]
+        return [i for i in range(len(parts)) if bool(self.tables["loss_weights"][:, row, i].any())]
 
 
 def _settled(tables: Tables) -> Tables:
@@ -142,13 +146,16 @@ class MethodStates:
         rows = range(len(self.seeds))
         controls = [[self.control(step, row) for row in rows] for step in range(begin, end)]
 
-        def table(values: Callable[[Control], list[float]]) -> Tensor:
+        def table(values: Callable[[Control], Any]) -> Tensor:
             return torch.tensor([[values(control) for control in line] for line in controls])
 
-        names = [
-            f.name for f in fields(Control) if isinstance(getattr(controls[0][0], f.name), dict)
-        ]
-        tables = {n: table(lambda control, n=n: list(getattr(control, n).values())) for n in names}  # type: ignore[misc]
+        def numbers(control: Control, name: str) -> Any:
+            value = getattr(control, name)
+            return list(value.values()) if isinstance(value, dict) else value
+
+        plain = Control.plain(self.setup)
+        names = [f.name for f in fields(plain) if isinstance(getattr(plain, f.name), dict | float)]
+        tables = {name: table(partial(numbers, name=name)) for name in names}
         base = torch.tensor([learning_rate(self.settings, step) for step in range(begin, end)])
         tables["rate"] = tables["rate"] * base[:, None, None]
         tables["active"] = table(lambda control: [float(control.learns(p)) for p in PATHWAYS])

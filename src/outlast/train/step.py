@@ -27,24 +27,24 @@ KEPT = 8
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockTables:
     """The data of a block and the tables of its plan; each has the steps first, then the seeds."""
 
     data: Batch
     tables: Tables
 
     @classmethod
-    def of(cls, data: Batch, plan: Plan) -> Block:
+    def of(cls, data: Batch, plan: Plan) -> BlockTables:
         """The data of a block with its plan, on the data's device."""
         return cls(data, plan.map(lambda table: table.to(data.inputs.device)).tables)
 
-    def at(self, step: Tensor) -> Block:
+    def at(self, step: Tensor) -> BlockTables:
         """The row of one step."""
 
         def row(table: Tensor) -> Tensor:
             return table.index_select(0, step)[0]
 
-        return Block(self.data.map(row), {n: row(table) for n, table in self.tables.items()})
+        return BlockTables(self.data.map(row), {n: row(table) for n, table in self.tables.items()})
 
     def widths(self) -> list[int]:
         """How many tokens each step needs: nothing is asked past them, and nothing looks back."""
@@ -53,7 +53,7 @@ class Block:
         widths: list[int] = (asked * places).amax(1).clamp_min(1).tolist()
         return widths
 
-    def cut(self, width: int) -> Block:
+    def cut(self, width: int) -> BlockTables:
         """The row of a step with its first tokens only."""
         if width >= self.data.inputs.shape[-1]:
             return self
@@ -62,9 +62,9 @@ class Block:
             return page[..., :width].contiguous()
 
         positions = first(self.tables["positions"])
-        return Block(self.data.map(first), self.tables | {"positions": positions})
+        return BlockTables(self.data.map(first), self.tables | {"positions": positions})
 
-    def copy_(self, other: Block) -> None:
+    def copy_(self, other: BlockTables) -> None:
         """Take over the numbers of another block of the same shape."""
         for table, values in zip(self._tensors(), other._tensors(), strict=True):
             table.copy_(values)
@@ -77,7 +77,7 @@ class Block:
 class CapturedBlock:
     """The CUDA graphs of one shape of work, by their tokens, and what they read and write."""
 
-    block: Block
+    block: BlockTables
     metrics: Tensor
     graphs: dict[int, torch.cuda.CUDAGraph]
 
@@ -109,7 +109,7 @@ class Stepper:
 
         data (steps, S, batch, tokens), on the device of the seeds.
         """
-        block = Block.of(data, plan)
+        block = BlockTables.of(data, plan)
         self.seeds.model.set_modes(plan.tables)
         steps, seeds, _, tokens = data.inputs.shape
         metrics = torch.zeros(steps, seeds, 2, len(self.parts), device=self.device)
@@ -125,7 +125,7 @@ class Stepper:
             self._step(block, metrics, width)
         return metrics
 
-    def _step(self, block: Block, metrics: Tensor, width: int) -> None:
+    def _step(self, block: BlockTables, metrics: Tensor, width: int) -> None:
         """One optimiser step of all seeds: forward, losses by part, backward, AdamW, average."""
         now = block.at(self.cursor).cut(width)
         seeds, data, tables = self.seeds, now.data, now.tables
@@ -137,7 +137,7 @@ class Stepper:
                 keys=tables["keys"],
             )
         losses, accuracies = part_losses(logits, data.targets, data.part, len(self.parts), IGNORE)
-        gradient = seeds.model.gradient((losses * tables["weights"]).sum())
+        gradient = seeds.model.gradient((losses * tables["loss_weights"]).sum())
         seeds.optimiser.update(gradient, tables["rate"], tables["active"])
         with torch.no_grad():
             if seeds.average is not None:
@@ -146,7 +146,9 @@ class Stepper:
             metrics.index_copy_(0, self.cursor, torch.stack([losses, accuracies], 1)[None].detach())
             self.cursor += 1
 
-    def _replay(self, key: object, block: Block, metrics: Tensor, widths: Sequence[int]) -> Tensor:
+    def _replay(
+        self, key: object, block: BlockTables, metrics: Tensor, widths: Sequence[int]
+    ) -> Tensor:
         captured = self.captured.pop(key, None)
         if captured is None:
             while len(self.captured) >= KEPT:  # before, so that the new one has the room
@@ -161,7 +163,7 @@ class Stepper:
             captured.graphs[width].replay()
         return captured.metrics.clone()
 
-    def _capture(self, block: Block, metrics: Tensor, width: int) -> torch.cuda.CUDAGraph:
+    def _capture(self, block: BlockTables, metrics: Tensor, width: int) -> torch.cuda.CUDAGraph:
         """Warm up on a side stream, record one step, and put every number back as it was."""
         saved = self.seeds.read()
         side = torch.cuda.Stream()

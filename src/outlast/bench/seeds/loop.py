@@ -15,7 +15,7 @@ from outlast.bench.seeds.plain import FULL, Size
 from outlast.bench.timing import Bench, not_run
 from outlast.machine import precision
 from outlast.runs.spec import RunSpec, Settings
-from outlast.train.step import Block
+from outlast.train.step import BlockTables
 from outlast.train.trainer import Trainer
 
 #: steps in one turn: a turn of a few is longer than what starting it costs
@@ -53,7 +53,7 @@ class Loop:
         (self.run_state,), (self.stepper,) = self.trainer.runs, self.trainer.stepper.steppers
         plan = self.run_state.methods.plan(0, STEPS)
         data = self.run_state.data(0, plan)
-        self.few_steps = Block.of(data, plan)
+        self.few_steps = BlockTables.of(data, plan)
         self.block_plan = self.run_state.methods.plan(0, settings.steps_per_block)
         self.graph: torch.cuda.CUDAGraph | None = None
         if self.bench.device.type == "cuda":
