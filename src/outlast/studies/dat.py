@@ -65,8 +65,8 @@ def _demo() -> Study:
     transformer = matched("2 x (attention(heads=2) > mlp) @ 64, head=3", DEMO_HYBRID, DEMO_TASK)
 
     def arm(name: str, label: str, model: str, *methods: str, steps: int = 2200) -> Arm:
-        own = replace(settings, steps=steps)
-        return Arm(name, RunSpec(DEMO_TASK, model, methods, tuple(range(5)), own, label))
+        changed = replace(settings, steps=steps)
+        return Arm(name, RunSpec(DEMO_TASK, model, methods, tuple(range(5)), changed, label))
 
     arms = [
         arm("joint", "hybrid, trained jointly", DEMO_HYBRID),

@@ -218,6 +218,6 @@ def of_queries(
     tl.store(d_gate_out + at, d_gate.to(d_gate_out.dtype.element_ty), mask=here)
     column = tl.arange(0, WIDTH)
     start = batch.to(tl.int64) * batch_stride + head.to(tl.int64) * head_stride
-    where = dq_out + start + rows.to(tl.int64)[:, None] * row_stride + column[None, :]
+    pointers = dq_out + start + rows.to(tl.int64)[:, None] * row_stride + column[None, :]
     inside = here[:, None] & (column < D)[None, :]
-    tl.store(where, (dq * factor).to(dq_out.dtype.element_ty), mask=inside)
+    tl.store(pointers, (dq * factor).to(dq_out.dtype.element_ty), mask=inside)

@@ -202,7 +202,7 @@ def of_keys(
                     )
     column = tl.arange(0, WIDTH)
     start = batch.to(tl.int64) * batch_stride + key_head.to(tl.int64) * head_stride
-    where = start + key.to(tl.int64)[:, None] * row_stride + column[None, :]
+    offsets = start + key.to(tl.int64)[:, None] * row_stride + column[None, :]
     inside = (key < keys)[:, None] & (column < D)[None, :]
-    tl.store(dk_out + where, (dk * factor).to(dk_out.dtype.element_ty), mask=inside)
-    tl.store(dv_out + where, dv.to(dv_out.dtype.element_ty), mask=inside)
+    tl.store(dk_out + offsets, (dk * factor).to(dk_out.dtype.element_ty), mask=inside)
+    tl.store(dv_out + offsets, dv.to(dv_out.dtype.element_ty), mask=inside)

@@ -104,8 +104,8 @@ def _parts(
     at = row * tl.num_programs(1) + part
     tl.store(lse + at, tl.where(any_kept, peak + tl.math.log2(safe), float("-inf")), mask=here)
     tl.store(kept + at, (carry + 1).to(tl.int32), mask=here)
-    where = out + at.to(tl.int64)[:, None] * D + column[None, :]
-    tl.store(where, acc / safe[:, None], mask=inside)
+    pointers = out + at.to(tl.int64)[:, None] * D + column[None, :]
+    tl.store(pointers, acc / safe[:, None], mask=inside)
 
 
 @triton.jit(do_not_specialize=["parts"])
@@ -137,8 +137,8 @@ def _merge(
     total = tl.sum(weight, 0)
     safe = tl.where(total > 0, total, 1.0)
     inside = here[:, None] & (column < D)[None, :]
-    where = part_out + at.to(tl.int64)[:, None] * D + column[None, :]
-    values = tl.load(where, mask=inside, other=0.0)
+    pointers = part_out + at.to(tl.int64)[:, None] * D + column[None, :]
+    values = tl.load(pointers, mask=inside, other=0.0)
     result = tl.sum(values * weight[:, None], 0) / safe
     tl.store(out + row * D + column, result.to(out.dtype.element_ty), mask=column < D)
     natural = (peak + tl.math.log2(safe)) * 0.6931471805599453

@@ -200,6 +200,6 @@ def attend(
     result = acc * tl.where(any_kept, 1 / safe, 0.0)[:, None]
     column = tl.arange(0, WIDTH)
     start = batch.to(tl.int64) * batch_stride + head.to(tl.int64) * head_stride
-    where = out + start + rows.to(tl.int64)[:, None] * row_stride + column[None, :]
+    pointers = out + start + rows.to(tl.int64)[:, None] * row_stride + column[None, :]
     inside = here[:, None] & (column < D)[None, :]
-    tl.store(where, result.to(out.dtype.element_ty), mask=inside)
+    tl.store(pointers, result.to(out.dtype.element_ty), mask=inside)
