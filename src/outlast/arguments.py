@@ -127,11 +127,18 @@ def as_whole(field: str, value: object, least: int, most: int | None = None) -> 
 
 
 def as_path(field: str, value: object) -> Path:
-    """A path from text or a path object; bytes, an empty text and a NUL in it are refused."""
+    """A path from text or a path object, one that the system can look up."""
     if not isinstance(value, str | PathLike) or isinstance(path := fspath(value), bytes):
         raise bad_value(field, shown(value), "a path: text or pathlib.Path")
-    if not path or "\0" in path:
-        raise bad_value(field, shown(value), "a path that is not empty and has no NUL in it")
+    if not path:
+        raise bad_value(field, shown(value), "a path that is not empty")
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # what is to be there is not for us to say
+    except (OSError, ValueError) as error:  # too long, a NUL in it, no right to enter
+        reason = getattr(error, "strerror", None) or error
+        raise bad_value(field, shown(value), f"a path that can be used: {reason}") from None
     return Path(path)
 
 

@@ -118,7 +118,7 @@ def test_read_only_array_is_taken_without_a_warning(recwarn: pytest.WarningsReco
         (lambda x: x.to(torch.complex64), "logits are of torch.complex64"),
         (lambda x: x.to_sparse(), "logits are torch.sparse_coo"),
         (lambda x: x.to("meta"), "on the device 'meta'"),
-        (lambda x: torch.nested.nested_tensor(list(x)), "nested"),
+        (lambda x: torch.nested.nested_tensor(list(x), layout=torch.jagged), "nested"),
         (lambda x: np.array([None]), "a numpy array of object"),
         (lambda x: x.numpy().astype(">f8"), "a numpy array of >f8"),
         (lambda x: x.numpy().astype(str), "a numpy array of <U"),

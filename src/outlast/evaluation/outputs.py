@@ -66,8 +66,8 @@ def _check_plain(logits: Tensor) -> None:
     """Refuse a tensor that has no numbers to compare."""
     problems = {
         f"of {logits.dtype}": logits.is_complex() or logits.dtype is torch.bool,
-        f"{logits.layout}": logits.layout is not torch.strided,
         "a nested tensor": logits.is_nested,
+        f"{logits.layout}": logits.layout is not torch.strided,
         "on the device 'meta'": logits.is_meta,
     }
     for problem, present in problems.items():
