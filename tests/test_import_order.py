@@ -35,7 +35,7 @@ ORDER = (
     "__main__", "__init__",
 )  # fmt: skip
 #: packages that outlast works without
-OPTIONAL = {"triton", "fla", "adasplash", "jax"}
+OPTIONAL = {"triton", "fla", "adasplash", "jax", "pandas"}
 #: modules that import others of ours by name when they are first asked for
 BY_NAME = {"outlast", "outlast.registry"}
 

@@ -8,6 +8,8 @@ Everything is usable alone::
     model = outlast.model("4 x (lstm > attention > mlp)", task)
     rows = outlast.evaluate(model, task)                # any callable, by length
     rows = outlast.fit("parity", "lstm > mlp", "runs/p")  # ten seeds at once, tested by length
+    rows = outlast.results("runs/p")                    # of a run, a grid or a study, once more
+    page = outlast.report("runs/p")                     # pictures and tables
     delayed = outlast.delay(mine, "*.attn")             # DAT in a loop of one's own
     model = outlast.load("runs/dat", seed=0)            # a trained model
 
@@ -22,15 +24,17 @@ from typing import TYPE_CHECKING, Any
 from outlast.version import __version__
 
 if TYPE_CHECKING:
-    from outlast.api import fit, model, task
+    from outlast.api import fit, model, results, task
     from outlast.errors import OutlastError
     from outlast.evaluation.ladder import evaluate
     from outlast.kernels.tra import threshold_relative_attention
     from outlast.methods.delay import delay
     from outlast.reporting.page import report
     from outlast.workflow.load import load
+    from outlast.workflow.train import Listener
 
 __all__ = [
+    "Listener",
     "OutlastError",
     "__version__",
     "delay",
@@ -39,11 +43,13 @@ __all__ = [
     "load",
     "model",
     "report",
+    "results",
     "task",
     "threshold_relative_attention",
 ]
 
 _HOMES = {
+    "Listener": "outlast.workflow.train",
     "OutlastError": "outlast.errors",
     "delay": "outlast.methods.delay",
     "evaluate": "outlast.evaluation.ladder",
@@ -51,6 +57,7 @@ _HOMES = {
     "load": "outlast.workflow.load",
     "model": "outlast.api",
     "report": "outlast.reporting.page",
+    "results": "outlast.api",
     "task": "outlast.api",
     "threshold_relative_attention": "outlast.kernels.tra",
 }

@@ -1,66 +1,264 @@
-"""The short way from a line of notation to the thing itself."""
+"""The short way from a line of notation to the thing itself.
+
+What a user passes is checked here. An error names the argument, the value and what is accepted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
+import numpy as np
+import torch
+
+from outlast.arguments import as_path, as_whole, shown
+from outlast.errors import OutlastError, RunFolderError, bad_value
 from outlast.machine import pick_device
+from outlast.methods import Method
 from outlast.models import Model, build_model
 from outlast.registry import tasks
-from outlast.runs.folder import RESULTS
-from outlast.runs.records import ResultRow, read_results
-from outlast.runs.spec import RunSpec, Settings
+from outlast.runs.folder import RESULTS, RUN, STUDY
+from outlast.runs.grids import grid_runs
+from outlast.runs.records import ResultRow, read_results, read_study
+from outlast.runs.spec import MOST_SEEDS, RunSpec, Settings, read_seeds
+from outlast.specs import Layout, Spec
 from outlast.tasks import Task
 from outlast.workflow.create import create_runs
-from outlast.workflow.train import train_and_evaluate
+from outlast.workflow.progress import with_progress
+from outlast.workflow.train import Listener, train_and_evaluate
+
+log = logging.getLogger(__name__)
+
+#: torch takes seeds of 64 bits
+MOST_SEED = 2**64 - 1
 
 
-def task(spec: str) -> Task:
+class RunRow(ResultRow):
+    """A row of results, with the name of the run folder that it is from."""
+
+    run: str
+
+
+def task(spec: str | Spec | Task) -> Task:
     """The task that a spec describes."""
+    if isinstance(spec, Task):
+        return spec
+    if not isinstance(spec, str | Spec):
+        raise bad_value("spec", shown(spec), "a task's line, such as parity(length=40)")
     built: Task = tasks.build(spec)
     return built
 
 
-def model(layout: str, task: Task | str, seed: int | None = None) -> Model:
-    """The model that a layout line describes, with input and output for a task."""
-    built: Task = tasks.build(task) if isinstance(task, str) else task
-    return build_model(layout, built.vocabulary, built.classes, seed)
+def model(layout: str | Layout, task: str | Spec | Task, seed: int | None = None) -> Model:
+    """The model that a layout line describes, with input and output for a task.
+
+    Args:
+        layout: The model line, such as "4 x (lstm > attention > mlp) @ 128".
+        task: The task or its line.
+        seed: The weights are drawn from it alone. Without a seed they are drawn from torch's global
+            random state.
+    """
+    built = tasks.build(_task_line(task)) if not isinstance(task, Task) else task
+    whole = None if seed is None else as_whole("seed", seed, 0, MOST_SEED)
+    return build_model(_model_line(layout, "layout"), built.vocabulary, built.classes, whole)
 
 
 def fit(
-    task: str,
-    model: str,
-    out: str | Path,
-    methods: str | Sequence[str] = (),
-    seeds: Sequence[int] = range(10),
-    device: str = "auto",
+    task: str | Spec | Task,
+    model: str | Layout,
+    out: str | PathLike[str],
+    methods: str | Spec | Method | Sequence[str | Spec | Method] = (),
+    seeds: str | Iterable[int] = range(10),
+    device: str | torch.device = "auto",
     overwrite: bool = False,
+    progress: bool | None = None,
+    listener: Listener | None = None,
     **settings: Any,
 ) -> list[ResultRow]:
     """Train all seeds of a model together and test them; a row for each seed and length.
 
-    The folder `out` is a run like any other, for `outlast.load`, `outlast.report` and the command
-    line.
+    The folder `out` is a run like any other, for `outlast.load`, `outlast.results`,
+    `outlast.report` and the command line.
 
     Args:
-        task: What to learn, such as "composite(modulus=10)".
-        model: The model line, such as "4 x (lstm > attention > mlp) @ 128".
+        task: What to learn: a line such as "composite(modulus=10)", or a task of `outlast.task`.
+        model: The model: a line such as "4 x (lstm > attention > mlp) @ 128", or a `Layout`. Each
+            seed draws its own weights.
         out: The run folder to make.
         methods: What changes while training, such as "dat"; one or several.
-        seeds: Trained together.
+        seeds: Trained together: numbers, or a line such as "0-4".
         device: auto, cpu, cuda, cuda:1 ...
         overwrite: Replace a run that is already in the folder.
+        progress: Whether progress is shown on stderr; by default on a terminal or in a notebook.
+        listener: Is told what happens: an object of a subclass of `outlast.Listener`.
         settings: The numbers of training, as `outlast train` has them: ``steps=2000, lr=3e-3``.
     """
-    folder, picked = Path(out), pick_device(device)
-    names = (methods,) if isinstance(methods, str) else tuple(methods)
-    run = RunSpec(task, model, names, tuple(seeds), Settings.read(settings), folder.name)
+    _check_flag("overwrite", overwrite)
+    if progress is not None:
+        _check_flag("progress", progress)
+    if listener is not None and not isinstance(listener, Listener):
+        raise bad_value("listener", shown(listener), "an object of a subclass of outlast.Listener")
+    folder, picked = as_path("out", out), _read_device(device)
+    run = RunSpec(
+        _task_line(task),
+        str(_model_line(model, "model")),
+        _method_lines(methods),
+        _read_seeds(seeds),
+        _read_settings(settings),
+        folder.name,
+    )
     create_runs([(run, folder)], picked, overwrite)
-    outcome = train_and_evaluate([folder], picked)
+    with with_progress(listener or Listener(), progress) as watching:
+        outcome = train_and_evaluate([folder], picked, watching)
     if not outcome.ended:
         raise KeyboardInterrupt(f"{folder} is saved; 'outlast resume {folder}' goes on")
     if outcome.failures[0] is not None:
         raise outcome.failures[0]
     return list(read_results(folder / RESULTS).rows)
+
+
+@overload
+def results(folder: str | PathLike[str], as_frame: Literal[False] = False) -> list[RunRow]: ...
+
+
+@overload
+def results(folder: str | PathLike[str], as_frame: Literal[True]) -> Any: ...
+
+
+def results(folder: str | PathLike[str], as_frame: bool = False) -> Any:
+    """The results in a folder: a row for each run, seed and length.
+
+    Args:
+        folder: A run folder, or the folder of a grid or a study. Runs that are not tested yet are
+            left out with a warning.
+        as_frame: Return a table of pandas, one row for each of them. ``exact`` and ``answers`` are
+            then columns such as ``exact_joint``.
+    """
+    path = as_path("folder", folder)
+    _check_flag("as_frame", as_frame)
+    frame = _data_frame() if as_frame else None
+    folders = _run_folders(path)
+    untested = [run for run in folders if not (run / RESULTS).exists()]
+    if len(untested) == len(folders):
+        raise RunFolderError(f"{path} has no {RESULTS}: it is not tested yet")
+    if untested:
+        log.warning(
+            "%s: not tested yet, so left out: %s", path, ", ".join(run.name for run in untested)
+        )
+    rows: list[RunRow] = []
+    for run in folders:
+        if run not in untested:
+            name = run.resolve().name
+            rows += [{"run": name, **row} for row in read_results(run / RESULTS).rows]
+    return rows if frame is None else frame([_flat(row) for row in rows])
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """The runs that a run folder, the folder of a grid or that of a study holds."""
+    if (folder / RUN).is_file():
+        return [folder]
+    if (folder / STUDY).is_file():
+        arms = [folder / arm.name for arm in read_study(folder).arms]
+        runs = [arm for arm in arms if (arm / RUN).is_file()]
+    else:
+        runs = grid_runs(folder)
+    if not runs:
+        raise RunFolderError(
+            f"{folder} is no run folder ({RUN}), and no folder of a grid or of a study with runs"
+        )
+    return runs
+
+
+def _data_frame() -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise OutlastError(
+            "as_frame=True: expected pandas to be installed (pip install pandas); "
+            "without it, as_frame=False returns a list of rows"
+        ) from None
+    return pandas.DataFrame
+
+
+def _flat(row: RunRow) -> dict[str, Any]:
+    """A row with a column for each part."""
+    values: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in ("exact", "answers"):
+            shares = value if isinstance(value, dict) else {}
+            values |= {f"{name}_{part}": share for part, share in shares.items()}
+        else:
+            values[name] = value
+    return values
+
+
+# ---- arguments -----------------------------------------------------------------------------------
+
+
+def _task_line(task: object) -> str:
+    if isinstance(task, str | Spec):
+        return str(task)
+    if not isinstance(task, Task):
+        raise bad_value("task", shown(task), "a task or its line, such as parity(length=40)")
+    if not isinstance(getattr(task, "spec", None), Spec):
+        accepted = "a task that outlast.task(...) built: a run folder records its line"
+        raise bad_value("task", shown(task), accepted)
+    return str(task.spec)
+
+
+def _model_line(layout: object, field: str) -> str | Layout:
+    if isinstance(layout, str | Layout):
+        return layout
+    accepted = "a model line, such as 4 x (lstm > mlp) @ 64, or a Layout"
+    if isinstance(layout, Model):
+        raise bad_value(field, "a built model", f"{accepted}: every seed draws its own weights")
+    raise bad_value(field, shown(layout), accepted)
+
+
+def _method_lines(methods: object) -> tuple[str, ...]:
+    several = isinstance(methods, Iterable) and not isinstance(methods, str | bytes)
+    lines = []
+    for method in methods if several else [methods]:  # type: ignore[attr-defined]
+        line = method.spec if isinstance(method, Method) else method
+        if not isinstance(line, str | Spec):
+            raise bad_value("methods", shown(methods), "a method's line such as dat, or several")
+        lines.append(str(line))
+    return tuple(lines)
+
+
+def _read_seeds(seeds: object) -> tuple[int, ...]:
+    if isinstance(seeds, str):
+        seeds = read_seeds(seeds)
+    accepted = "different whole numbers >= 0, such as range(10), or a line such as '0-4'"
+    if isinstance(seeds, bytes) or not isinstance(seeds, Iterable):
+        raise bad_value("seeds", shown(seeds), accepted)
+    try:
+        first = list(islice(seeds, MOST_SEEDS + 1))  # there may be no end of them
+    except TypeError:  # a numpy array without an axis
+        raise bad_value("seeds", shown(seeds), accepted) from None
+    if len(first) > MOST_SEEDS:
+        raise bad_value("seeds", shown(seeds), f"at most {MOST_SEEDS:,} of them")
+    return tuple(as_whole("seeds", seed, 0, MOST_SEED) for seed in first)
+
+
+def _read_settings(settings: dict[str, Any]) -> Settings:
+    plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in settings.items()}
+    for name, value in plain.items():
+        if not isinstance(value, str | int | float | None):
+            raise bad_value(name, shown(value), "a number, a word or true | false")
+    return Settings.read(plain)
+
+
+def _read_device(device: object) -> torch.device:
+    if not isinstance(device, str | torch.device):
+        raise bad_value("device", shown(device), "auto | cpu | cuda | cuda:1 ...")
+    return pick_device(str(device))
+
+
+def _check_flag(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise bad_value(field, shown(value), "True or False")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import types
 from collections.abc import Callable, Iterable
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from outlast.errors import SpecError, bad_value, require
@@ -107,6 +110,49 @@ def check_whole(field: str, value: object, least: int) -> None:
     """Refuse what is not a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise bad_value(field, value, f"a whole number >= {least}")
+
+
+def as_whole(field: str, value: object, least: int, most: int | None = None) -> int:
+    """A whole number from `least` to `most` as an int, also if it is one of numpy or torch."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = least - 1
+    if isinstance(value, bool):
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        bound = f">= {least}" if most is None else f"from {least} to {most}"
+        raise bad_value(field, shown(value), f"a whole number {bound}")
+    return number
+
+
+def as_path(field: str, value: object) -> Path:
+    """A path from text or a path object, one that the system can look up."""
+    if not isinstance(value, str | PathLike) or isinstance(path := fspath(value), bytes):
+        raise bad_value(field, shown(value), "a path: text or pathlib.Path")
+    if not path:
+        raise bad_value(field, shown(value), "a path that is not empty")
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # what is to be there is not for us to say
+    except (OSError, ValueError) as error:  # too long, a NUL in it, no right to enter
+        reason = getattr(error, "strerror", None) or error
+        raise bad_value(field, shown(value), f"a path that can be used: {reason}") from None
+    return Path(path)
+
+
+def shown(value: object) -> str:
+    """A value of any type as an error shows it: on one line, cut short, with its type."""
+    if value is None or isinstance(value, bool):
+        return repr(value)
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a repr of someone else's
+        text = "..."
+    kind = type(value).__name__
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    return text if isinstance(value, str | bytes) else f"{text} ({kind})"
 
 
 def check_share(field: str, value: object) -> None:

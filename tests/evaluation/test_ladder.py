@@ -15,7 +15,7 @@ from torch import Tensor
 import outlast
 import outlast.evaluation.ladder as ladder_module
 from outlast.errors import OutlastError, SpecError
-from outlast.evaluation.accuracy import exact_by_part
+from outlast.evaluation.accuracy import correct_by_part
 from outlast.evaluation.ladder import evaluate, evaluate_stack, rungs
 from outlast.registry import tasks
 from outlast.runs.spec import LADDER, SEQUENCES
@@ -126,7 +126,9 @@ def test_one_wrong_answer_spoils_a_sequence() -> None:
         ]
     )
     logits = torch.nn.functional.one_hot(guess, 2).float()
-    exact, answers = exact_by_part(logits, Batch(targets.clone(), targets, part), COMPOSITE)
+    correct = correct_by_part(logits, Batch(targets.clone(), targets, part), COMPOSITE)
+    exact, answers = correct.exact, correct.answers
+    assert int(correct.nan) == 0
     assert exact["joint"].tolist() == [True, True, False, False, False, True]
     assert exact["state"].tolist() == [True, True, False, True, False, True]
     assert exact["recall"].tolist() == [True, True, True, False, False, True]
@@ -150,10 +152,11 @@ def test_counts_of_a_length_are_read_from_the_device_once(monkeypatch: pytest.Mo
         monkeypatch.setattr(Tensor, name, None)
     monkeypatch.setattr(Tensor, "tolist", lambda self: looks.append(self.shape) or real(self))
     accuracies = ladder_module._measure(lambda _: logits, 3, COMPOSITE, batch, 32)
-    assert looks == [(3, 1 + 3 * len(COMPOSITE.parts))]
-    exact, answers = accuracies[0]
-    assert set(exact.values()) == set(answers.values()) == {1.0}
-    assert 0 < accuracies[2][0]["joint"] < 1
+    assert looks == [(3, 2 + 3 * len(COMPOSITE.parts))]
+    solved, _, mixed = accuracies
+    assert set(solved.exact.values()) == set(solved.answers.values()) == {1.0}
+    assert 0 < mixed.exact["joint"] < 1
+    assert [accuracy.nan for accuracy in accuracies] == [0, 0, 0]
 
 
 # ---- any callable ------------------------------------------------------------------------------
@@ -230,8 +233,8 @@ def test_rungs_are_lengths_the_task_can_make() -> None:
 @pytest.mark.parametrize(
     ("ladder", "sequences", "message"),
     [
-        ((), 8, "lengths=: expected at least one multiple"),
-        *[((1, multiple), 8, "lengths=") for multiple in (0, -1, math.nan, math.inf)],
+        ((), 8, "ladder=: expected at least one multiple"),
+        *[((1, multiple), 8, "ladder=") for multiple in (0, -1, math.nan, math.inf, 1e300)],
         ((1,), 0, "sequences=0"),
     ],
 )
@@ -240,6 +243,9 @@ def test_no_length_or_no_sequences_is_refused(
 ) -> None:
     with pytest.raises(SpecError, match=message):
         evaluate(CONSTANT, TASK, ladder, sequences)
+    if "ladder" in message:  # the command line calls them lengths
+        with pytest.raises(SpecError, match=message.replace("ladder", "lengths")):
+            rungs(COMPOSITE, ladder)
 
 
 def test_lengths_past_the_ceiling_of_the_task_are_not_tested() -> None:

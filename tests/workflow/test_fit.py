@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from rich.console import Console
 
 import outlast
 import outlast.api as api
 from outlast.errors import OutlastError, RunFolderError
-from outlast.runs.records import read_run
+from outlast.runs.records import ResultRow, read_run
 from outlast.runs.spec import LADDER
+from outlast.train.run_state import Progress
+from outlast.workflow import progress as progress_module
+from outlast.workflow.progress import with_progress
 from outlast.workflow.train import Outcome
 from tiny_runs import MODEL, TASK
 
@@ -57,3 +64,102 @@ def test_fit_that_is_asked_to_stop_raises_an_interrupt(
     settings = read_run(tmp_path / "run").settings
     assert (settings.batch_size, settings.steps_per_block, settings.max_grad_norm) == (4, 2, 0.5)
     assert (settings.checkpoint_every, settings.probe_every) == (2, 0)
+
+
+# ---- progress and listeners ----------------------------------------------------------------------
+
+
+class Diary(outlast.Listener):
+    """Keeps the order of what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def starting(self, folders: Sequence[Path], device: torch.device) -> None:
+        self.events.append(("starting", [folder.name for folder in folders], device.type))
+
+    def say(self, words: str) -> None:
+        self.events.append("say")
+
+    def training(self, folder: Path, progress: Progress) -> None:
+        self.events.append(("training", progress.step))
+
+    def testing(self, folder: Path) -> None:
+        self.events.append("testing")
+
+    def tested(self, folder: Path, rows: list[ResultRow]) -> None:
+        self.events.append(("tested", len(rows)))
+
+    def ended(self, folders: Sequence[Path], outcome: Outcome) -> None:
+        self.events.append(("ended", outcome.ended))
+
+
+@pytest.mark.parametrize("progress", [None, False, True])
+def test_listener_is_told_everything_in_order(
+    progress: bool | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    diary = Diary()
+    options = FEW | {"seeds": [0], "progress": progress, "listener": diary}
+    rows = outlast.fit(TASK, MODEL, tmp_path / "run", **options)
+    assert diary.events == [
+        ("starting", ["run"], "cpu"),
+        "say",
+        ("training", 2),
+        ("training", 4),
+        "testing",
+        ("tested", len(rows)),
+        ("ended", True),
+    ]
+    output = capsys.readouterr()
+    assert not output.out
+    lines = output.err.splitlines()
+    if progress:  # pytest has no terminal, so plain lines
+        assert [line.partition(",")[0] for line in lines] == [
+            "run: step 2/4", "run: step 4/4", "run: testing"
+        ]  # fmt: skip
+        assert "left, loss state" in lines[0]
+    else:
+        assert not lines
+
+
+def progress_of(step: int) -> Progress:
+    return Progress(step, 100, 61.0, {"state": 0.25}, {}, 0, 1)
+
+
+def test_bar_is_shown_on_a_terminal_by_default() -> None:
+    text, folder = io.StringIO(), Path("runs/[bold]x")
+    terminal = Console(file=text, force_terminal=True, width=120)
+    diary = Diary()
+    with with_progress(diary, console=terminal) as listener:
+        listener.training(folder, progress_of(50))
+    assert "[bold]x" in text.getvalue()
+    assert "50%" in text.getvalue()
+    assert "1:01 left, loss state 0.250" in text.getvalue()
+    with with_progress(diary, console=terminal) as listener:
+        listener.testing(folder)
+    assert "testing" in text.getvalue()
+    assert diary.events == [("training", 50), "testing"]
+    with with_progress(diary, False, terminal) as listener:
+        assert listener is diary
+
+
+def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 16.0, 17.0])
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(clock))
+    text = io.StringIO()
+    with with_progress(outlast.Listener(), True, Console(file=text, width=40)) as listener:
+        for step in (10, 20, 30, 100):
+            listener.training(Path("run"), progress_of(step))
+    steps = [line.partition(",")[0] for line in text.getvalue().splitlines()]
+    assert steps == ["run: step 10/100", "run: step 30/100", "run: step 100/100"]
+
+
+def test_error_of_a_listener_ends_the_bar_and_leaves_the_run_to_resume(tmp_path: Path) -> None:
+    class Full(outlast.Listener):
+        def training(self, folder: Path, progress: Progress) -> None:
+            raise OSError("the disk of the tracker is full")
+
+    with pytest.raises(OSError, match="the tracker"):
+        outlast.fit(TASK, MODEL, tmp_path / "run", listener=Full(), progress=True, **FEW)
+    assert read_run(tmp_path / "run").seeds == tuple(range(10))
+    assert not (tmp_path / "run" / "results.json").exists()

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from outlast.errors import OutlastError
 from outlast.tasks import Batch, Task
 
 
-def exact_by_part(
-    logits: Tensor, batch: Batch, task: Task
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Which sequences (batch,) have every answer right, and how many answers are right, by part.
+@dataclass(frozen=True)
+class Correct:
+    """What is right in a batch.
 
-    The first also has ``joint``: every answer of every asked part right.
+    `exact` says which sequences (batch,) have every answer right, by part. It also has ``joint``:
+    every answer of every asked part right. `answers` is how many answers are right, by part. `nan`
+    is at how many answers the logits were NaN, over all parts.
+    """
+
+    exact: dict[str, Tensor]
+    answers: dict[str, Tensor]
+    nan: Tensor
+
+
+def correct_by_part(logits: Tensor, batch: Batch, task: Task) -> Correct:
+    """Which answers are right. An answer whose logits have a NaN among them is wrong.
 
     logits (batch, tokens, classes or more): only the task's classes are considered.
     """
@@ -23,8 +35,11 @@ def exact_by_part(
             f"the model's output is of shape {tuple(logits.shape)}: expected {wanted} or more "
             f"in the last axis, a score for each answer at each token"
         )
-    guess = logits[..., : task.classes].argmax(-1)
-    wrong = guess != batch.targets
+    scores = logits[..., : task.classes]
+    guess = scores.argmax(-1)
+    # argmax takes a NaN for the largest number, so the chosen score is NaN if any is
+    nan = scores.gather(-1, guess[..., None])[..., 0].isnan()
+    wrong = (guess != batch.targets) | nan
     exact: dict[str, Tensor] = {}
     answers: dict[str, Tensor] = {}
     for index, part in enumerate(task.parts):
@@ -34,4 +49,4 @@ def exact_by_part(
     joint = exact[task.asked[0]].clone()
     for part in task.asked[1:]:
         joint &= exact[part]
-    return {"joint": joint, **exact}, answers
+    return Correct({"joint": joint, **exact}, answers, (nan & (batch.part >= 0)).sum())

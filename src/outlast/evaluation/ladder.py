@@ -10,15 +10,19 @@ Every model is asked about the same fresh sequences, so two of them can be compa
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from outlast.errors import bad_value, short_of_memory
-from outlast.evaluation.accuracy import exact_by_part
+from outlast.arguments import as_whole, shown
+from outlast.errors import OutlastError, bad_value, short_of_memory
+from outlast.evaluation.accuracy import correct_by_part
+from outlast.evaluation.outputs import eval_mode, read_logits
+from outlast.machine import free_memory
 from outlast.registry import tasks
 from outlast.runs.records import ResultRow
 from outlast.runs.spec import LADDER, SEQUENCES
@@ -30,21 +34,40 @@ log = logging.getLogger(__name__)
 
 #: tokens in a batch, to begin with; halved for as long as memory does not suffice
 TOKENS = {"cpu": 2**17, "cuda": 2**20}
-#: by part of the task
-Shares = dict[str, float]
+#: the largest multiple of the training length; far more than memory holds
+MOST = 1e9
+#: a batch has two tables of int64 and one of int8
+BYTES_PER_TOKEN = 17
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """One seed at one length: shares of what is right by part, and the share of NaN answers."""
+
+    exact: dict[str, float]
+    answers: dict[str, float]
+    nan: float
 
 
 def rungs(task: Task, ladder: Sequence[float]) -> list[tuple[float, int]]:
     """Multiples and the lengths they stand for, rounded to what the task can make."""
     pairs = []
-    if not ladder:
-        raise bad_value("lengths", "", "at least one multiple of the training length")
+    check_ladder("lengths", ladder)
     for multiple in ladder:
-        if not 0 < multiple < math.inf:
-            raise bad_value("lengths", multiple, "multiples of the training length, such as 1 3 10")
         length = round(task.lengths[1] * multiple / task.multiple) * task.multiple
         pairs.append((float(multiple), max(length, task.shortest)))
     return pairs
+
+
+def check_ladder(field: str, ladder: Sequence[float]) -> None:
+    """Refuse multiples that are no lengths; `field` is what the user calls them."""
+    if not ladder:
+        raise bad_value(field, "", "at least one multiple of the training length")
+    for multiple in ladder:
+        if not 0 < multiple <= MOST:
+            accepted = f"multiples of the training length, such as 1 3 10, up to {MOST:g}"
+            raise bad_value(field, multiple, accepted)
 
 
 def evaluate(
@@ -57,20 +80,87 @@ def evaluate(
 ) -> list[ResultRow]:
     """Rows of accuracy by length for a model: a module or any function of tokens.
 
-    The model may return logits or a tuple that begins with them. `ceiling` is the most tokens it
-    can take (by default the model's own, if it has one); longer rungs are marked as not testable.
+    The model may return logits, a tuple that begins with them, or an object or dict with
+    ``logits``; they may be a tensor or a numpy array. Anything else is an error. A module is
+    measured in eval mode and put back into the modes that it and its submodules were in.
+
     Each row holds the length, its multiple, the tokens, ``exact`` (share of sequences with every
-    answer right, by part and ``joint``) and ``answers`` (share of answers right, by part).
+    answer right, by part and ``joint``) and ``answers`` (share of answers right, by part). An
+    answer whose logits are NaN is wrong. The row then has ``nan``, the share of such answers, and a
+    warning is logged.
+
+    Args:
+        model: Takes tokens (batch, tokens) and returns logits (batch, tokens, classes or more).
+        task: A task or its line.
+        ladder: Multiples of the training length.
+        sequences: Fresh sequences for each length.
+        device: Where the sequences are made; the model should be there too.
+        ceiling: The most tokens that the model can take, by default the model's own, if it has
+            one. Longer rungs are marked as not testable.
     """
-
-    def stacked(tokens: Tensor) -> Tensor:
-        out = model(tokens)
-        logits: Tensor = out[0] if isinstance(out, tuple) else getattr(out, "logits", out)
-        return logits[None]
-
+    if not callable(model):
+        accepted = "a module, or a function from tokens (batch, tokens) to logits"
+        raise bad_value("model", shown(model), accepted)
     if ceiling is None and isinstance(limit := getattr(model, "ceiling", None), int):
         ceiling = limit
-    return evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling)[0]
+    elif ceiling is not None:
+        ceiling = as_whole("ceiling", ceiling, 1)
+    last_source = ""
+
+    def stacked(tokens: Tensor) -> Tensor:
+        nonlocal last_source
+        logits, source = read_logits(model(tokens), model)
+        if source != last_source:
+            log.info("taken as the model's logits: %s, %s", source, tuple(logits.shape))
+            last_source = source
+        return logits.to(tokens.device)[None]
+
+    task, ladder = _read_task(task), _read_ladder(ladder)
+    sequences, device = as_whole("sequences", sequences, 1), _read_device(device)
+    with eval_mode(model):
+        rows = evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling)[0]
+    for row in rows:
+        if "nan" in row:
+            place = f"length {row['length']}" + (f", {row['variant']}" if row["variant"] else "")
+            log.warning(
+                "%s: the logits of %.3g %% of the answers are NaN; they count as wrong",
+                place, 100 * row["nan"],
+            )  # fmt: skip
+    return rows
+
+
+def _read_task(task: object) -> Task:
+    if isinstance(task, Task):
+        return task
+    if not isinstance(task, str | Spec):
+        raise bad_value("task", shown(task), "a task or its line, such as parity(length=40)")
+    built: Task = tasks.build(task)
+    return built
+
+
+def _read_ladder(ladder: object) -> list[float]:
+    """Checked multiples as plain numbers."""
+    error = bad_value("ladder", shown(ladder), "a list of multiples, such as (1, 3, 10)")
+    if isinstance(ladder, bytes) or not isinstance(ladder, Collection):
+        raise error
+    try:
+        multiples = list(ladder)
+    except TypeError:  # a numpy array without an axis
+        raise error from None
+    if any(isinstance(m, bool) or not isinstance(m, Real) for m in multiples):
+        raise error
+    check_ladder("ladder", multiples)
+    return [m if isinstance(m, int) else float(m) for m in multiples]
+
+
+def _read_device(device: object) -> torch.device:
+    try:
+        known = torch.device(device)  # type: ignore[call-overload]
+        torch.Generator(known)
+    except (RuntimeError, TypeError, ValueError, AssertionError):
+        accepted = "a device that torch has here, such as cpu"
+        raise bad_value("device", shown(device), accepted) from None
+    return known  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
@@ -86,7 +176,7 @@ def evaluate_stack(
     stream_name: str = "evaluate",
 ) -> list[list[ResultRow]]:
     """`evaluate` for S seeds at once: tokens (b, t) to logits (S, b, t, c); rows for each seed."""
-    trained = task if isinstance(task, Task) else tasks.build(task)
+    trained = _read_task(task)
     if sequences < 1:
         raise bad_value("sequences", sequences, "a whole number >= 1")
     versions: list[tuple[str | None, Task]] = [(None, trained)]
@@ -96,8 +186,9 @@ def evaluate_stack(
     for variant, version in versions:
         for multiple, length in rungs(version, ladder):
             reason = out_of_reach(version, length, ceiling)
-            accuracies: list[tuple[Shares, Shares]] = []
+            accuracies: list[Accuracy] = []
             if reason is None:
+                _check_memory(version, length, multiple, sequences, torch.device(device))
                 generator = stream(torch.device(device), stream_name, length)
                 batch = version.sample(length, sequences, generator)
                 accuracies = _measure_in_batches(model, seeds, version, batch)
@@ -107,9 +198,11 @@ def evaluate_stack(
                     "length": length,
                     "multiple": multiple,
                     "tokens": version.tokens(length),
-                    "exact": accuracies[seed][0] if accuracies else None,
-                    "answers": accuracies[seed][1] if accuracies else None,
+                    "exact": accuracies[seed].exact if accuracies else None,
+                    "answers": accuracies[seed].answers if accuracies else None,
                 }
+                if accuracies and accuracies[seed].nan:
+                    row["nan"] = accuracies[seed].nan
                 if reason is not None:
                     row["reason"] = reason
                 table.append(row)
@@ -125,9 +218,22 @@ def out_of_reach(task: Task, length: int, ceiling: int | None) -> str | None:
     return None
 
 
+def _check_memory(
+    task: Task, length: int, multiple: float, sequences: int, device: torch.device
+) -> None:
+    """Refuse a length whose sequences alone are more than all that is free."""
+    needed = BYTES_PER_TOKEN * sequences * task.tokens(length)
+    if device.type in ("cpu", "cuda") and needed > GIB and needed > (free := free_memory(device)):
+        raise OutlastError(
+            f"sequences={sequences} of length {length} ({multiple:g} x) take {needed / GIB:.3g} "
+            f"GiB: expected no more than the {free / GIB:.3g} GiB that {device} has free; take "
+            f"fewer sequences or shorter lengths"
+        )
+
+
 def _measure_in_batches(
     model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: Batch
-) -> list[tuple[Shares, Shares]]:
+) -> list[Accuracy]:
     """`_measure` with batches as large as memory allows."""
     sequences, tokens = batch.inputs.shape
     budget = TOKENS.get(batch.inputs.device.type, TOKENS["cpu"])
@@ -144,29 +250,32 @@ def _measure_in_batches(
 
 def _measure(
     model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: Batch, size: int
-) -> list[tuple[Shares, Shares]]:
+) -> list[Accuracy]:
     """For each seed the share of sequences entirely right and of answers right, by part."""
     names, parts, device = ("joint", *task.parts), task.parts, batch.inputs.device
     sequences = batch.inputs.shape[0]
     exact = torch.zeros(seeds, len(names), dtype=torch.long, device=device)
     right = torch.zeros(seeds, len(parts), dtype=torch.long, device=device)
+    nan = torch.zeros(seeds, 1, dtype=torch.long, device=device)
     for rows in torch.arange(sequences, device=device).split(size):
         piece = batch.rows(rows)
         for seed, logits in enumerate(model(piece.inputs)):
-            whole, answers = exact_by_part(logits, piece, task)
-            exact[seed] += torch.stack([whole[n].sum() for n in names])
-            right[seed] += torch.stack([answers[p] for p in parts])
+            correct = correct_by_part(logits, piece, task)
+            exact[seed] += torch.stack([correct.exact[n].sum() for n in names])
+            right[seed] += torch.stack([correct.answers[p] for p in parts])
+            nan[seed] += correct.nan
     asked = torch.stack([(batch.part == i).sum() for i in range(len(parts))])
     # one look at the device for all seeds
-    counts = torch.cat([exact, right, asked.expand(seeds, -1)], 1).tolist()
-    first, last = len(names), len(names) + len(parts)
+    counts = torch.cat([nan, exact, right, asked.expand(seeds, -1)], 1).tolist()
+    first, last = 1 + len(names), 1 + len(names) + len(parts)
     return [
-        (
-            {name: count / sequences for name, count in zip(names, row[:first], strict=True)},
+        Accuracy(
+            {name: count / sequences for name, count in zip(names, row[1:first], strict=True)},
             {
                 part: count / max(1, total)
                 for part, count, total in zip(parts, row[first:last], row[last:], strict=True)
             },
+            row[0] / max(1, sum(row[last:])),
         )
         for row in counts
     ]

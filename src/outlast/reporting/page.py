@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from outlast.arguments import as_path, shown
+from outlast.errors import bad_value
 from outlast.reporting import tables
 from outlast.reporting.accuracy_by_length import accuracy_figure
 from outlast.reporting.claims import Verdict, headline, judge
@@ -58,14 +61,22 @@ class Section:
     colours: dict[str, int]
 
 
-def report(folders: Sequence[str | Path], out: str | Path) -> Path:
-    """Write the report on run and study folders into ``out``; the path of its ``index.html``.
+def report(
+    folders: str | PathLike[str] | Sequence[str | PathLike[str]],
+    out: str | PathLike[str] | None = None,
+) -> Path:
+    """Write the report on run, grid and study folders; returns the path of its ``index.html``.
 
-    Beside the page: ``report.md`` and ``results.json`` with the same numbers, and ``figures/``.
-    The same folders always give the same files.
+    Beside the page stand ``report.md`` and ``results.json`` with the same numbers, and
+    ``figures/``. The same folders always give the same files.
+
+    Args:
+        folders: One folder or several.
+        out: Where to write; by default a folder ``report`` in the first folder.
     """
-    studies = read([Path(folder) for folder in folders])
-    out = Path(out)
+    paths = _paths(folders)
+    studies = read(paths)
+    out = paths[0] / "report" if out is None else as_path("out", out)
     sections = [_section(study, out, _prefix(studies, i)) for i, study in enumerate(studies)]
     numbers = {
         "format": 1,
@@ -81,6 +92,15 @@ def report(folders: Sequence[str | Path], out: str | Path) -> Path:
     (out / "figures").mkdir(exist_ok=True)  # the page has a link to it
     write_text(out / "index.html", _page(sections))
     return out / "index.html"
+
+
+def _paths(folders: object) -> list[Path]:
+    """One path or several, as a list."""
+    if isinstance(folders, str | PathLike):
+        return [as_path("folders", folders)]
+    if isinstance(folders, bytes) or not isinstance(folders, Iterable):
+        raise bad_value("folders", shown(folders), "a path, or a list of paths")
+    return [as_path("folders", folder) for folder in folders]
 
 
 def _prefix(studies: Sequence[Study], index: int) -> str:

@@ -208,6 +208,8 @@ class ResultRow(TypedDict):
     exact: dict[str, float] | None
     #: share of answers right, by part
     answers: NotRequired[dict[str, float] | None]
+    #: share of answers whose logits were NaN, if any; they are counted as wrong
+    nan: NotRequired[float]
     #: why it could not be tested
     reason: NotRequired[str | None]
 

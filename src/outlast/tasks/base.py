@@ -213,6 +213,9 @@ class Task(ABC):
     def name(self) -> str:
         return str(getattr(self, "spec", type(self).__name__))
 
+    def __repr__(self) -> str:
+        return self.name
+
 
 def check_keys(keys: object, length: int) -> None:
     """Keys are distinct within a sequence, so there must be one for every pair."""

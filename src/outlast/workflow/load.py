@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from outlast.arguments import as_path, as_whole
 from outlast.errors import OutlastError, RunFolderError
 from outlast.methods.base import Control
 from outlast.models import Model
@@ -84,7 +85,8 @@ def load(folder: str | Path, seed: int | None = None) -> Model:
         folder: The run folder.
         seed: One of the run's seeds. Only its weights are read.
     """
-    folder = Path(folder)
+    folder = as_path("folder", folder)
+    seed = None if seed is None else as_whole("seed", seed, 0)
     seeds = read_run(folder).seeds
     if seed is not None and seed not in seeds:
         raise OutlastError(f"seed={seed}: {folder} has the seeds {', '.join(map(str, seeds))}")
