@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-import outlast.cli.listener as listener_module
-from outlast.cli.listener import clock, progress, sentence
+import outlast.workflow.progress as progress_module
 from outlast.train.run_state import Progress
+from outlast.workflow.progress import clock, progress, sentence
 
 
 def report(step: int, **other: object) -> Progress:
@@ -35,7 +35,7 @@ def test_clock_shows_minutes_and_seconds(seconds: float, shown: str) -> None:
 
 def test_plain_lines_are_seconds_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(listener_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
     out = io.StringIO()
     with progress(Console(file=out, force_terminal=False)) as show:
         show("a", "started")

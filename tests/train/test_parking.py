@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import outlast
-from outlast.cli.listener import sentence
 from outlast.errors import TrainingError
 from outlast.runs import status
 from outlast.runs.checkpoint import load_checkpoint, load_state
@@ -20,6 +19,7 @@ from outlast.runs.records import read_metrics, read_results
 from outlast.train.trainer import Block, Trainer
 from outlast.workflow.evaluate import Evaluation, evaluate_run
 from outlast.workflow.load import load
+from outlast.workflow.progress import sentence
 from tiny_runs import (
     InMemory,
     Recorder,

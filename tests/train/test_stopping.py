@@ -14,12 +14,12 @@ import torch
 
 import outlast
 from outlast.cli import MISTAKE, main
-from outlast.cli.listener import sentence
 from outlast.runs.checkpoint import load_state
 from outlast.runs.folder import CHECKPOINT
 from outlast.runs.records import read_metrics, read_results, read_run
 from outlast.runs.status import finished
 from outlast.workflow.evaluate import Evaluation, evaluate_run
+from outlast.workflow.progress import sentence
 from outlast.workflow.subset import take_seeds
 from outlast.workflow.train import train_runs
 from tiny_runs import (

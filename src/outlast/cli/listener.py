@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn
-from rich.progress import Progress as ProgressBars
 
 from outlast.cli.common import accuracy_table, console, say
 from outlast.cli.exit_codes import STOPPED
@@ -21,12 +17,8 @@ from outlast.runs.folder import RESULTS
 from outlast.runs.records import ResultRow, read_run
 from outlast.runs.spec import seed_words
 from outlast.train.run_state import Progress
+from outlast.workflow.progress import progress
 from outlast.workflow.train import Listener, Outcome
-
-#: seconds between two plain lines of one run
-QUIET = 15.0
-#: shows the state of a named run: its progress, or a word such as "done"
-Show = Callable[[str, Progress | str], None]
 
 
 class ConsoleListener(Listener):
@@ -148,78 +140,3 @@ def _seeds(names: dict[Path, str]) -> str:
         pairs = zip(seeds, names.values(), strict=True)
         words = "; ".join(f"{each} ({name})" for each, name in pairs)
     return f"seeds {words}, {len(seeds)} runs together"
-
-
-# ---- progress: a live bar on a terminal, plain lines elsewhere ---------------------------------
-
-
-def sentence(report: Progress) -> str:
-    """``loss state 0.012  | right 1x 0.98  3x 0.31  | phase 1: 2 of 4 seeds``."""
-    losses = "  ".join(f"{name} {value:.3f}" for name, value in report.loss.items())
-    probes = "  ".join(f"{m}x {value:.2f}" for m, value in report.probe.items())
-    pieces = [f"loss {losses}"] if losses else []
-    pieces += [f"right {probes}"] if probes else []
-    pieces += [f"phase 1: {report.waiting} of {report.seeds} seeds"] if report.waiting else []
-    for word, seeds in (("parked", report.parked), ("succeeded", report.succeeded)):
-        pieces += [f"{word}: seed{'s' * (len(seeds) > 1)} {seed_words(seeds)}"] if seeds else []
-    return "  | ".join(pieces)
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-@contextmanager
-def progress(console: Console) -> Iterator[Show]:
-    """A function that shows the state of a named run."""
-    if console.is_terminal:
-        yield from _live(console)
-    else:
-        yield from _plain(console)
-
-
-def _live(console: Console) -> Iterator[Show]:
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(24),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[left]}"),
-        TextColumn("{task.fields[words]}", style="dim", markup=False),
-    )
-    with ProgressBars(*columns, console=console) as bars:
-        rows: dict[str, TaskID] = {}
-
-        def show(name: str, report: Progress | str) -> None:
-            if name not in rows:
-                rows[name] = bars.add_task(name, total=1, left="", words="")
-            if isinstance(report, str):
-                done = 1.0 if report == "done" else None
-                bars.update(rows[name], completed=done, words=report, left="")
-            else:
-                bars.update(
-                    rows[name],
-                    completed=1.0 if report.over else report.step / report.steps,
-                    words=sentence(report),
-                    left=f"{clock(report.seconds_left)} left",
-                )
-
-        yield show
-
-
-def _plain(console: Console) -> Iterator[Show]:
-    last: dict[str, float] = {}
-
-    def show(name: str, report: Progress | str) -> None:
-        if isinstance(report, str):
-            console.print(f"{name}: {report}", soft_wrap=True, markup=False)
-        elif time.monotonic() - last.get(name, -QUIET) >= QUIET or report.over:
-            last[name] = time.monotonic()
-            console.print(
-                f"{name}: step {report.step}/{report.steps}, {clock(report.seconds_left)} left, "
-                f"{sentence(report)}",
-                soft_wrap=True,
-                markup=False,
-            )
-
-    yield show

@@ -51,7 +51,6 @@ def main(
     """
     from outlast.cli.common import console, say
     from outlast.cli.exit_codes import FAILED, STOPPED
-    from outlast.cli.listener import progress
     from outlast.errors import bad_value
     from outlast.machine import pick_device, usable_threads
     from outlast.registry import studies
@@ -60,6 +59,7 @@ def main(
     from outlast.runs.spec import read_seeds
     from outlast.specs import Spec
     from outlast.studies.runner import Update, run_study, unfinished_arms
+    from outlast.workflow.progress import progress
 
     spec = Spec(study, (), (("scale", scale),))
     plan: Study = studies.entry(study).factory(**studies.bind(spec))
