@@ -20,13 +20,16 @@ from outlast.train.trainer import Block, Trainer
 from outlast.workflow.evaluate import Evaluation, evaluate_run
 from outlast.workflow.load import load
 from outlast.workflow.progress import sentence
+from outlast.workflow.train import train_runs
 from tiny_runs import (
+    CPU,
     InMemory,
     Recorder,
     assert_halted_is_whole,
     assert_same_run,
     break_rows,
     create,
+    create_all,
     events,
     halt,
     in_threes,
@@ -105,6 +108,32 @@ def test_other_seeds_do_not_notice_a_parked_one(
     for table, values in tables:
         assert torch.equal(table[[0, 2]], values[[0, 2]])
         assert table.isfinite().all()
+
+
+@pytest.mark.parametrize("weighing", ["weights=asentmax", "weights=entmax", "cope"])
+def test_run_that_diverges_beside_another_is_parked_and_resumed(
+    tmp_path: Path, weighing: str
+) -> None:
+    """These pick numbers by an index that comes from the scores, which are NaN in one run."""
+    runs = [
+        tiny(
+            task="parity(length=4)", model=f"attention({weighing}, heads=2) > mlp @ 8",
+            steps=30, batch_size=4, warmup=0, steps_per_block=10, probe_every=0, lr=lr,
+        )
+        for lr in (0.001, 1000.0)
+    ]  # fmt: skip
+    whole, halted = (create_all(runs, tmp_path / name) for name in ("whole", "halted"))
+    halt(*halted)
+    for folders in (whole, halted):
+        outcome = train_runs(folders, CPU)
+        assert outcome.failures[0] is None
+        assert isinstance(outcome.failures[1], TrainingError)
+        assert load_state(folders[0]).step == 30
+        assert load_state(folders[0]).parked == [None, None]
+        assert None not in load_state(folders[1]).parked
+        assert_finite(folders[1])
+    for one, other in zip(whole, halted, strict=True):
+        assert_same_run(one, other)
 
 
 def test_loss_that_stays_infinite_does_not_move_a_parked_seed() -> None:

@@ -3,6 +3,7 @@
 Peters et al. (1905.05702) for τ by sorting (α = 1.5) or bisection and for the gradient in the
 scores; Correia et al. (1909.00015) for the gradient in α. Plain torch operations: they run on any
 device and under `torch.func.vmap`. Scores of -inf get the weight 0; each row needs a finite one.
+A row with NaN, with +inf or without a finite score gives NaN and leaves other rows alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class _Entmax15(torch.autograd.Function):
         mean = ordered.cumsum(-1) / count
         spread = ((ordered**2).cumsum(-1) / count - mean**2) * count
         taus = mean - ((1 - spread) / count).clamp_min(0).sqrt()
-        support = (taus <= ordered).sum(-1, keepdim=True)
+        # a row that is not finite has no support: it must stay a valid index all the same
+        support = (taus <= ordered).sum(-1, keepdim=True).clamp_min(1)
         tau = taus.gather(-1, support - 1)
         return (z - tau).clamp_min(0) ** 2
 

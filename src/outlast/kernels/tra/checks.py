@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import torch
 from torch import Tensor
@@ -13,6 +14,11 @@ from outlast.kernels.tra.setting import Setting
 
 #: where a row ends that has no padding after its keys: it may go on past them
 NEVER = 2**31 - 1
+#: the largest offset: places are counted in 32 bits
+MOST_OFFSET = 2**30
+#: the largest number that fits into a float: whole numbers may be larger
+LARGEST = sys.float_info.max
+_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def _shape(tensor: Tensor) -> str:
@@ -23,14 +29,32 @@ def _number(name: str, value: object, accepted: str, whole: bool = False) -> Non
     kinds = (int, torch.SymInt) if whole else (int, torch.SymInt, float, torch.SymFloat)
     if not isinstance(value, kinds) or isinstance(value, bool):
         raise bad_value(name, value, f"{accepted}; this is of type {type(value).__name__}")
+    if type(value) is int and abs(value) > LARGEST:  # a number that nobody would read
+        raise bad_value(name, f"a whole number of {value.bit_length()} bits", accepted)
+
+
+def check_flags(**flags: object) -> None:
+    """Refuse flags that are neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise bad_value(name, value, "True | False")
+
+
+def _tensor(name: str, tensor: object, device: torch.device | None = None) -> None:
+    """Refuse what is no tensor of rows and columns in memory, before anything is asked of it."""
+    if not isinstance(tensor, Tensor):
+        raise bad_value(name, tensor, "a tensor")
+    if tensor.is_nested:
+        raise bad_value(name, "a nested tensor", "a padded one; lengths= says what is real")
+    if tensor.layout != torch.strided:
+        raise bad_value(name, f"a tensor of layout {tensor.layout}", "a dense one (torch.strided)")
+    if device is not None and tensor.device != device:
+        raise bad_value(name, f"a tensor on {tensor.device}", f"one on {device}, as q is")
 
 
 def _tensors(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v), ("gate", gate)):
-        if not isinstance(tensor, Tensor):
-            raise bad_value(name, tensor, "a tensor")
-        if tensor.device != q.device:
-            raise bad_value(name, f"a tensor on {tensor.device}", f"one on {q.device}, as q is")
+        _tensor(name, tensor, None if tensor is q else q.device)
     if q.dim() != 4 or 0 in q.shape:
         raise bad_value("q", _shape(q), "a shape of batch x heads x queries x width, none of it 0")
     batch, heads, queries, width = q.shape
@@ -64,6 +88,7 @@ def check(
 ) -> Setting:
     """The numbers of the call with their defaults filled in."""
     _tensors(q, k, v, gate)
+    check_flags(normalised=normalised)
     width = q.shape[3]
     scale = width**-0.5 if scale is None else scale
     # comparisons alone: these numbers may be symbols, where torch compiles for any of them
@@ -85,7 +110,10 @@ def check(
     if offset is None:
         offset = k.shape[2] - q.shape[2]
     else:
-        _number("offset", offset, "a whole number", whole=True)
+        accepted = f"a whole number from -{MOST_OFFSET} to {MOST_OFFSET}"
+        _number("offset", offset, accepted, whole=True)
+        if not -MOST_OFFSET <= offset <= MOST_OFFSET:
+            raise bad_value("offset", offset, accepted)
     bound = scale * width if normalised else 0.0
     return Setting(threshold, scale, offset, bound, tolerance or 0.0)
 
@@ -109,7 +137,9 @@ def real_keys(
     batch, keys = k.shape[0], k.shape[2]
     if not isinstance(lengths, Tensor):
         raise bad_value("lengths", lengths, f"a tensor of {batch} whole numbers")
-    if lengths.shape != (batch,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+    # lengths on the CPU are copied to where the keys are; a meta tensor has nothing to copy
+    _tensor("lengths", lengths, k.device if lengths.is_meta else None)
+    if lengths.shape != (batch,) or lengths.dtype not in _WHOLE:
         value = f"{lengths.dtype} of shape {_shape(lengths)}"
         raise bad_value("lengths", value, f"{batch} whole numbers, one for each row of the batch")
     if lengths.device.type == "cpu" and not _hidden(lengths):

@@ -18,7 +18,7 @@ from outlast.kernels.derivatives import backward_only, first_only
 from outlast.kernels.dispatch import has_triton
 from outlast.kernels.register import library, register_op
 from outlast.kernels.tra import cpu, reference
-from outlast.kernels.tra.checks import check, real_keys
+from outlast.kernels.tra.checks import check, check_flags, real_keys
 from outlast.kernels.tra.parts import Parts
 from outlast.kernels.tra.setting import Setting
 
@@ -150,15 +150,21 @@ def threshold_relative_attention(
     (no second derivatives), also of what `torch.func.vmap` computed; `torch.func.grad`, `vjp`,
     `jvp` and forward mode are an error here, but go through `kernels.tra.reference.attend`. Scores
     must be finite: where q k^T overflows, so does the result.
+
+    Keys and values that a query may not see do not reach it, even if they are NaN or infinite; nor
+    do queries reach the gradients of keys that they do not see. The fused kernel multiplies whole
+    tiles: there a *value* that is not finite reaches all queries of its tile, and in the backward
+    pass so does a key. Fill a padded cache with zeros, not with `torch.empty`, on a GPU.
     """
     if backend is not None and backend not in BACKENDS:
         raise bad_value("backend", backend, " | ".join(BACKENDS))
     how = check(q, k, v, gate, threshold, scale, offset, normalised, tolerance)
+    check_flags(sparse=sparse, return_parts=return_parts)
     backward_only("threshold_relative_attention has", MORE, (q, k, v, gate))
     start, stop = real_keys(lengths, padding, k)
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, gate))
     split = not learns and q.shape[-2] == 1
-    how = how._replace(sparse=bool(sparse), split=split)
+    how = how._replace(sparse=sparse, split=split)
     out, lse, kept, _ = tra_op(q, k, v, gate, start, stop, *how, backend or "")
     return Parts(out, lse, kept) if return_parts else out
 

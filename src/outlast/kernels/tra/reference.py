@@ -20,6 +20,10 @@ Shapes::
     q (b, h, tq, d); k, v (b, h / groups, tk, d); gate (b, h, tq), at most 0
     start, stop (b,)   the real keys of a row are start <= j < stop; None: all are
     out (b, h, tq, d); lse (b, h, tq), of the logits s + gate * (c - 1); kept (b, h, tq) int32
+
+What is not finite reaches those alone that it concerns. A query that is not finite, or that sees
+such a key, gives NaN. So does one that gives weight to such a value. All other queries, and the
+gradients of keys and values that those queries do not see, are as if it were not there.
 """
 
 from __future__ import annotations
@@ -56,6 +60,16 @@ def visible(
     return allowed
 
 
+def weigh(weights: Tensor, rows: Tensor) -> Tensor:
+    """weights @ rows, (..., m, n) by (..., n, d), in which a weight of 0 takes nothing of NaN.
+
+    An entry that is not finite makes NaN of the results that give it a weight.
+    """
+    finite = rows.isfinite()
+    spoiled = (weights != 0).to(rows.dtype) @ (~finite).to(rows.dtype) > 0
+    return (weights @ rows.where(finite, 0.0)).masked_fill(spoiled, float("nan"))
+
+
 def logits(
     q: Tensor,
     k: Tensor,
@@ -64,15 +78,22 @@ def logits(
     stop: Tensor | None,
     how: Setting,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, which keys are kept, and their distances from 0; each (b, h, tq, tk)."""
+    """Logits, which keys are kept, and their distances from 0; each (b, h, tq, tk).
+
+    Logits are minus infinity for dropped keys. They are NaN where a query sees a score that is NaN.
+    """
     computed = wide(q.dtype)
-    keys = k.to(computed).repeat_interleave(q.shape[1] // k.shape[1], 1)
-    scores = q.to(computed) @ keys.mT * how.scale
+    queries, keys = q.to(computed), k.to(computed).repeat_interleave(q.shape[1] // k.shape[1], 1)
+    # matmuls of finite numbers alone, so that their gradients are finite too
+    scores = queries.where(queries.isfinite(), 0.0) @ keys.where(keys.isfinite(), 0.0).mT
+    spoiled = ~queries.isfinite().all(-1)[..., None] | ~keys.isfinite().all(-1)[..., None, :]
+    scores = (scores * how.scale).masked_fill(spoiled, float("nan"))
     allowed = visible(q.shape[-2], k.shape[-2], how.offset, start, stop, q.device)
     kept = (scores > how.threshold) & allowed
     distance = kept.flip(-1).cumsum(-1).flip(-1) - 1
     decay = torch.where(distance > 0, distance * gate.to(computed).unsqueeze(-1), 0.0)
-    return (scores + decay).masked_fill(~kept, float("-inf")), kept, distance
+    dropped = ~kept & ~(scores.isnan() & allowed)
+    return (scores + decay).masked_fill(dropped, float("-inf")), kept, distance
 
 
 def attend(
@@ -86,12 +107,13 @@ def attend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, log-sum-exp and number of kept keys; autograd goes through it."""
     z, kept, _ = logits(q, k, gate, start, stop, how)
-    empty = ~kept.any(-1)
+    dropped = z == float("-inf")
+    empty = dropped.all(-1)
     z = z.masked_fill(empty.unsqueeze(-1), 0.0)
-    weights = z.softmax(-1).masked_fill(~kept, 0.0)
+    weights = z.softmax(-1).masked_fill(dropped, 0.0)
     lse = z.logsumexp(-1).masked_fill(empty, float("-inf"))
     values = v.to(z.dtype).repeat_interleave(q.shape[1] // k.shape[1], 1)
-    return (weights @ values).to(q.dtype), lse, kept.sum(-1, dtype=torch.int32)
+    return weigh(weights, values).to(q.dtype), lse, kept.sum(-1, dtype=torch.int32)
 
 
 def forward(
@@ -131,17 +153,17 @@ def backward(
     queries, keys, values, above, result = (t.to(z.dtype) for t in (q, k, v, d_out, out))
     keys, values = (t.repeat_interleave(groups, 1) for t in (keys, values))
     sums = lse.masked_fill(lse == float("-inf"), 0.0).unsqueeze(-1)
-    weights = (z - sums).exp()
+    weights = (z - sums).exp().masked_fill(z == float("-inf"), 0.0)
     through = above @ values.mT - (above * result).sum(-1, keepdim=True)
     if d_lse is not None:
         through = through + d_lse.unsqueeze(-1)
-    d_logits = weights * through
+    d_logits = (weights * through).masked_fill(weights == 0, 0.0)
     dk, dv = (
         t.unflatten(1, (-1, groups)).sum(2)
-        for t in (d_logits.mT @ queries * how.scale, weights.mT @ above)
+        for t in (weigh(d_logits.mT, queries) * how.scale, weigh(weights.mT, above))
     )
     return (
-        (d_logits @ keys * how.scale).to(q.dtype),
+        (weigh(d_logits, keys) * how.scale).to(q.dtype),
         dk.to(k.dtype),
         dv.to(v.dtype),
         (d_logits * distance).sum(-1).to(gate.dtype),

@@ -48,6 +48,7 @@ class Cope(Scheme):
         below = back.detach().floor()
         part = back - below
         each = q @ self.table.to(q.dtype) / q.shape[-1] ** 0.5  # one number a whole position
-        low = each.gather(-1, below.long())
-        high = each.gather(-1, (below.long() + 1).clamp_max(self.last))
+        index = below.long().clamp(0, self.last)  # NaN would be no index; `part` stays NaN
+        low = each.gather(-1, index)
+        high = each.gather(-1, (index + 1).clamp_max(self.last))
         return scores + low + part * (high - low)
