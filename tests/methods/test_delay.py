@@ -347,10 +347,13 @@ def test_remove_restores_the_model(attention, mode):
 def test_parameter_frozen_by_the_user_stays_frozen():
     net = model()
     net[0].attn.qkv.bias.requires_grad_(False)
-    delayed = outlast.delay(net, "*.attn", mode="freeze", switch=1)
-    assert not any(p.requires_grad for p in attention_weights(net))
-    delayed.step(1.0)
-    assert [p.requires_grad for p in attention_weights(net)] == [True, False, True, True]
+    delayed = outlast.delay(net, "*.attn", mode="freeze", switch=2)
+    for gets_gradient in ([False] * 4, [False] * 4, [True, False, True, True]):
+        net.zero_grad()
+        net(X).sum().backward()
+        assert [p.grad is not None for p in attention_weights(net)] == gets_gradient
+        assert [p.requires_grad for p in attention_weights(net)] == [True, False, True, True]
+        delayed.step(1.0)
 
 
 def test_remove_restores_a_patched_forward():
