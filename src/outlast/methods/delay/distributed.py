@@ -16,6 +16,8 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from outlast.errors import SpecError
+
 
 def mean_over_ranks(loss: float) -> float:
     """The mean of the finite losses of all ranks; NaN if there is none.
@@ -32,14 +34,20 @@ def mean_over_ranks(loss: float) -> float:
     return losses / ranks if ranks else math.nan
 
 
-def active_ddp() -> Any:
-    """The DistributedDataParallel whose forward is running, or None."""
-    return DistributedDataParallel._get_active_ddp_module()
+def waits_for_all() -> bool | None:
+    """Whether the DistributedDataParallel that runs waits for a gradient from each parameter.
 
-
-def waits_for_all(ddp: Any) -> bool:
-    """Whether this DistributedDataParallel waits for a gradient from each parameter."""
-    return bool(ddp.static_graph or not ddp.find_unused_parameters)
+    None if no DistributedDataParallel runs its forward.
+    """
+    ddp = DistributedDataParallel._get_active_ddp_module()
+    if ddp is None:
+        return None
+    if ddp.static_graph and torch.is_grad_enabled():
+        raise SpecError(
+            "static_graph=True: delayed attention changes the graph at its switch, and ranks would "
+            "drift apart; wrap the model with DistributedDataParallel(model) without static_graph"
+        )
+    return not ddp.find_unused_parameters
 
 
 def keep_in_graph(out: Tensor, unused: Sequence[Tensor]) -> Tensor:

@@ -43,7 +43,7 @@ def delay(
 
     With `torch.distributed` all ranks must call `delay` and `step`. They switch at the same step.
     You may wrap the model in DistributedDataParallel before or after this call, with or without
-    ``find_unused_parameters``.
+    ``find_unused_parameters``. The option ``static_graph`` is refused, because the graph changes.
 
     A deep copy of the model, such as an average of its weights, switches together with the model.
     A pickled copy stays as it was; call `delay` on it to train it further.

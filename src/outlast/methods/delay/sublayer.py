@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outlast.methods.delay.distributed import active_ddp, keep_in_graph, waits_for_all
+from outlast.methods.delay.distributed import keep_in_graph, waits_for_all
 from outlast.methods.delay.skipping import (
     Outline,
     detach,
@@ -112,9 +112,9 @@ class HeldSublayer:
 
     def _visit(self, out: Any, unused: list[Tensor]) -> Any:
         """Let the backward pass visit what gets no gradient, where a wrapper waits for it."""
-        ddp = active_ddp()
-        if ddp is not None:  # there is none when a checkpointed forward is computed again
-            self.kept_in_graph = waits_for_all(ddp)
+        awaited = waits_for_all()
+        if awaited is not None:  # None also when a checkpointed forward is computed again
+            self.kept_in_graph = awaited
         unused = [tensor for tensor in unused if tensor.requires_grad]
         if not (self.kept_in_graph and unused and torch.is_grad_enabled()):
             return out
