@@ -5,6 +5,7 @@ Two processes with gloo run the whole table of cases once. The tests read what t
 
 import subprocess
 import sys
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import outlast
 from outlast.errors import SpecError
@@ -43,8 +45,11 @@ DDP = {
     "plain": {},
     "unused": {"find_unused_parameters": True},
     "views": {"gradient_as_bucket_view": True},
+    "closure": {},
+    "checkpoint": {},
     "static": {"static_graph": True},
 }
+OPTIONS = ("unused", "views", "closure", "checkpoint")
 MODES = ("skip", "freeze", "ramp", "detach")
 CASES = [
     *[Case(*parts) for parts in product(MODES, SWITCHES, ("before", "after"))],
@@ -74,7 +79,14 @@ class Layer(nn.Module):
         super().__init__()
         self.norm, self.attn, self.mlp = nn.LayerNorm(WIDTH), Attn(), nn.Linear(WIDTH, WIDTH)
 
+    checkpointed = False
+
     def forward(self, x: Tensor) -> Tensor:
+        if self.checkpointed:
+            return checkpoint(self._forward, x, use_reentrant=False)
+        return self._forward(x)
+
+    def _forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.norm(x))
         return x + self.mlp(x).tanh()
 
@@ -96,6 +108,7 @@ def weights(net: nn.Module, kind: str) -> Tensor:
 def train(case: Case, ranks: list[int]) -> dict[str, object]:
     """Train on the batches of these ranks, under DDP if there is one rank only."""
     net = build()
+    net[0].checkpointed = net[1].checkpointed = case.ddp == "checkpoint"
     arguments = {"mode": case.mode, "ramp": 2, **SWITCHES[case.trigger]}
     model, distributed = net, len(ranks) == 1
     if distributed and case.wrapped == "before":
@@ -106,11 +119,17 @@ def train(case: Case, ranks: list[int]) -> dict[str, object]:
     learning = [p for p in net.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(learning, lr=0.05, weight_decay=0.1)
     begin = {kind: weights(net, kind) for kind in ("attn", "norm")}
-    for step in range(STEPS):
+
+    def backward(step: int) -> None:
         optimiser.zero_grad()
-        loss = torch.stack([(model(data(step, r)) - 1).square().mean() for r in ranks]).mean()
-        loss.backward()
-        optimiser.step()
+        torch.stack([(model(data(step, r)) - 1).square().mean() for r in ranks]).mean().backward()
+
+    for step in range(STEPS):
+        if case.ddp == "closure":
+            optimiser.step(partial(backward, step))
+        else:
+            backward(step)
+            optimiser.step()
         if delayed.switched is None:
             held = {kind: weights(net, kind) for kind in begin}
         delayed.step(sum(LOSSES[r][step] for r in ranks) / len(ranks))

@@ -3,7 +3,7 @@
 The sublayer runs once for each new kind of call, and its output is remembered as an `Outline`.
 Later calls of that kind cost nothing. A call is run every time if skipping it could lose something:
 
-- an argument is not a plain tensor, number, string or collection of these (a cache is filled),
+- an argument is not a plain tensor, number, string or tuple of these (a cache must be filled),
 - the output has a shape that no argument has (the shape may depend on values),
 - the output is a tuple that holds something else than None after its first tensor.
 """
@@ -47,13 +47,13 @@ def outline(out: Any, call: Any) -> Outline | None:
     return Outline(items[0].shape, items[0].dtype, items[0].device, tuple_type, len(items))
 
 
-def kind_of_call(module: nn.Module, call: Any) -> Hashable:
+def kind_of_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
     """A key for calls that return outputs of the same outline; None for calls without one."""
     try:
-        signature = _signature(call)
+        signature = _signature((args, tuple(kwargs.items())))
     except TypeError:
         return None
-    devices = {tensor.device.type for tensor in tensors(call)}
+    devices = sorted({tensor.device.type for tensor in tensors((args, kwargs))})
     autocast = [(d, torch.get_autocast_dtype(d)) for d in devices if torch.is_autocast_enabled(d)]
     parameter = next(module.parameters(), None)
     dtype = None if parameter is None else parameter.dtype
@@ -109,10 +109,8 @@ def _is_plain(value: Any) -> bool:
 def _signature(value: Any) -> Hashable:
     if isinstance(value, Tensor) and _is_plain(value):
         return value.shape, value.dtype, value.device
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple):
         return type(value), tuple(_signature(item) for item in value)
-    if isinstance(value, dict):
-        return dict, tuple((key, _signature(item)) for key, item in value.items())
     if value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device):
         return type(value), value
     raise TypeError

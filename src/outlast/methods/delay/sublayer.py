@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.stateless import _reparametrize_module
 
 from outlast.methods.delay.distributed import keep_in_graph, waits_for_all
 from outlast.methods.delay.skipping import (
@@ -96,7 +97,7 @@ class HeldSublayer:
             with torch.no_grad():
                 out = self.forward(*args, **kwargs)
             return with_first_tensor(out, torch.zeros_like(first_tensor(out)))
-        kind = kind_of_call(self.module, (args, kwargs))
+        kind = kind_of_call(self.module, args, kwargs)
         known = self.outlines.get(kind)
         if known is not None:
             return known.zeros()
@@ -130,6 +131,10 @@ def _frozen(module: nn.Module) -> Iterator[None]:
 
     `requires_grad` is restored after the call, because wrappers and optimisers read it.
     """
+    if torch.compiler.is_compiling():  # the compiler cannot trace a change of `requires_grad`
+        with _reparametrize_module(module, {n: p.detach() for n, p in module.named_parameters()}):
+            yield
+        return
     learning = [p for p in module.parameters() if p.requires_grad]
     for parameter in learning:
         parameter.requires_grad_(False)
