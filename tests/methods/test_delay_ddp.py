@@ -116,8 +116,7 @@ def train(case: Case, ranks: list[int]) -> dict[str, object]:
     delayed = outlast.delay(model, "*.attn", **arguments)
     if distributed and case.wrapped == "after":
         model = DistributedDataParallel(net, **DDP[case.ddp])
-    learning = [p for p in net.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(learning, lr=0.05, weight_decay=0.1)
+    optimiser = torch.optim.AdamW(net.parameters(), lr=0.05, weight_decay=0.1)
     begin = {kind: weights(net, kind) for kind in ("attn", "norm")}
 
     def backward(step: int) -> None:

@@ -114,15 +114,14 @@ def held_and_free(out: int = WIDTH) -> tuple[nn.Module, nn.Module]:
 
 @pytest.mark.parametrize("weights", [None, False, True])
 @pytest.mark.parametrize("out", [WIDTH, 3])
-@pytest.mark.parametrize("autocast", [False, True])
-def test_skipped_output_is_zeros_of_the_real_shape_and_dtype(weights, out, autocast):
-    held, free = held_and_free(out)
-    for length in (5, 5, 7, 5):
-        x = torch.ones(2, length, WIDTH, dtype=torch.float64)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_skipped_output_is_zeros_of_the_real_shape_and_dtype(weights, out, dtype):
+    held, free = (sublayer.to(dtype) for sublayer in held_and_free(out))
+    for length, autocast in ((5, False), (5, True), (7, True), (5, False)):
         arguments = {
+            "memory": torch.ones(2, 5, WIDTH),  # at first it has the shape of the output
             "mask": torch.ones(length, length, dtype=torch.bool),
-            "memory": torch.ones(2, 9, WIDTH),
-            "x": x,
+            "x": torch.ones(2, length, WIDTH, dtype=dtype),
             "weights": weights,
         }
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
@@ -130,6 +129,7 @@ def test_skipped_output_is_zeros_of_the_real_shape_and_dtype(weights, out, autoc
         assert type(one) is type(two)
         assert first(one).shape == first(two).shape
         assert first(one).dtype == first(two).dtype
+        assert (first(one).dtype == torch.bfloat16) == (autocast and dtype == torch.float32)
         assert not first(one).any()
         if weights:
             assert torch.equal(one[1], two[1])
