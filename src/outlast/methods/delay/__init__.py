@@ -1,0 +1,19 @@
+"""Delayed attention in your own training loop, on any `nn.Module`, in two lines::
+
+    delayed = outlast.delay(model, "*.attn", switch="below(0.05)")      # before the loop
+    ...
+    delayed.step(loss)                                                  # after each optimiser step
+
+=================  ==================================================================
+`handle.py`        `delay` and the handle that it returns
+`selection.py`     which sublayers a pattern, a type or a function chooses
+`sublayer.py`      one sublayer whose forward call is gated
+`skipping.py`      the output of a sublayer that is not run
+`gradients.py`     the optimiser does not move what is held back
+`distributed.py`   ranks decide together; DistributedDataParallel waits for nothing
+=================  ==================================================================
+"""
+
+from outlast.methods.delay.handle import Delay, delay
+
+__all__ = ["Delay", "delay"]

@@ -1,0 +1,229 @@
+"""`delay`, and the handle that it returns."""
+
+from __future__ import annotations
+
+import copy
+import math
+import weakref
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from outlast.arguments import coerce
+from outlast.errors import SpecError, bad_value
+from outlast.methods.base import Control, Setup
+from outlast.methods.delay.distributed import mean_over_ranks
+from outlast.methods.delay.gradients import GradientGuard
+from outlast.methods.delay.selection import Where, choose
+from outlast.methods.delay.sublayer import Gate, HeldSublayer
+from outlast.methods.triggers import as_step
+from outlast.registry import methods
+from outlast.specs import Spec, parse_value
+
+#: a step that no training reaches
+FOREVER = 2**62
+
+
+def delay(
+    model: nn.Module,
+    where: Where,
+    *,
+    mode: Literal["skip", "freeze", "ramp", "detach"] = "skip",
+    switch: str | int | float = "below(0.01)",
+    steps: int | None = None,
+    latest: int | float | None = None,
+    ramp: int = 500,
+) -> Delay:
+    """Hold back attention in `model` until `switch`, in your own training loop.
+
+    Call `step(loss)` of the returned handle after each optimiser step. Until the switch the
+    weights of the held-back sublayers do not change, except in mode ``detach``: any optimiser of
+    `torch.optim` leaves them alone, weight decay and momentum included. You may build the
+    optimiser before or after this call.
+
+    With `torch.distributed` all ranks must call `delay` and `step`. They switch at the same step.
+    You may wrap the model in DistributedDataParallel before or after this call, with or without
+    ``find_unused_parameters``. The option ``static_graph`` is refused, because the graph changes.
+
+    A deep copy of the model, such as an average of its weights, switches together with the model.
+    A pickled copy stays as it was; call `delay` on it to train it further.
+
+    Args:
+        model: any module that contains the sublayers.
+        where: the sublayers to hold back: a pattern of their full names (``"*.attn"``), their
+            type, a function of name and module, or a list of these. A pattern that matches more
+            than attention is refused. Types and functions may choose any sublayer.
+        mode: ``skip``: they add nothing until the switch. ``ramp``: the same, and then their
+            output grows over `ramp` steps. ``freeze``: they run, and their weights are fixed.
+            ``detach``: they run and learn, but send no gradient to what comes before them.
+        switch: a step, a share of `steps`, or ``"below(0.01)"`` or ``"plateau"``: a trigger on
+            the smoothed loss given to `step`. Losses that are not finite are left out.
+        steps: the number of training steps, if `switch` or `latest` is a share.
+        latest: the step, or the share of `steps`, by which the switch happens in any case.
+        ramp: the number of steps over which mode ``ramp`` opens the gate.
+
+    Returns:
+        The handle: `step`, `switched`, `modules`, `state_dict`, `load_state_dict`, `remove`.
+    """
+    chosen = choose(model, where)
+    value = parse_value(switch) if isinstance(switch, str) else switch
+    if not isinstance(value, int | float):
+        value = coerce(value, Spec, "switch")
+    spec = Spec(
+        "dat",
+        (),
+        (
+            ("mode", mode),
+            ("switch", value if isinstance(value, Spec) else _step(value, steps, "switch")),
+            ("phase1", "full"),
+            ("rewarm", 0),
+            ("ramp", ramp),
+            ("latest", FOREVER if latest is None else _step(latest, steps, "latest")),
+        ),
+    )
+    method = methods.build(spec)  # a bad argument is an error before the model is touched
+    copies = [_copied_from_another_delay(name, module) for name, module in chosen.items()]
+    for held in copies:
+        if held is not None:
+            held.remove()
+    return Delay(model, chosen, method)
+
+
+class Delay:
+    """The handle that `delay` returns: `step` it, save it, remove it."""
+
+    def __init__(self, model: nn.Module, chosen: dict[str, nn.Module], method: Any) -> None:
+        gate = Gate()
+        self._model, self._method = model, method
+        self._held = {name: HeldSublayer(module, gate) for name, module in chosen.items()}
+        self._setup = Setup(FOREVER, ("loss",), (1, 1))
+        self._state = method.begin(self._setup)
+        self._steps = 0
+        self._connect(gate)
+
+    def step(self, loss: float | Tensor) -> bool:
+        """Count one optimiser step with this loss. True at the step that switches.
+
+        With `torch.distributed` a trigger sees the mean of the losses of all ranks.
+        """
+        value = _as_float(loss)
+        before = self.switched
+        if before is None and isinstance(self._method.switch, Spec):
+            value = mean_over_ranks(value)
+        self._steps += 1
+        self._observe(value)
+        self._apply()
+        return before is None and self.switched is not None
+
+    @property
+    def switched(self) -> int | None:
+        """The step at which attention was let in, or None."""
+        return self._state["switched"]  # type: ignore[no-any-return]
+
+    @property
+    def modules(self) -> list[str]:
+        """The names of the sublayers that this handle controls; empty after `remove`."""
+        return list(self._held)
+
+    def __repr__(self) -> str:
+        method = self._method
+        if not self._held:
+            phase = "removed"
+        elif self.switched is None:
+            phase = f"held back, step {self._steps}"
+        else:
+            phase = f"switched at step {self.switched}"
+        kinds = [f"{n} ({type(held.module).__name__})" for n, held in self._held.items()]
+        modules = ", ".join(kinds[:4]) + (f", ... {len(kinds)} in all" if len(kinds) > 4 else "")
+        return f"Delay(mode={method.mode}, switch={method.switch}, {phase}: [{modules}])"
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as plain JSON, for `load_state_dict` on resume."""
+        return {"steps": self._steps, "state": copy.deepcopy(self._state)}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        state = saved.get("state") if isinstance(saved, dict) else None
+        if not isinstance(state, dict) or state.keys() != self._state.keys():
+            raise bad_value("saved", saved, "what state_dict() of a delay returned")
+        self._steps, self._state = saved["steps"], copy.deepcopy(state)
+        self._apply()
+
+    def remove(self) -> None:
+        """Restore the model. Copies of it are open from now on."""
+        for held in self._held.values():
+            held.remove()
+            held.gate.open()
+        self._held = {}
+        self._guard.stop()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k != "_guard"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A handle that was copied together with its model controls that copy alone."""
+        vars(self).update(state)
+        self._connect(Gate())
+
+    def _connect(self, gate: Gate) -> None:
+        modules = [held.module for held in self._held.values()]
+        shared = self._method.mode != "freeze"
+        self._guard = GradientGuard(self._model, modules, keep_shared=shared)
+        gate.handle, gate.track = weakref.ref(self), weakref.WeakMethod(self._guard.track)
+        for held in self._held.values():
+            held.gate = gate
+        self._apply()
+
+    def _observe(self, loss: float) -> None:
+        """Show the method a loss. One that is not finite leaves the smoothed loss as it is."""
+        smoothed = self._state["loss"]
+        known = math.isfinite(loss) or smoothed is not None
+        value = loss if math.isfinite(loss) else math.inf if smoothed is None else smoothed
+        self._method.observe(self._steps, {"loss": [value]}, self._state)
+        if not known:
+            self._state.update(loss=None, trigger={})
+
+    def _apply(self) -> None:
+        if not self._held:
+            return
+        control = Control.plain(self._setup)
+        self._method.control(self._steps, self._state, control)
+        for held in self._held.values():
+            held.gate.output = control.gate["attention"]
+            held.gate.upstream_grad = control.upstream_grad["attention"]
+            held.gate.learns = control.rate["attention"] > 0
+        if self.switched is None:
+            self._guard.start(drops_held=not control.learns("attention"))
+        else:
+            self._guard.stop()
+
+
+def _copied_from_another_delay(name: str, module: nn.Module) -> HeldSublayer | None:
+    """What holds a module that was copied while it was held back.
+
+    A module whose own handle is alive is refused.
+    """
+    held = HeldSublayer.of(module)
+    if held is None:
+        return None
+    handle = held.gate.handle() if held.gate.handle is not None else None
+    if handle is not None and any(held is other for other in handle._held.values()):
+        raise SpecError(f"{name}: is delayed already by {handle!r}; call its remove() first")
+    return held
+
+
+def _as_float(loss: float | Tensor) -> float:
+    try:
+        return float(loss.detach() if isinstance(loss, Tensor) else loss)
+    except (TypeError, ValueError, RuntimeError):
+        value = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+        raise SpecError(
+            f"loss: expected a number or a tensor with one element, got {value}"
+        ) from None
+
+
+def _step(value: int | float, steps: int | None, field: str) -> int:
+    """A step, or a share of `steps`, as a step."""
+    if isinstance(value, float) and steps is None:
+        raise SpecError(f"{field}={value}: a share of training needs steps=, the number of steps")
+    return as_step(value, steps or FOREVER, field)
