@@ -74,16 +74,16 @@ def train_and_evaluate(
     """
     listener = listener or Listener()
     listener.starting(folders, device)
-    with ExitStack() as context:
-        trainer = context.enter_context(
-            open_trainer(folders, device, listener.say, share, seeds_at_once, processes)
-        )
-        stop = context.enter_context(signals())
-        ended = trainer.train(listener.training, stop=lambda: bool(stop))
-        outcome = Outcome(ended, [_failure(trainer, i) for i in range(len(folders))])
-    if evaluations is None:
+    with signals() as stop:  # from the start: also a stop while memory is measured is a stop
+        with open_trainer(
+            folders, device, listener.say, share, seeds_at_once, processes
+        ) as trainer:
+            ended = trainer.train(listener.training, stop=lambda: bool(stop))
+            outcome = Outcome(ended, [_failure(trainer, i) for i in range(len(folders))])
+        del trainer  # a test has the memory of the device to itself
+    if evaluations is None and ended:
         evaluations = {folder: Evaluation() for folder in folders if not tested(folder)}
-    for folder, evaluation in evaluations.items() if ended else ():
+    for folder, evaluation in (evaluations or {}).items() if ended else ():
         listener.testing(folder)
         listener.tested(folder, evaluate_run(folder, evaluation, device, say=listener.say))
     listener.ended(folders, outcome)
