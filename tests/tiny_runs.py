@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,7 +28,7 @@ from outlast.train.optimiser import AdamW
 from outlast.train.run_state import Progress, RunState
 from outlast.train.trainer import Trainer
 from outlast.workflow.create import canonical, create_runs
-from outlast.workflow.train import Listener, open_trainer, train_runs
+from outlast.workflow.train import Listener, Outcome, open_trainer, train_and_evaluate
 
 CPU = torch.device("cpu")
 TASK = "composite(modulus=2, keys=32, queries=2, length=4)"
@@ -88,6 +88,16 @@ class Recorder(Listener):
 
     def training(self, folder: Path, progress: Progress) -> None:
         self.progress.append(progress)
+
+
+def train_runs(
+    folders: Sequence[Path],
+    device: torch.device = CPU,
+    listener: Listener | None = None,
+    **how: Any,
+) -> Outcome:
+    """Train runs as one, each from where it stands, and test none."""
+    return train_and_evaluate(folders, device, listener, {}, **how)
 
 
 def resume(folder: Path, listener: Listener | None = None) -> bool:

@@ -46,9 +46,13 @@ def test_default_sections(name, cuda, cpu):
         ("lstm", {"sections": ("one",)}, r"sections=one: expected cpu where there"),
         ("lstm", {"sections": ("two",)}, r"sections=two: expected one \| plain"),
         ("seeds", {"layout": "diagonal"}, r"layout=diagonal: expected serial \| parallel"),
-        ("tra", {"layout": "serial"}, r"layout=serial: expected none for tra"),
-        ("tra", {"run": Path("x")}, r"run=x: expected none without --sections trained"),
-        ("lstm", {"run": Path("x")}, r"run=x: expected none for lstm"),
+        ("tra", {"layout": "serial"}, "--layout serial cannot be combined with outlast bench tra"),
+        ("tra", {"run": Path("x")}, "--run x cannot be combined .*: add --sections trained"),
+        (
+            "lstm",
+            {"run": Path("x")},
+            "--run x cannot be combined with outlast bench lstm: it measures no run",
+        ),
     ],
 )
 def test_wrong_options_are_refused(name, options, message):

@@ -1,7 +1,7 @@
 """Seed s of S is seed s alone, for every registered mixer, scheme, weights and method.
 
 The same data, the same initial weights, and after 100 steps the same weights to float32 rounding.
-What else belongs to seeds as an axis is in `tests/train/test_seeds_axis.py`.
+What else belongs to seeds as an axis is in `tests/train/test_seeds.py`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from outlast.kernels.linear import linear
 from outlast.kernels.lstm import layer, lstm, lstm_layer
 from outlast.mixers.lstm import LSTM
 from outlast.workflow.create import create_runs
-from outlast.workflow.train import train_runs
-from tiny_runs import InMemory, assert_same_run, assert_seed_is, tiny
+from tiny_runs import InMemory, assert_same_run, assert_seed_is, tiny, train_runs
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -10,9 +10,9 @@ import outlast.kernels.heads.op as heads_op
 import outlast.kernels.norm.op as norm_op
 import outlast.kernels.pointwise.op as pointwise_op
 import outlast.models.residual as residual
-from outlast.methods.base import PATHWAYS
+from outlast.methods.base import PATHWAYS, SUBLAYER_CONTROLS
 from outlast.registry import tasks
-from outlast.train.seeds import SUBLAYER_CONTROLS, StackedModel
+from outlast.train.seeds import StackedModel
 
 pytest.importorskip("triton")
 # the interpreter's own

@@ -23,7 +23,7 @@ from outlast.runs.spec import RunSpec
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import Job, Pack, Update, needed, packs, run_pack, run_study
 from outlast.workflow.evaluate import Evaluation, evaluate_run
-from outlast.workflow.train import Listener, train_runs
+from outlast.workflow.train import Listener
 from tiny_runs import (
     CPU,
     assert_same_run,
@@ -33,6 +33,7 @@ from tiny_runs import (
     resume,
     start_processes_at_once,
     tiny,
+    train_runs,
     trained,
 )
 

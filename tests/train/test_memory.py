@@ -63,13 +63,13 @@ def test_tables_that_cannot_fit_are_an_error_before_any_training(
     needed = copy + data
     set_free(needed)
     for share in (1.0, 0.01):
-        assert trainer.fit(share).startswith("5 seeds in 5 waves of 1 at most (about ")
+        assert trainer.choose_waves(share).startswith("5 seeds in 5 waves of 1 at most (about ")
 
     monkeypatch.setattr(memory, "dry_step", lambda *_: pytest.fail("it is not needed"))
     for free in (needed / 2, needed - 1):
         set_free(free)
         with pytest.raises(TrainingError) as refused:
-            trainer.fit()
+            trainer.choose_waves()
         sizes = [f"{size / GIB:.3g}" for size in (needed, copy, data, free)]
         assert str(refused.value) == (
             f"5 seeds in one run take {sizes[0]} GiB beside their weights and moments: {sizes[1]} "
@@ -128,13 +128,16 @@ def test_dry_step_that_does_not_fit_is_made_of_fewer_seeds(
 
     monkeypatch.setattr(memory, "dry_step", measure)
     set_free(13.0 * GIB)
-    assert trainer.fit() == "12 seeds in 4 waves of 3 at most (about 2 GiB a seed, 6.5 GiB to use)"
+    assert (
+        trainer.choose_waves()
+        == "12 seeds in 4 waves of 3 at most (about 2 GiB a seed, 6.5 GiB to use)"
+    )
     assert tried == [(8, 8), (4, 4), (2, 2)]
     most = 0
     with pytest.raises(
         TrainingError, match=r"one seed .* smaller batch.*Tried to allocate 7\S+ GiB"
     ):
-        trainer.fit()
+        trainer.choose_waves()
 
 
 def test_weights_that_cannot_be_allocated_are_a_clear_error(
@@ -178,7 +181,7 @@ def test_dry_step_on_a_gpu_measures_bytes() -> None:
     for seeds in (2, 8):
         run = canonical(tiny(seeds=tuple(range(seeds)), batch_size=64))
         trainer = Trainer([(run, Path("nowhere"))], torch.device("cuda"))
-        assert trainer.fit().startswith(f"{seeds} seeds at once (about ")
+        assert trainer.choose_waves().startswith(f"{seeds} seeds at once (about ")
         sizes[seeds] = dry_step_bytes(trainer)
     assert sizes[2] > 10_000
     assert 2 * sizes[2] < sizes[8] < 8 * sizes[2]

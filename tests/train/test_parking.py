@@ -20,7 +20,6 @@ from outlast.train.trainer import Block, Trainer
 from outlast.workflow.evaluate import Evaluation, evaluate_run
 from outlast.workflow.load import load
 from outlast.workflow.progress import sentence
-from outlast.workflow.train import train_runs
 from tiny_runs import (
     CPU,
     InMemory,
@@ -35,6 +34,7 @@ from tiny_runs import (
     in_threes,
     resume,
     tiny,
+    train_runs,
     train_until,
     trained,
 )

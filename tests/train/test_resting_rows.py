@@ -18,7 +18,6 @@ from outlast.runs.spec import RunSpec
 from outlast.train.seeds import rows_to_step
 from outlast.train.step import Stepper
 from outlast.train.waves import WaveStepper
-from outlast.workflow.train import train_runs
 from tiny_runs import (
     CPU,
     LATE_DAT,
@@ -33,6 +32,7 @@ from tiny_runs import (
     probe_lines,
     stopping,
     successes,
+    train_runs,
 )
 
 SEEDS = (5, 1, 3, 2, 4, 0)
@@ -155,7 +155,7 @@ def test_halted_runs_together_step_the_same_rows_again(tmp_path: Path, sizes: li
 
 def test_waves_are_cut_anew_when_rows_rest(sizes: list[int]) -> None:
     together = InMemory(spec(seeds_at_once=4))
-    together.trainer.fit()
+    together.trainer.choose_waves()
     assert len(together.trainer.stepper.waves) == 2
     together.steps(70)
     assert len(together.trainer.stepper.waves) == 1

@@ -17,8 +17,17 @@ from outlast.train.plan import MethodStates
 from outlast.train.run_state import RunState
 from outlast.train.seeds import SeedState
 from outlast.train.step import Stepper
-from outlast.workflow.train import train_runs
-from tiny_runs import CPU, InMemory, assert_same_run, create, create_all, fails, in_threes, resume
+from tiny_runs import (
+    CPU,
+    InMemory,
+    assert_same_run,
+    create,
+    create_all,
+    fails,
+    in_threes,
+    resume,
+    train_runs,
+)
 
 METHODS = (
     "dat(switch=below(0.000001), latest=6, otherwise=retry)",

@@ -17,7 +17,6 @@ from outlast.runs.folder import CHECKPOINT, METRICS
 from outlast.runs.records import read_metrics, read_run
 from outlast.runs.spec import RunSpec
 from outlast.workflow.load import load
-from outlast.workflow.train import train_runs
 from tiny_runs import (
     CPU,
     InMemory,
@@ -29,6 +28,7 @@ from tiny_runs import (
     create_all,
     halt,
     in_threes,
+    train_runs,
 )
 
 

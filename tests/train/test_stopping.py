@@ -21,7 +21,6 @@ from outlast.runs.status import finished
 from outlast.workflow.evaluate import Evaluation, evaluate_run
 from outlast.workflow.progress import sentence
 from outlast.workflow.subset import take_seeds
-from outlast.workflow.train import train_runs
 from tiny_runs import (
     CPU,
     InMemory,
@@ -35,6 +34,7 @@ from tiny_runs import (
     resume,
     stopping,
     successes,
+    train_runs,
     train_until,
     trained,
 )

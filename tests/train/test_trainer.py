@@ -144,13 +144,13 @@ def test_training_does_not_load_the_compiler(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; import torch\n"
         "from outlast.runs.spec import RunSpec, Settings\n"
         "from outlast.workflow.create import create_runs\n"
-        "from outlast.workflow.train import train_runs\n"
+        "from outlast.workflow.train import train_and_evaluate\n"
         "settings = Settings(steps=2, batch_size=2, steps_per_block=2, probe_every=2,\n"
         "                    checkpoint_every=2)\n"
         "run = RunSpec(*sys.argv[1:3], ('dat(switch=1)', 'ema'), (0, 1), settings)\n"
         "folder, device = Path(sys.argv[3]), torch.device('cpu')\n"
         "create_runs([(run, folder)], device)\n"
-        "assert train_runs([folder], device).ended\n"
+        "assert train_and_evaluate([folder], device, evaluations={}).ended\n"
         "print(sorted({'torch._dynamo', 'sympy', 'matplotlib'} & sys.modules.keys()))\n"
     )
     run = tiny()

@@ -63,7 +63,7 @@ def test_seed_in_a_wave_is_the_seed_alone(seeds_at_once: int) -> None:
     second = in_threes(seeds=(0, 1), lr=4e-3)
     among, count = InMemory(first, second), -(-5 // seeds_at_once)
     words = f"5 seeds in {count} waves of {seeds_at_once} at most (as set)"
-    assert among.trainer.fit() == words
+    assert among.trainer.choose_waves() == words
     assert len(among.trainer.stepper.waves) == count
     among.steps(18)
     for index, run in enumerate((first, second)):
@@ -103,7 +103,7 @@ def test_seeds_are_trained_in_waves_where_memory_is_short(
 def test_seeds_at_once_is_obeyed_whatever_is_free(set_free: Callable[[float], None]) -> None:
     set_free(0.0)
     trainer = InMemory(tiny(seeds=(0, 1, 2), seeds_at_once=2)).trainer
-    assert trainer.fit() == "3 seeds in 2 waves of 2 at most (as set)"
+    assert trainer.choose_waves() == "3 seeds in 2 waves of 2 at most (as set)"
 
 
 def test_measured_bytes_and_share_decide_the_waves(
@@ -121,7 +121,7 @@ def test_measured_bytes_and_share_decide_the_waves(
     set_free(13.0 * GIB)
     for share, words in ((1.0, "2 waves of 6"), (0.5, "4 waves of 3")):
         room = f"(about 1 GiB a seed, {6.5 * share} GiB to use)"
-        assert trainer.fit(share) == f"12 seeds in {words} at most {room}"
+        assert trainer.choose_waves(share) == f"12 seeds in {words} at most {room}"
     assert shapes == [(8, 8, 8, trainer.task.tokens(4))] * 2
 
 
@@ -131,7 +131,7 @@ def test_waves_are_halved_when_memory_turns_out_short(monkeypatch: pytest.Monkey
     whole, short = (InMemory(run) for _ in range(2))
     whole.trainer.stepper.set_waves(split_evenly(5, 1))
     whole.steps(20)
-    short.trainer.fit()
+    short.trainer.choose_waves()
     assert len(short.trainer.stepper.waves) == 2
     real = Stepper.run
 

@@ -33,7 +33,7 @@ from outlast.train.memory import GIB
 from outlast.train.waves import LONG, LONG_BLOCK, process_count, rows_at_once, split_evenly
 from outlast.train.worker import serve_blocks
 from outlast.train.workers import WorkerPool
-from outlast.workflow.train import Listener, Outcome, train_runs
+from outlast.workflow.train import Listener, Outcome
 from tiny_runs import (
     CPU,
     InMemory,
@@ -46,6 +46,7 @@ from tiny_runs import (
     line_kinds,
     resume,
     tiny,
+    train_runs,
     trained,
     wait_until,
 )
@@ -88,7 +89,7 @@ def _trainers_share_workers(workers: list[Child], monkeypatch: pytest.MonkeyPatc
 def in_processes(*runs: RunSpec) -> InMemory:
     """Runs whose rows two processes will step."""
     result = InMemory(*runs)
-    assert "in 2 processes" in result.trainer.fit()
+    assert "in 2 processes" in result.trainer.choose_waves()
     return result
 
 
@@ -359,7 +360,7 @@ def test_closed_pool_is_an_error_and_fit_starts_another() -> None:
     run.trainer.close()
     with pytest.raises(TrainingError, match=r"processes .* are ended: fit\(\) starts others"):
         run.steps(20)
-    assert "in 2 processes" in run.trainer.fit()
+    assert "in 2 processes" in run.trainer.choose_waves()
     assert_same_tables(run.steps(20), in_waves(spec()).steps(20))
 
 
@@ -372,7 +373,7 @@ def test_task_unknown_to_workers_is_trained_in_this_process(
     monkeypatch.setattr(tasks, "_entries", dict(tasks._entries))
     tasks.register("ours")(Ours)
     run = InMemory(spec(task="ours(length=4)"))
-    words = run.trainer.fit()
+    words = run.trainer.choose_waves()
     assert words.startswith("5 seeds at once (")
     assert "; not in processes, as they do not start: " in words
     assert "ours" in words
@@ -455,7 +456,7 @@ def test_processes_share_seeds_at_once(
 ) -> None:
     """In no more turns than one process would take."""
     run = InMemory(spec(seeds_at_once=seeds_at_once))
-    assert run.trainer.fit() == f"5 seeds {words}"
+    assert run.trainer.choose_waves() == f"5 seeds {words}"
     assert sizes(run) == wave_sizes
 
 
@@ -477,7 +478,7 @@ def test_waves_never_exceed_seeds_at_once() -> None:
 def test_waves_do_not_exceed_seeds_at_once_after_compacting() -> None:
     """Three at once in two processes, of sixteen and then of the eight that are not at rest."""
     run = InMemory(spec(seeds=tuple(range(16)), seeds_at_once=3))
-    run.trainer.fit()
+    run.trainer.choose_waves()
     run.trainer.seeds.model.table.data[:8] *= 1e30
     run.steps(10)
     assert run.trainer.stepper.chosen == tuple(range(8, 16))

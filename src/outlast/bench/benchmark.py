@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from outlast.bench.timing import Bench, Row
-from outlast.errors import bad_value
+from outlast.errors import bad_value, incompatible
 
 Section = Callable[[Bench], None]
 
@@ -41,8 +41,10 @@ class Benchmark:
     def choose_layout(self, layout: str | None) -> str:
         """The layout that was asked for, or the default; "" where there are none."""
         if layout is not None and layout not in self.layouts:
-            accepted = " | ".join(self.layouts) or f"none for {self.name}"
-            raise bad_value("layout", layout, accepted)
+            if not self.layouts:
+                reason = "it has one model alone"
+                raise incompatible(f"--layout {layout}", f"outlast bench {self.name}", reason)
+            raise bad_value("layout", layout, " | ".join(self.layouts))
         return layout or next(iter(self.layouts), "")
 
     def choose_sections(self, names: Sequence[str], device: torch.device) -> tuple[str, ...]:
@@ -59,5 +61,5 @@ class Benchmark:
         """A run is an error if no section measures it."""
         if run is not None and self.run_section not in sections:
             section = self.run_section
-            accepted = f"none without --sections {section}" if section else f"none for {self.name}"
-            raise bad_value("run", run, accepted)
+            reason = f"add --sections {section}" if section else "it measures no run"
+            raise incompatible(f"--run {run}", f"outlast bench {self.name}", reason)

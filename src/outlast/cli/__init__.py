@@ -56,12 +56,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _current_flags(arguments: Sequence[str]) -> list[str]:
-    """Flags of commands recorded before settings were renamed, under today's names."""
+    """Flags under today's names: recorded commands may have those before settings were renamed.
+
+    A setting that is given twice is an error: by both names, or by a flag and in a grid.
+    """
+    from outlast.errors import conflict
     from outlast.runs.spec import RENAMED
 
     current = {f"--{old}": f"--{new.replace('_', '-')}" for old, new in RENAMED.items()}
+    typed: dict[str, str] = {}
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        name = current.get(flag, flag.replace("_", "-"))
+        if flag.startswith("--") and typed.setdefault(name, flag) != flag:
+            raise conflict(name[2:].replace("-", "_"), typed[name], flag)
+    for axis in _grid_axes(arguments):
+        name = RENAMED.get(axis, axis)
+        if (flag := f"--{name.replace('_', '-')}") in typed:
+            raise conflict(name, typed[flag], f"--grid {axis}=...")
     pairs = [argument.partition("=") for argument in arguments]
     return [current.get(flag, flag) + equals + value for flag, equals, value in pairs]
+
+
+def _grid_axes(arguments: Sequence[str]) -> list[str]:
+    """The names of settings behind every --grid."""
+    axes, inside = [], False
+    for argument in arguments:
+        if argument.startswith("--"):
+            inside, argument = argument.startswith("--grid"), argument.removeprefix("--grid=")
+        if inside and not argument.startswith("--"):
+            axes.append(argument.partition("=")[0].strip())
+    return axes
 
 
 def _function(verb: str) -> Callable[..., int | None]:

@@ -85,7 +85,7 @@ def main(
     with progress(console) as show:
 
         def watch(update: Update) -> None:
-            if update.state in errors:
+            if update.state in errors and not update.words:
                 errors[update.state][update.arm] = update.error
             if not update.words:
                 show(labels[update.arm], update.progress or update.error or update.state)

@@ -45,7 +45,7 @@ def main(
     from outlast.machine import pick_device
     from outlast.runs.spec import read_seeds
     from outlast.workflow.create import create_runs
-    from outlast.workflow.grid import check_given_once, expand_grid
+    from outlast.workflow.grid import expand_grid
     from outlast.workflow.train import train_and_evaluate
 
     picked = pick_device(device)
@@ -55,7 +55,6 @@ def main(
     axes = [axis for several in grid for axis in several]
     runs = [(run, out)]
     if axes:
-        check_given_once(settings, axes)
         runs = expand_grid(run, axes, out)
     folders = [folder for _, folder in runs]
     # their records say which runs they were created with, for resume to train them together

@@ -27,6 +27,8 @@ from outlast.mixers.base import Pathway
 from outlast.specs import Spec
 
 PATHWAYS: tuple[Pathway, ...] = ("recurrent", "attention", "pointwise")
+#: controls by pathway: every sublayer has a buffer of that name, and a mode (`gate_mode`)
+SUBLAYER_CONTROLS = ("gate", "upstream_grad")
 MethodState = dict[str, Any]
 #: for each part of the task, its loss at each step of the block
 Losses = dict[str, Sequence[float]]

@@ -57,7 +57,7 @@ class Sublayer(nn.Module):
         self.register_buffer("gate", torch.ones(()), persistent=False)
         self.register_buffer("upstream_grad", torch.ones(()), persistent=False)
         self.gate_mode: GateMode = "on"
-        self.upstream_mode: GateMode = "on"
+        self.upstream_grad_mode: GateMode = "on"
         #: whether the stream may add the mixer's last bias, without the mixer's `forward`. This is
         #: allowed only if nobody has replaced `forward` or hooked on to it.
         self.lends_bias = False
@@ -74,7 +74,7 @@ class Sublayer(nn.Module):
     def set_upstream_grad(self, value: float) -> None:
         """Let gradients pass upstream (1), stop them (0), or scale them."""
         self.upstream_grad.fill_(value)
-        self.upstream_mode = gate_mode([value])
+        self.upstream_grad_mode = gate_mode([value])
 
     def enter(self, stream: ResidualStream) -> ResidualStream:
         """The stream from here on: x as it is, or normalised."""
@@ -103,9 +103,9 @@ class Sublayer(nn.Module):
         return (total if output is None else total.plus(output)), state
 
     def _mixer_input(self, stream: ResidualStream) -> Tensor:
-        if self.upstream_mode != "on":
+        if self.upstream_grad_mode != "on":
             x, detached = stream.x, stream.x.detach()
-            if self.upstream_mode == "off":
+            if self.upstream_grad_mode == "off":
                 stream = ResidualStream(detached)
             else:
                 stream = ResidualStream(detached + self.upstream_grad * (x - detached))

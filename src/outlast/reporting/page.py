@@ -28,7 +28,7 @@ from outlast.reporting.panels import NARROW, WIDE, Form
 from outlast.reporting.seed_dots import seed_dots_figure
 from outlast.reporting.style import inline, png, svg
 from outlast.reporting.summary import ArmSummary, parts_of, study_json, summarise_arm
-from outlast.runs.folder import RESULTS, write_bytes, write_text
+from outlast.runs.folder import RESULTS, RUN, write_bytes, write_text
 from outlast.version import __version__
 
 Draw = Callable[[Form], Figure | None]
@@ -77,6 +77,9 @@ def report(
     paths = _paths(folders)
     studies = read(paths)
     out = paths[0] / "report" if out is None else as_path("out", out)
+    if (out / RUN).exists():
+        accepted = f"a folder that is no run: the page has a {RESULTS} of its own"
+        raise bad_value("out", out, accepted)
     sections = [_section(study, out, _prefix(studies, i)) for i, study in enumerate(studies)]
     numbers = {
         "format": 1,

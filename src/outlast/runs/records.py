@@ -127,6 +127,8 @@ def read_metrics(folder: Path) -> list[Line]:
     texts = _metric_texts(path)
     lines: list[Line] = []
     for number, text in enumerate(texts, 1):
+        if not text.strip():
+            continue
         place = f"{path}, line {number}"
         try:
             values = json.loads(text)
@@ -155,7 +157,10 @@ def write_metrics(folder: Path, lines: Iterable[Line]) -> None:
 
 def cut_metrics(folder: Path, step: int) -> None:
     """Take back what was written after `step`: it will be written again."""
-    write_metrics(folder, [line for line in read_metrics(folder) if line.step <= step])
+    texts = [text for text in _metric_texts(folder / METRICS) if text.strip()]
+    lines = read_metrics(folder)  # one fewer, if a kill cut the last text short
+    kept = [text for text, line in zip(texts, lines, strict=False) if line.step <= step]
+    write_text(folder / METRICS, "".join(f"{text}\n" for text in kept))
 
 
 def _metric_texts(path: Path) -> list[str]:
@@ -272,7 +277,7 @@ class ArmRecord(Struct, frozen=True):
     name: str
     label: str = ""
     #: arms of one group share a panel
-    group: str = ""
+    group: str | None = None
 
     def __post_init__(self) -> None:
         if self.name in {"", ".", ".."} or "/" in self.name or "\\" in self.name:

@@ -17,7 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outlast.methods.base import PATHWAYS, Control, Event, Losses, Method, MethodState, Setup
+from outlast.methods.base import (
+    PATHWAYS,
+    SUBLAYER_CONTROLS,
+    Control,
+    Event,
+    Losses,
+    Method,
+    MethodState,
+    Setup,
+)
 from outlast.mixers.randomness import draw_positions
 from outlast.models import Model
 from outlast.runs.spec import RunSpec, Settings
@@ -101,7 +110,7 @@ def _settled(tables: Tables) -> Tables:
     settled = tables | {"active": tables["active"] * alive}
     if len(live := tables["alive"].nonzero()):
         step, row = live[0].tolist()
-        for name in ("gate", "upstream_grad"):
+        for name in SUBLAYER_CONTROLS:
             settled[name] = tables[name].where(alive, tables[name][step, row])
     return settled
 

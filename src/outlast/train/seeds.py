@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from outlast.errors import TrainingError, bad_value, short_of_memory
-from outlast.methods.base import PATHWAYS, Control, Method
+from outlast.methods.base import PATHWAYS, SUBLAYER_CONTROLS, Control, Method
 from outlast.mixers.base import Pathway
 from outlast.mixers.randomness import fixed_positions
 from outlast.models import Model, build_model
@@ -33,8 +33,6 @@ from outlast.tasks import Task
 from outlast.train.optimiser import AdamW
 
 Rows = slice | Sequence[int]
-#: controls by pathway that every sublayer has as a buffer of that name
-SUBLAYER_CONTROLS = ("gate", "upstream_grad")
 #: settings that runs trained together must share; every other number is a row's own
 SHARED = ("batch_size", "steps_per_block", "precision")
 
@@ -131,12 +129,11 @@ class StackedModel:
         """
         for sublayer in self.model.sublayers():
             column = PATHWAYS.index(sublayer.pathway)
-            gates, upstream_grads = (
-                [1.0] if controls is None else controls[name][..., column].flatten().tolist()
-                for name in SUBLAYER_CONTROLS
-            )
-            sublayer.gate_mode = gate_mode(gates)
-            sublayer.upstream_mode = gate_mode(upstream_grads)
+            for name in SUBLAYER_CONTROLS:
+                values = (
+                    [1.0] if controls is None else controls[name][..., column].flatten().tolist()
+                )
+                setattr(sublayer, f"{name}_mode", gate_mode(values))
 
     def run(
         self,
@@ -189,7 +186,7 @@ class StackedModel:
         `controls` are those of each seed. All of the gradient is of no interest here.
         """
         gates = torch.tensor([[c.gate[p] for p in PATHWAYS] for c in controls])
-        tables = {"gate": gates, "upstream_grad": torch.ones_like(gates)}
+        tables = {name: torch.ones_like(gates) for name in SUBLAYER_CONTROLS} | {"gate": gates}
         self.set_modes(tables)
         tables = {n: table.to(self.table.device) for n, table in tables.items()}
         spans = sorted({c.span for c in controls})

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from outlast.kernels.loss import part_losses
+from outlast.methods.base import SUBLAYER_CONTROLS
 from outlast.tasks import IGNORE, Batch
 from outlast.train.plan import Plan, Tables
 from outlast.train.seeds import SeedState
@@ -116,7 +117,7 @@ class Stepper:
         widths = block.widths() if self.by_length else [tokens] * steps
         if self.device.type == "cuda":
             sublayers = self.seeds.model.model.sublayers()
-            modes = tuple((s.gate_mode, s.upstream_mode) for s in sublayers)
+            modes = tuple(getattr(s, f"{n}_mode") for s in sublayers for n in SUBLAYER_CONTROLS)
             shape = (tuple(data.inputs.shape), block.tables["positions"].shape[-1])
             coarse = [min(-(-width // COARSE) * COARSE, tokens) for width in widths]
             return self._replay((shape, modes), block, metrics, coarse)

@@ -39,7 +39,7 @@ from outlast.evaluation.ladder import evaluate_stack
 from outlast.runs.checkpoint import load_checkpoint, restore, save_checkpoint
 from outlast.runs.folder import CHECKPOINT
 from outlast.runs.records import Line, append_metrics, cut_metrics
-from outlast.runs.spec import PROBED, RunSpec
+from outlast.runs.spec import PROBE_SEQUENCES, PROBED, RunSpec
 from outlast.tasks import Batch
 from outlast.train.data import join
 from outlast.train.plan import Plan
@@ -49,8 +49,6 @@ from outlast.train.waves import WaveStepper
 
 log = logging.getLogger(__name__)
 Watch = Callable[[Path, Progress], None]
-#: sequences of a probe, for each multiple
-SEQUENCES = 128
 
 
 @dataclass(frozen=True)
@@ -82,16 +80,16 @@ class Trainer:
         #: whether every row is what whole blocks have made of it
         self.intact = True
 
-    def fit(self, share: float = 1.0) -> str:
+    def choose_waves(self, share: float = 1.0) -> str:
         """Choose waves so that a step fits in memory, and processes to step them side by side.
 
         Returns how many seeds at once and why. `share` is the share of the device to use.
         """
         spans = [run.control(row).span for run in self.runs for row in range(len(run.run.seeds))]
-        return self.stepper.fit(share, own_positions=any(spans))
+        return self.stepper.choose_waves(share, own_positions=any(spans))
 
     def close(self) -> None:
-        """End the processes that were started, if any; `fit` starts others."""
+        """End the processes that were started, if any; `choose_waves` starts others."""
         self.stepper.close()
 
     def resume(self) -> None:
@@ -144,6 +142,7 @@ class Trainer:
                     self._write(lines)
                 self._report(block, watch)
                 self.save(run for run in block.due if self._checkpoint_due(run))
+                del block, before, metrics  # the next block has their memory
         return not self._unfinished()
 
     def _unfinished(self) -> list[int]:
@@ -186,7 +185,7 @@ class Trainer:
                 len(chosen),
                 self.task,
                 PROBED,
-                SEQUENCES,
+                PROBE_SEQUENCES,
                 self.device,
                 self.seeds.model.model.ceiling,
                 variants=False,

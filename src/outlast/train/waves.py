@@ -200,7 +200,7 @@ class WaveStepper:
 
     # ---- which rows at once --------------------------------------------------------------
 
-    def fit(self, share: float = 1.0, own_positions: bool = False) -> str:
+    def choose_waves(self, share: float = 1.0, own_positions: bool = False) -> str:
         """Choose waves and processes by the memory that is free; returns how many and why."""
         self.close()
         self.workers = None
@@ -229,7 +229,9 @@ class WaveStepper:
     def choose_rows(self, rests: Sequence[int], clock: int) -> None:
         """Leave out rows that rest at the step `clock`, where enough do."""
         if not self.processes:
-            raise TrainingError("the processes that stepped seeds are ended: fit() starts others")
+            raise TrainingError(
+                "the processes that stepped seeds are ended: choose_waves() starts others"
+            )
         chosen = rows_to_step(rests, clock)
         if chosen != self.chosen:
             self.steppers, self.chosen = [], chosen  # what the old ones held is free for the new

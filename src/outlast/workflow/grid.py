@@ -61,15 +61,6 @@ def expand_grid(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunS
     return [(variant, folder) for folder, variant in runs.items()]
 
 
-def check_given_once(settings: Settings, axes: Sequence[str]) -> None:
-    """A setting with a value of its own and values in a grid is an error: which was meant?"""
-    for name in _read_axes(axes):
-        value = getattr(settings, name, None)
-        if value != getattr(Settings(), name, None):
-            flag = f"--{name.replace('_', '-')} {value}"
-            raise conflict(name, flag, f"--grid {name}=...")
-
-
 def _with(run: RunSpec, chosen: dict[str, str]) -> RunSpec:
     """A run with other values in the place of its own."""
     methods = _methods(chosen[METHOD]) if METHOD in chosen else run.methods

@@ -90,18 +90,6 @@ def train_and_evaluate(
     return outcome
 
 
-def train_runs(
-    folders: Sequence[Path],
-    device: torch.device,
-    listener: Listener | None = None,
-    share: float = 1.0,
-    seeds_at_once: int | None = None,
-    processes: int | None = None,
-) -> Outcome:
-    """Train runs as one, each from where it stands, and test none."""
-    return train_and_evaluate(folders, device, listener, {}, share, seeds_at_once, processes)
-
-
 @contextmanager
 def open_trainer(
     folders: Sequence[Path],
@@ -126,7 +114,7 @@ def open_trainer(
         trainer.resume()
         unfinished = [f for f, run in zip(folders, trainer.runs, strict=True) if run.unfinished]
         if unfinished:
-            say(trainer.fit(share))
+            say(trainer.choose_waves(share))
         for folder in unfinished:
             remove_results(folder)
         yield trainer

@@ -76,5 +76,5 @@ def _trainer(stack: ExitStack, model: str, seeds: Sequence[int], count: int) -> 
     folder = stack.enter_context(TemporaryDirectory())
     trainer = Trainer([(run, Path(folder))], torch.device("cpu"))
     stack.callback(trainer.close)
-    trainer.fit()
+    trainer.choose_waves()
     return trainer
