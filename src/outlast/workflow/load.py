@@ -14,7 +14,7 @@ from outlast.methods.base import Control
 from outlast.models import Model
 from outlast.registry import methods, tasks
 from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState, load_checkpoint, restore
-from outlast.runs.folder import CHECKPOINT
+from outlast.runs.folder import CHECKPOINT, has_file
 from outlast.runs.records import read_run
 from outlast.runs.spec import RunSpec
 from outlast.train.plan import MethodStates, setup
@@ -42,7 +42,7 @@ def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = N
     Only the weights of those seeds are read, or the average of the weights where one is kept.
     """
     run, path = read_run(folder).spec, folder / CHECKPOINT
-    if not path.exists():
+    if not has_file(folder, CHECKPOINT):
         raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was trained there yet")
     rows = None if seeds is None else [run.seeds.index(seed) for seed in seeds]
     task = tasks.build(run.task)
@@ -53,8 +53,7 @@ def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = N
     def is_wanted(name: str) -> bool:
         return name.startswith(WEIGHTS) or (name == AVERAGE and decay is not None)
 
-    tensors, state = load_checkpoint(folder, is_wanted, rows)
-    state.check_run(run, path)
+    tensors, state = load_checkpoint(folder, is_wanted, rows, run)
     if rows is not None and seeds is not None:
         run, state = replace(run, seeds=tuple(seeds)), state.of_seeds(rows, seeds)
     for name, target in model.named(model.table).items():
@@ -64,6 +63,7 @@ def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = N
         restore(average, tensors, AVERAGE, path)
         model.table.copy_(model.corrected_average(average, state.averaged, decay))
     states = MethodStates(built, setup(run.settings, task, model.model), run)
+    states.check(state.methods, state.step, path)
     states.states = state.methods
     controls = [states.control(_resting_step(state, row), row) for row in range(len(run.seeds))]
     return TrainedRun(run, state, model, controls)
