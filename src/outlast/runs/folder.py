@@ -51,9 +51,9 @@ def require_name(folder: Path) -> None:
 def require_new_name(out: Path) -> None:
     """Raise if a folder to be made has no name of its own: an empty --out is not meant."""
     require_name(out)
-    if not out.name:
-        accepted = 'the name of a folder; "" is none, and "." is written with its name, ../NAME'
-        raise bad_value("out", '""', accepted)
+    if out.name in ("", ".."):
+        accepted = 'the name of a folder; "" and "." are none; the current folder is ../NAME'
+        raise bad_value("out", f'"{out}"', accepted)
 
 
 def require_regular(path: Path) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from outlast.errors import RunFolderError
-from outlast.runs.folder import RUN, STUDY, has_file, why
+from outlast.runs.folder import RUN, STUDY, has_file, require_name, why
 from outlast.runs.records import read_run, read_study
 
 
 def run_folders(folder: Path) -> list[Path]:
     """The runs that a folder stands for: itself if it is one, else those of the grid it holds."""
+    require_name(folder)
     if has_file(folder, RUN):
         return [folder]
     if has_file(folder, STUDY):
@@ -33,6 +34,7 @@ def grid_runs(folder: Path) -> list[Path]:
     A run that was created with others, and whose folder is there without a record, is an error: its
     creation was killed. A run whose folder is gone was deleted.
     """
+    require_name(folder)
     try:
         os.scandir(folder).close()  # glob takes a folder that may not be read for an empty one
     except (FileNotFoundError, NotADirectoryError):

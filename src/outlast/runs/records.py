@@ -7,6 +7,8 @@ that names the file, the line where there are lines, and the field.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -64,6 +66,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
             _check_subfolder("run", name)
         if self.length < 1:
             raise ValueError(f"length={self.length}: expected a whole number >= 1")
+        _check_shares("chance", self.chance)
 
     @property
     def spec(self) -> RunSpec:
@@ -108,6 +111,11 @@ class MetricLine(Struct, frozen=True, omit_defaults=True):
     accuracy: Mapping[str, float | None] | None = None
     #: joint accuracy by multiple of the training length
     probe: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        for multiple in self.probe or ():
+            if not re.fullmatch(r"[0-9.]+(e[+-]?[0-9]+)?", multiple):
+                raise ValueError(f"probe: {multiple!r:.80} is no multiple of the training length")
 
 
 @dataclass(frozen=True)
@@ -235,6 +243,12 @@ def read_results(path: Path) -> Results:
     for index, row in enumerate(results.rows):
         if "seed" not in row:
             raise RunFolderError(f"cannot read {path}: rows[{index}] has no seed")
+        try:
+            _check_shares(f"rows[{index}].exact", row["exact"])
+            _check_finite(f"rows[{index}].multiple", row["multiple"])
+            _check_finite(f"rows[{index}].length", row["length"])
+        except ValueError as error:
+            raise RunFolderError(f"cannot read {path}: {error}") from None
     return results
 
 
@@ -304,6 +318,17 @@ def write_study(folder: Path, record: StudyRecord) -> None:
 
 
 # ---- all of them -------------------------------------------------------------------------------
+
+
+def _check_shares(field: str, shares: Mapping[str, float] | None) -> None:
+    for name, share in (shares or {}).items():
+        if not 0 <= share <= 1:
+            raise ValueError(f"{field}.{name}={share}: expected a number from 0 to 1")
+
+
+def _check_finite(field: str, number: float) -> None:
+    if not math.isfinite(number):
+        raise ValueError(f"{field}={number}: expected a finite number")
 
 
 def _check_subfolder(kind: str, name: str) -> None:

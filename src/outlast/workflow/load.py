@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from outlast.errors import OutlastError, RunFolderError
+from outlast.errors import OutlastError, RunFolderError, bad_value
 from outlast.methods.base import Control
 from outlast.models import Model
 from outlast.registry import methods, tasks
 from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState, load_checkpoint, restore
-from outlast.runs.folder import CHECKPOINT, has_file
+from outlast.runs.folder import CHECKPOINT, RUN, has_file
 from outlast.runs.records import read_run
 from outlast.runs.spec import RunSpec
 from outlast.train.plan import MethodStates, setup
@@ -41,11 +41,15 @@ def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = N
 
     Only the weights of those seeds are read, or the average of the weights where one is kept.
     """
-    run, path = read_run(folder).spec, folder / CHECKPOINT
+    record, path = read_run(folder), folder / CHECKPOINT
+    run = record.spec
     if not has_file(folder, CHECKPOINT):
         raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was trained there yet")
     rows = None if seeds is None else [run.seeds.index(seed) for seed in seeds]
     task = tasks.build(run.task)
+    if record.parts not in ((), task.parts):
+        accepted = f"those of its task, {', '.join(task.parts)}"
+        raise RunFolderError(f"{folder / RUN}: {bad_value('parts', record.parts, accepted)}")
     model = StackedModel(run.model, task, seeds or run.seeds, device, initialise=False)
     built = [methods.build(method) for method in run.methods]
     decay = decay_among(built)
