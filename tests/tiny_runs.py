@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -137,6 +138,25 @@ def fails(real: Callable[..., Any], at: int, error: BaseException) -> Callable[.
         return real(*args, **options)
 
     return instead
+
+
+def killed_at_write(at: int, work: Callable[[], object]) -> bool:
+    """Do work in a forked process that kills itself instead of its `at`-th atomic rename."""
+    pid = os.fork()
+    if pid == 0:
+        calls, rename = iter(range(1, at + 1)), Path.replace
+
+        def replace_or_die(self: Path, target: Path) -> Path:
+            if next(calls, 0) == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return rename(self, target)
+
+        Path.replace = replace_or_die  # type: ignore[method-assign, assignment]
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
 def break_rows(monkeypatch: pytest.MonkeyPatch, steps: dict[int, int]) -> None:

@@ -37,6 +37,14 @@ def changed(**values: Any) -> Damage:
     return lambda text: json.dumps(json.loads(text) | values).encode()
 
 
+def with_text(place: str, text: str) -> Damage:
+    """Put text after the first place that is so written."""
+    return lambda whole: whole.replace(place.encode(), place.encode() + text.encode(), 1)
+
+
+DEEP = "[" * 1000 + "]" * 1000
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -60,6 +68,19 @@ def changed(**values: Any) -> Damage:
         (changed(length="ten"), 'length="ten": expected a whole number'),
         (changed(chance={"joint": "x"}), r"chance=.*: expected a number for each name"),
         (changed(shown={"task": 1}), "shown.task=1: expected text"),
+        (changed(length=0), "length=0: expected a whole number >= 1"),
+        (changed(chance={"joint": math.nan}), "chance.joint=nan: expected a number from 0 to 1"),
+        (changed(pack=["../x"]), "run name '../x' is not the name of a subfolder"),
+        (changed(label="\udcff"), r"damaged JSON \(label='\\udcff': expected text in UTF-8\)"),
+        (changed(versions={"\ud800": "1"}), r"damaged JSON \(.*ud800.*: expected text in UTF-8\)"),
+        (with_text('"length": ', "9" * 400), r'length="9{79}\.\.\.: expected a whole number'),
+        (with_text('"length": ', "9" * 5000), r'length="9{79}\.\.\.: expected a whole number'),
+        (with_text('"lr": ', "9" * 400), "lr=inf: expected a number > 0"),
+        (with_text('"lr": ', "9" * 400 + ', "lr_": '), 'settings: lr="9*": expected a number'),
+        (with_text('"steps": ', "9" * 400), "settings: steps=.*: expected a whole number"),
+        (with_text('"label": ', DEEP + ", "), r"damaged JSON \(.*nested too deeply"),
+        (with_text('"label": ', "[" * 200 + "]" * 200 + ', "a": '), ".*label.*nested too deeply"),
+        (lambda text: DEEP.encode(), r"damaged JSON \(it is nested too deeply"),
     ],
 )
 def test_damaged_run_json_is_refused_by_file_and_field(
@@ -82,6 +103,14 @@ def test_run_json_with_an_unknown_name_is_refused(
 ) -> None:
     (folder / RUN).write_bytes(damage((folder / RUN).read_bytes()))
     assert_refused(folder, message)
+
+
+def test_run_json_with_parts_of_another_task_is_refused(folder: Path) -> None:
+    (folder / RUN).write_bytes(changed(parts=["x"])((folder / RUN).read_bytes()))
+    with pytest.raises(
+        RunFolderError, match=r"run.json: parts=\('x',\): expected those of its task"
+    ):
+        load(folder)
 
 
 def test_folder_without_run_json_is_named_and_not_made(tmp_path: Path) -> None:
@@ -130,6 +159,11 @@ def test_last_line_cut_short_is_left_out(folder: Path) -> None:
         ('{"step": 1, "seed": 0, "loss": {"state": "x"}}', "loss=.*: expected a number or null"),
         ('{"step": 1, "event": "switch"}', "seed=null: expected a whole number"),
         ('{"step": 1, "seed": 0, "event": 3}', "event=3: expected text"),
+        ('{"step": 1, "seed": 0, "probe": {"x": 1}}', "probe: 'x' is no multiple"),
+        (f'{{"step": {"9" * 400}, "seed": 0}}', r'step="9{79}\.\.\.: expected a whole number'),
+        (f'{{"step": {"9" * 5000}, "seed": 0}}', r'step="9{79}\.\.\.: expected a whole number'),
+        (f'{{"step": 1, "seed": 0, "event": "x", "y": {DEEP}}}', "damaged JSON .*nested too"),
+        ('{"step": 1, "seed": 0, "event": "\\udcff"}', "damaged JSON .*event=.*UTF-8"),
     ],
 )
 def test_damaged_line_before_the_last_is_named(folder: Path, line: str, message: str) -> None:
@@ -199,6 +233,12 @@ def test_results_by_hand_need_only_rows(tmp_path: Path) -> None:
         ({"rows": [{"length": 4, "multiple": 1}]}, r"rows\[0\] has no seed"),
         ({"rows": [ROW | {"exact": 3}]}, r"rows\[0\].exact=3: expected an object or null"),
         ({"rows": [ROW | {"exact": {"joint": "x"}}]}, r"rows\[0\].exact=.*: expected a number for"),
+        ({"rows": [ROW | {"multiple": math.inf}]}, r"rows\[0\].multiple=inf: expected a finite"),
+        (
+            {"rows": [ROW | {"exact": {"joint": math.nan}}]},
+            r"rows\[0\].exact.joint=nan: expected a",
+        ),
+        ({"rows": [ROW | {"exact": {"joint": 1.5}}]}, r"rows\[0\].exact.joint=1.5: expected a num"),
         ({"rows": [], "step": "x"}, 'step="x": expected a whole number or null'),
     ],
 )

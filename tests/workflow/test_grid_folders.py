@@ -14,11 +14,12 @@ import pytest
 
 from outlast.cli import MISTAKE, STOPPED, main
 from outlast.errors import RunFolderError
-from outlast.runs.folder import RESULTS, STUDY, write_json
+from outlast.runs.folder import RESULTS, RUN, STUDY, write_json
 from outlast.runs.grids import grid_runs, run_folders
 from outlast.runs.records import read_results, read_run, write_results
 from outlast.train.trainer import Block, Trainer
-from tiny_runs import assert_same_run, create, tiny
+from outlast.workflow.create import create_runs
+from tiny_runs import CPU, assert_same_run, create, killed_at_write, tiny
 
 SMALL = (
     "train", "--task", "parity(length=4)", "--model", "lstm @ 8", "--steps", "10",
@@ -314,3 +315,55 @@ def test_run_with_others_in_its_folder_can_be_overwritten(tmp_path: Path) -> Non
         create(tiny(), folder)
     create(tiny(seeds=(5,)), tmp_path, overwrite=True)
     assert read_run(tmp_path).seeds == (5,)
+
+
+# ---- a grid that was killed while it was created -------------------------------------------------
+
+
+def create_grid(out: Path, *, lr: float = 0.002, overwrite: bool = False) -> None:
+    runs = [(tiny(lr=lr), out / name) for name in "abc"]
+    create_runs(runs, CPU, overwrite, out, "abc")
+
+
+@pytest.mark.parametrize("written", [1, 2])
+def test_run_that_a_killed_grid_did_not_create_is_missed(
+    tmp_path: Path, written: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "grid"
+    assert killed_at_write(written + 1, lambda: create_grid(out))
+    assert len(list(out.glob(f"*/{RUN}"))) == written
+    missing = out / "abc"[written]
+    for verb in ("resume", "eval", "report"):
+        assert main([verb, str(out)]) == MISTAKE
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {missing} has no run.json, though it is a run of this")
+        assert "--overwrite" in error
+    with pytest.raises(RunFolderError, match="--overwrite"):
+        create_grid(out)
+    create_grid(out, overwrite=True)
+    assert grid_runs(out) == [out / name for name in "abc"]
+
+
+def test_run_deleted_after_a_killed_creation_is_not_missed(tmp_path: Path) -> None:
+    out = tmp_path / "grid"
+    assert killed_at_write(3, lambda: create_grid(out))
+    shutil.rmtree(out / "c")
+    assert grid_runs(out) == [out / "a", out / "b"]
+
+
+def test_grid_killed_while_it_is_overwritten_has_no_old_run_among_new_ones(tmp_path: Path) -> None:
+    out = tmp_path / "grid"
+    create_grid(out)
+    assert killed_at_write(2, lambda: create_grid(out, lr=0.5, overwrite=True))
+    with pytest.raises(RunFolderError, match=r"grid/b has no run.json.*--overwrite"):
+        grid_runs(out)
+    assert read_run(out / "a").settings.lr == 0.5
+
+
+def test_killed_grid_without_any_record_is_created_by_the_same_command(tmp_path: Path) -> None:
+    out = tmp_path / "grid"
+    assert killed_at_write(1, lambda: create_grid(out))
+    with pytest.raises(RunFolderError, match=r"has no run.json: it is not a run folder"):
+        run_folders(out)
+    create_grid(out)
+    assert len(grid_runs(out)) == 3

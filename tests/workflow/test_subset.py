@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 
 from outlast.cli import MISTAKE, main
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, RunFolderError
 from outlast.runs.checkpoint import load_checkpoint, load_state, save_checkpoint
-from outlast.runs.folder import CHECKPOINT, METRICS, RESULTS
+from outlast.runs.folder import CHECKPOINT, COPYING, METRICS, RESULTS, RUN
 from outlast.runs.grids import packs_of, run_folders
 from outlast.runs.records import read_metrics, read_results, read_run, write_run
 from outlast.runs.spec import RunSpec
@@ -22,10 +27,11 @@ from tiny_runs import (
     assert_same_run,
     break_rows,
     create,
+    fails,
     in_threes,
+    killed_at_write,
     resume,
     train_until,
-    trained,
 )
 
 SEEDS = (3, 0, 7, 5)
@@ -97,12 +103,67 @@ def test_lines_past_the_checkpoint_are_not_taken(tmp_path: Path) -> None:
     assert max(line.step for line in read_metrics(tmp_path / "some")) == 12
 
 
-def test_seeds_taken_before_the_first_checkpoint_start_at_the_beginning(tmp_path: Path) -> None:
-    some = tmp_path / "some"
-    take_seeds(create(spec(), tmp_path / "whole"), (0,), some)
-    assert not (some / CHECKPOINT).exists()
-    assert resume(some)
-    assert_same_run(some, trained(spec(seeds=(0,)), tmp_path / "alone"))
+def test_seeds_are_not_taken_before_the_first_checkpoint(tmp_path: Path) -> None:
+    message = r"has no checkpoint.* start from the beginning.*--seeds 0,3'"
+    with pytest.raises(RunFolderError, match=message):
+        take_seeds(create(spec(), tmp_path / "whole"), (0, 3), tmp_path / "some")
+    assert not (tmp_path / "some").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": (0, 3, 5, 7)}, r"its seeds is \[0, 3, 5, 7\], this run's is \[3, 0, 7, 5\]"),
+        ({"seeds": (3,)}, r"its seeds is \[3\]"),
+        ({"settings": replace(spec().settings, lr=0.5)}, "its lr is 0.5, this run's is 0.002"),
+    ],
+)
+def test_seeds_are_not_taken_from_a_checkpoint_of_another_run(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    other = create(replace(spec(), **change), tmp_path / "other")
+    train_until(3, other)
+    whole = create(spec(), tmp_path / "whole")
+    shutil.copy(other / CHECKPOINT, whole)
+    with pytest.raises(RunFolderError, match=f"is of another run: {message}"):
+        take_seeds(whole, (7,), tmp_path / "some")
+    assert not (tmp_path / "some").exists()
+
+
+@pytest.mark.parametrize("write", [1, 2, 3, 4])
+def test_seeds_taken_by_a_killed_command_are_taken_again(tmp_path: Path, write: int) -> None:
+    """Killed before each of its files: the mark, the metrics, the checkpoint, the record."""
+    whole, some = stopped(tmp_path / "whole"), tmp_path / "some"
+    take_seeds(whole, (7, 3), tmp_path / "expected")
+    assert killed_at_write(write, lambda: take_seeds(whole, (7, 3), some))
+    assert RUN not in files(some)
+    with pytest.raises(RunFolderError, match=r"some has no run.json: it is not a run folder"):
+        run_folders(some)
+    take_seeds(whole, (7, 3), some)
+    assert_same_run(tmp_path / "expected", some)
+    assert files(some).keys() == {RUN, METRICS, CHECKPOINT}
+
+
+def test_new_run_is_created_over_seeds_that_were_half_taken(tmp_path: Path) -> None:
+    half = tmp_path / "half"
+    half.mkdir()
+    for name in (COPYING, METRICS, CHECKPOINT):
+        (half / name).write_text("")
+    create(spec(), half)
+    assert files(half).keys() == {RUN}
+
+
+def test_full_disk_leaves_no_half_of_the_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = stopped(tmp_path / "whole")
+    error = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patch:
+        sync = fails(os.fsync, 3, error)
+        patch.setattr(os, "fsync", lambda fd: sync(fd))
+        with pytest.raises(RunFolderError, match=r"cannot write .*checkpoint.*No space left"):
+            take_seeds(whole, (7,), tmp_path / "new" / "some")
+    assert not (tmp_path / "new").exists()
 
 
 def test_parked_seed_stays_parked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +207,7 @@ def test_seeds_are_taken_from_an_old_checkpoint_that_does_not_name_its_run(tmp_p
 def test_seeds_taken_out_of_a_grid_are_a_run_of_their_own(tmp_path: Path) -> None:
     names = ("b", "a")
     create_runs([(spec(), tmp_path / name) for name in names], CPU, pack=names)
+    train_until(3, tmp_path / "a")
     for out in ("some", "others"):
         take_seeds(tmp_path / "a", (3,), tmp_path / out)
     packs = [[tmp_path / name for name in names], [tmp_path / "others"], [tmp_path / "some"]]

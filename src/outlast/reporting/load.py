@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from outlast.errors import RunFolderError
-from outlast.runs.folder import RESULTS, RUN, STUDY
+from outlast.runs.folder import RESULTS, RUN, STUDY, has_file
 from outlast.runs.grids import grid_runs
 from outlast.runs.records import (
     ArmRecord,
@@ -127,9 +127,9 @@ def read(folders: Sequence[Path]) -> tuple[Study, ...]:
     studies: list[Study] = []
     loose: list[Run] = []
     for folder in folders:
-        if (folder / STUDY).is_file():
+        if has_file(folder, STUDY):
             studies.append(load_study(folder))
-        elif (folder / RUN).is_file():
+        elif has_file(folder, RUN):
             loose.append(load_run(folder))
         elif inside := grid_runs(folder):
             loose += map(load_run, inside)
@@ -168,7 +168,7 @@ def load_study(folder: Path) -> Study:
     record = read_study(folder)
     arms = []
     for arm in record.arms:
-        started = (folder / arm.name / RUN).is_file()
+        started = has_file(folder / arm.name, RUN)
         arms.append(Arm(arm, load_run(folder / arm.name) if started else None))
     return Study(record, tuple(arms))
 

@@ -14,11 +14,13 @@
       ARM/                     the run folder of each arm
 
 A grid is a folder with run folders in it. Every file is readable by hand and written atomically.
-Nothing in a folder is ever executed.
+Nothing in a folder is ever executed. A checkpoint names its run and has checksums; a foreign or
+damaged one is refused.
 
 =============== ==================================================================
 `spec.py`       what decides a run: `RunSpec` and its `Settings`
 `folder.py`     file names, atomic writes, the lock
+`reading.py`    JSON that is checked: damage is named by file and field
 `records.py`    the files as types, one reader and one writer for each
 `checkpoint.py` tensors and plain state in one safetensors file
 `grids.py`      which runs a folder holds, and which were created together

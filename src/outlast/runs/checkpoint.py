@@ -1,29 +1,40 @@
 """Checkpoints: one safetensors file, the plain state as JSON in its header.
 
 One file means one rename: a checkpoint is there whole or not at all. Every tensor has the seeds as
-its first axis, so some seeds can be read without the others.
+its first axis, so some seeds can be read without the others. So there is a checksum for each row of
+each tensor, and one for all of the header. The header also names the run: a checkpoint of other
+seeds or settings is refused. Older checkpoints have no checksums, and name less of their run.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from outlast.errors import RunFolderError
-from outlast.runs.folder import CHECKPOINT, write_atomically
-from outlast.runs.records import FORMAT, check_format, checked
+from outlast.runs.folder import CHECKPOINT, has_file, require_regular, write_atomically
+from outlast.runs.reading import FORMAT, check_format, checked, parse_json
 from outlast.runs.spec import RunSpec
 
 #: names of tensors: each parameter's weights behind a prefix, the average of all weights as one
 WEIGHTS, AVERAGE = "weights.", "average"
+#: entries of the header: the state, the checksums of rows, and the checksum of both
+STATE, ROWS, CHECKSUM = "outlast", "rows", "checksum"
+#: fields of the state with an entry for each seed
+BY_SEED = ("averaged", "methods", "probe", "parked", "succeeded", "streaks")
+#: words that are summed side by side; a prime, so that blocks of a disk that change places show
+COLUMNS = 1021
 
 
 @dataclass(frozen=True)
@@ -43,28 +54,44 @@ class TrainingState:
     succeeded: list[int | None]
     #: good probes in a row
     streaks: list[int]
-    #: what a checkpoint must share with its run: task, model, methods and seeds
+    #: what a checkpoint must share with its run: task, model, methods, seeds and settings
     run: dict[str, Any] = field(default_factory=dict)
 
     def of_seeds(self, rows: Sequence[int], seeds: Sequence[int]) -> TrainingState:
         """The state of some seeds, which stand in these rows."""
-        names = ("averaged", "methods", "probe", "parked", "succeeded", "streaks")
-        chosen: dict[str, Any] = {n: [getattr(self, n)[row] for row in rows] for n in names}
+        chosen: dict[str, Any] = {n: [getattr(self, n)[row] for row in rows] for n in BY_SEED}
         return replace(self, **chosen, run=self.run | {"seeds": list(seeds)})
 
     def check_run(self, run: RunSpec, path: Path) -> None:
         """Raise if the checkpoint belongs to another run."""
-        identity = run.identity
-        for name, saved in self.run.items():
-            if saved != identity.get(name):
-                both = f"its {name} is {saved}, this run's is {identity.get(name)}"
+        saved, expected = _flat(self.run), _flat(run.identity)
+        for name, value in saved.items():
+            if value != expected.get(name):
+                both = f"its {name} is {value}, this run's is {expected.get(name)}"
                 raise RunFolderError(f"{path} is of another run: {both}")
+        if len(self.averaged) != len(run.seeds):
+            both = f"it has {len(self.averaged)} seeds, this run has {len(run.seeds)}"
+            raise RunFolderError(f"{path} is of another run: {both}")
+        for states in self.methods:
+            if len(states) != len(run.methods):
+                both = f"it has {len(states)} methods, this run has {len(run.methods)}"
+                raise RunFolderError(f"{path} is of another run: {both}")
+
+
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is, each setting by its own name."""
+    settings = identity.get("settings")
+    if not isinstance(settings, dict):
+        return dict(identity)
+    return {**identity, **settings, "settings": None}
 
 
 def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], state: TrainingState) -> None:
     """Write the checkpoint of a folder atomically."""
     plain = {n: t.detach().contiguous().cpu() for n, t in tensors.items()}
-    header = {"format": "pt", "outlast": json.dumps({"format": FORMAT, **asdict(state)})}
+    written = json.dumps({"format": FORMAT, **asdict(state)})
+    rows = json.dumps({name: row_checksums(tensor) for name, tensor in plain.items()})
+    header = {"format": "pt", STATE: written, ROWS: rows, CHECKSUM: _text_checksum(written, rows)}
 
     def write(path: Path) -> None:
         try:
@@ -79,26 +106,44 @@ def load_checkpoint(
     folder: Path,
     wanted: Callable[[str], bool] = lambda name: True,
     rows: Sequence[int] | None = None,
+    run: RunSpec | None = None,
 ) -> tuple[dict[str, Tensor], TrainingState]:
     """Tensors and state; a damaged, cut or foreign file is a clear error.
 
-    `wanted` says which tensors are read. With `rows` those of some seeds are read alone.
+    `wanted` says which tensors are read. With `rows` those of some seeds are read alone. `run` is
+    the run that the checkpoint must belong to; without it any is read.
     """
     path = folder / CHECKPOINT
-    if not path.exists():
+    if not has_file(folder, CHECKPOINT):
         raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was saved there yet")
     try:
+        require_regular(path)
         with safe_open(path, framework="pt") as file:
-            state = _read_state(file.metadata(), path)
-            tensors = {n: _read_rows(file, n, rows) for n in file.keys() if wanted(n)}  # noqa: SIM118
+            names, header = list(file.keys()), file.metadata() or {}
+            if STATE not in header:
+                message = "is a safetensors file, but not a checkpoint of outlast"
+                raise RunFolderError(f"{path} {message}")
+            checksums, state = _read_checksums(header, names), _read_state(header[STATE], path)
+            if run is not None:
+                state.check_run(run, path)
+            tensors = {n: _read_rows(file, n, rows) for n in names if wanted(n)}
+        seeds = len(state.averaged if rows is None else rows)
+        for name, tensor in tensors.items():
+            if tensor.shape[:1] != (seeds,):
+                raise ValueError(f"{name} is {tuple(tensor.shape)}, expected {seeds} rows")
+        if checksums is not None:
+            _check_rows(tensors, checksums, rows)
     except (SafetensorError, OSError, ValueError) as error:
-        raise RunFolderError(f"{path} is damaged or cut short: {error}") from None
+        raise RunFolderError(
+            f"{path} is damaged or cut short: {error}; put a copy of it in its place, or train "
+            f"anew with --overwrite"
+        ) from None
     return tensors, state
 
 
-def load_state(folder: Path) -> TrainingState:
+def load_state(folder: Path, run: RunSpec | None = None) -> TrainingState:
     """The state alone, without reading a tensor."""
-    return load_checkpoint(folder, wanted=lambda name: False)[1]
+    return load_checkpoint(folder, wanted=lambda name: False, run=run)[1]
 
 
 def _read_rows(file: Any, name: str, rows: Sequence[int] | None) -> Tensor:
@@ -109,11 +154,8 @@ def _read_rows(file: Any, name: str, rows: Sequence[int] | None) -> Tensor:
     return torch.cat([table[row : row + 1] for row in rows])
 
 
-def _read_state(metadata: Mapping[str, str] | None, path: Path) -> TrainingState:
-    header = (metadata or {}).get("outlast")
-    if header is None:
-        raise RunFolderError(f"{path} is a safetensors file, but not a checkpoint of outlast")
-    values = json.loads(header)
+def _read_state(text: str, path: Path) -> TrainingState:
+    values = parse_json(text)
     if not isinstance(values, dict):
         raise ValueError("its header is not a JSON object")
     check_format(values, path)
@@ -125,7 +167,82 @@ def _read_state(metadata: Mapping[str, str] | None, path: Path) -> TrainingState
         values.setdefault("streaks", [0] * seeds)
         if isinstance(probe := values.get("probe"), dict):  # their probe is the mean over the seeds
             values["probe"] = [dict(probe) for _ in range(seeds)]
-    return checked(values, TrainingState, path)
+    state = checked(values, TrainingState, path)
+    _check_state(state, path)
+    return state
+
+
+def _check_state(state: TrainingState, path: Path) -> None:
+    """Raise if fields do not fit each other."""
+
+    def require(holds: bool, name: str, accepted: str) -> None:
+        if not holds:
+            raise RunFolderError(f"cannot read {path}: {name}: expected {accepted}")
+
+    seeds = len(state.averaged)
+    for name in BY_SEED:
+        require(len(getattr(state, name)) == seeds, name, f"{seeds} entries, one for each seed")
+    require(state.step >= 0, f"step={state.step}", "a whole number >= 0")
+    for name in ("averaged", "streaks"):
+        require(min(getattr(state, name), default=0) >= 0, name, "whole numbers >= 0")
+    for name in ("parked", "succeeded"):
+        steps = [step for step in getattr(state, name) if step is not None]
+        require(all(0 <= step <= state.step for step in steps), name, f"steps up to {state.step}")
+    probed = {tuple(probe) for probe in state.probe if probe}
+    require(len(probed) <= 1, "probe", "the same multiples for each seed")
+
+
+# ---- checksums -----------------------------------------------------------------------------------
+
+
+def row_checksums(tensor: Tensor) -> list[int]:
+    """A checksum of each row of a tensor: of the sums of its columns, and of what is left over.
+
+    Summing in columns is several times as fast as a CRC of all bytes, and shows every bit that is
+    flipped.
+    """
+    length = math.prod(tensor.shape[1:]) * tensor.element_size()
+    data = tensor.contiguous().view(-1).view(torch.uint8).numpy().reshape(len(tensor), length)
+    count = length // (4 * COLUMNS)
+    whole = 4 * COLUMNS * count
+    words = data[:, :whole].view(np.uint32).reshape(len(tensor), count, COLUMNS)
+    sums = np.add.reduce(words, axis=1, dtype=np.uint32)
+    tails = np.ascontiguousarray(data[:, whole:])
+    return [zlib.crc32(tail, zlib.crc32(row)) for row, tail in zip(sums, tails, strict=True)]
+
+
+def _check_rows(
+    tensors: Mapping[str, Tensor],
+    checksums: Mapping[str, Sequence[int]],
+    rows: Sequence[int] | None,
+) -> None:
+    """Raise if rows are not what was saved."""
+    for name, tensor in tensors.items():
+        saved = checksums[name]
+        if row_checksums(tensor) != (saved if rows is None else [saved[row] for row in rows]):
+            raise ValueError(f"{name} is not as it was saved")
+
+
+def _text_checksum(*texts: str) -> str:
+    return f"{zlib.crc32(json.dumps(texts).encode()):08x}"
+
+
+def _read_checksums(header: Mapping[str, str], names: Sequence[str]) -> dict[str, list[int]] | None:
+    """The checksums of rows, if the checkpoint has any; a header that does not fit them is damaged.
+
+    A name that is not ours is refused, as it may be one of ours with a flipped bit.
+    """
+    if not header.keys() <= {"format", STATE, ROWS, CHECKSUM} or header.get("format", "pt") != "pt":
+        raise ValueError(f"its header has {', '.join(sorted(header))}")
+    if ROWS not in header and CHECKSUM not in header:
+        return None
+    rows = header.get(ROWS, "")
+    if header.get(CHECKSUM) != _text_checksum(header[STATE], rows):
+        raise ValueError("its header is not as it was saved")
+    checksums: dict[str, list[int]] = json.loads(rows)
+    if checksums.keys() != set(names):
+        raise ValueError("its tensors have other names than were saved")
+    return checksums
 
 
 def restore(target: Tensor, tensors: Mapping[str, Tensor], name: str, path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from outlast.errors import RunFolderError
+from outlast.errors import RunFolderError, bad_value
 
 RUN = "run.json"
 METRICS = "metrics.jsonl"
@@ -23,6 +24,51 @@ PREVIOUS_RESULTS = "results-before.json"
 #: marks the folder of a study, in which each arm has a run folder
 STUDY = "study.json"
 LOCK = ".lock"
+#: marks a folder into which seeds of another run are being copied; see `copying`
+COPYING = ".copying"
+
+
+def why(error: OSError) -> str:
+    """What the system says went wrong."""
+    return error.strerror or str(error)
+
+
+def is_text(text: str) -> bool:
+    """Whether a text can be written: bytes that are not UTF-8 come as surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+def require_name(folder: Path) -> None:
+    """Raise if the name of a folder cannot be shown or recorded."""
+    if not is_text(str(folder)):
+        raise RunFolderError(f"cannot use {str(folder)!a}: its name is not in UTF-8")
+
+
+def require_new_name(out: Path) -> None:
+    """Raise if a folder to be made has no name of its own: an empty --out is not meant."""
+    require_name(out)
+    if out.name in ("", ".."):
+        accepted = 'the name of a folder; "" and "." are none; the current folder is ../NAME'
+        raise bad_value("out", f'"{out}"', accepted)
+
+
+def require_regular(path: Path) -> None:
+    """Raise if a path is a pipe or a device. Opening one might never end; a folder is an error."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
+
+
+def has_file(folder: Path, name: str) -> bool:
+    """Whether a folder has a file. A folder that may not be entered is an error."""
+    try:
+        return (folder / name).exists()
+    except OSError as error:
+        raise RunFolderError(f"cannot look into {folder}: {why(error)}") from None
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -40,7 +86,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.replace(path)
     except OSError as error:
         raise RunFolderError(
-            f"cannot write {path}: {error.strerror or error}; what was there before is untouched"
+            f"cannot write {path}: {why(error)}; what was there before is untouched"
         ) from error
     finally:
         if temporary is not None:
@@ -56,7 +102,7 @@ def check_writable(path: Path) -> None:
         os.close(handle)
         Path(name).unlink(missing_ok=True)
     except OSError as error:
-        raise RunFolderError(f"cannot write {path}: {error.strerror or error}") from None
+        raise RunFolderError(f"cannot write {path}: {why(error)}") from None
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -86,12 +132,15 @@ def require_free_folder(
     `way_out` is one more thing the error advises; `resume` is the folder to resume, if it is not
     this one: that of its grid.
     """
+    require_new_name(folder)
     try:
         files = [n for n in (RUN, METRICS, CHECKPOINT, RESULTS) if (folder / n).exists()]
+        if RUN not in files and (folder / COPYING).exists():
+            files = []  # a copy that was killed; `locked` deletes it
         inside = [f"other runs, such as {path.parent.name}" for path in folder.glob(f"*/{RUN}")]
         hidden = "a study" if (folder / STUDY).exists() else min(inside, default="")
     except OSError as error:  # a name that is too long, among others
-        raise RunFolderError(f"cannot use {folder} as a run folder: {error.strerror}") from None
+        raise RunFolderError(f"cannot use {folder} as a run folder: {why(error)}") from None
     if hidden and RUN not in files:
         raise RunFolderError(f"{folder} holds {hidden}; a run would hide it: choose another --out")
     if files and not overwrite:
@@ -120,29 +169,57 @@ def remove_results(folder: Path) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder for this process; a second process gets a clear error.
 
-    The lock ends with the process, however that ends.
+    The lock ends with the process, however that ends. A folder that was made for the lock, and in
+    which nothing was written, is deleted again.
     """
     path = folder / LOCK
     lock = FileLock(path)
+    new = [f for f in (folder, *folder.parents) if not f.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            require_regular(path)
         lock.acquire(blocking=False)
     except Timeout:
         owner = path.read_text(errors="replace").strip() or "another process"
         raise RunFolderError(f"{folder} is in use by {owner}; wait for it or stop it") from None
     except OSError as error:
-        raise RunFolderError(f"cannot use {folder} as a run folder: {error.strerror}") from None
+        raise RunFolderError(f"cannot use {folder} as a run folder: {why(error)}") from None
     try:
         with suppress(OSError):  # only a reader needs it; the lock also holds on a full disk
             path.write_text(f"process {os.getpid()}")
-        _remove_temporaries(folder)
+        _remove_leftovers(folder)
         yield
     finally:
+        if new and [file.name for file in folder.iterdir()] == [LOCK]:
+            path.unlink()
+            with suppress(OSError):  # another process may use one of them by now
+                for made in new:
+                    made.rmdir()
         lock.release()
 
 
-def _remove_temporaries(folder: Path) -> None:
+@contextmanager
+def copying(folder: Path) -> Iterator[None]:
+    """Write a run folder from parts of another, whole or not at all; the folder is locked.
+
+    A mark stands in the folder meanwhile. If the process is killed, whoever locks the folder next
+    deletes the parts.
+    """
+    mark = folder / COPYING
+    try:
+        write_text(mark, "")
+        yield
+    finally:
+        _remove_leftovers(folder)
+
+
+def _remove_leftovers(folder: Path) -> None:
     """Delete what a process that was killed while writing left behind."""
-    for name in (RUN, METRICS, CHECKPOINT, RESULTS, PREVIOUS_RESULTS):
+    if (folder / COPYING).exists():
+        if not (folder / RUN).exists():  # the record is written last
+            remove_outcomes(folder)
+        (folder / COPYING).unlink()
+    for name in (RUN, METRICS, CHECKPOINT, RESULTS, PREVIOUS_RESULTS, COPYING):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from outlast.errors import RunFolderError
-from outlast.runs.folder import RUN, STUDY
+from outlast.runs.folder import RUN, STUDY, has_file, require_name, why
 from outlast.runs.records import read_run, read_study
 
 
 def run_folders(folder: Path) -> list[Path]:
     """The runs that a folder stands for: itself if it is one, else those of the grid it holds."""
-    if (folder / RUN).exists():
+    require_name(folder)
+    if has_file(folder, RUN):
         return [folder]
-    if (folder / STUDY).exists():
+    if has_file(folder, STUDY):
         command = read_study(folder).command
         raise RunFolderError(
             f"{folder} is a whole study: go on with it by {command!r}, or name the folder of an arm"
@@ -27,11 +29,29 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def grid_runs(folder: Path) -> list[Path]:
-    """The runs in a folder, if any, in the order in which they were created."""
+    """The runs in a folder, if any, in the order in which they were created.
+
+    A run that was created with others, and whose folder is there without a record, is an error: its
+    creation was killed. A run whose folder is gone was deleted.
+    """
+    require_name(folder)
+    try:
+        os.scandir(folder).close()  # glob takes a folder that may not be read for an empty one
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise RunFolderError(f"cannot look into {folder}: {why(error)}") from None
     records = {path.parent.name: read_run(path.parent) for path in sorted(folder.glob(f"*/{RUN}"))}
     order: dict[str, None] = {}
     for name, record in records.items():
         order |= dict.fromkeys([*record.pack, name])
+    for name in order:
+        if name not in records and (folder / name).is_dir() and not has_file(folder / name, RUN):
+            raise RunFolderError(
+                f"{folder / name} has no {RUN}, though it is a run of this grid: the command that "
+                f"made the grid was killed. Give it again with --overwrite, or delete "
+                f"{folder / name} to go on without that run"
+            )
     return [folder / name for name in order if name in records]
 
 

@@ -7,23 +7,20 @@ that names the file, the line where there are lines, and the field.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict, TypeVar
+from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 from msgspec import Struct
 
-from outlast.errors import RunFolderError, SpecError, bad_value
-from outlast.runs.folder import METRICS, RUN, STUDY, write_json, write_text
+from outlast.errors import RunFolderError, SpecError
+from outlast.runs.folder import METRICS, RUN, STUDY, require_name, why, write_json, write_text
+from outlast.runs.reading import FORMAT, checked, parse_json, read_object, read_text
 from outlast.runs.spec import RunSpec, Settings
-
-#: the format that is written; format 1 had other names of settings
-FORMAT = 2
-READABLE = (1, FORMAT)
-
 
 # ---- run.json ----------------------------------------------------------------------------------
 
@@ -64,6 +61,13 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     #: folder names of the runs it was created with, in order; they are resumed together
     pack: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in self.pack:
+            _check_subfolder("run", name)
+        if self.length < 1:
+            raise ValueError(f"length={self.length}: expected a whole number >= 1")
+        _check_shares("chance", self.chance)
+
     @property
     def spec(self) -> RunSpec:
         """What decides the run."""
@@ -78,7 +82,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 def read_run(folder: Path) -> RunRecord:
     """What was run, as `run.json` says."""
     path = folder / RUN
-    values = _read_object(path, "a run folder")
+    require_name(folder)
+    values = read_object(path, "a run folder")
     try:
         if isinstance(values.get("settings"), dict):  # some may have names of before
             values["settings"] = asdict(Settings.read(values["settings"]))
@@ -107,6 +112,11 @@ class MetricLine(Struct, frozen=True, omit_defaults=True):
     #: joint accuracy by multiple of the training length
     probe: Mapping[str, float] | None = None
 
+    def __post_init__(self) -> None:
+        for multiple in self.probe or ():
+            if not re.fullmatch(r"[0-9.]+(e[+-]?[0-9]+)?", multiple):
+                raise ValueError(f"probe: {multiple!r:.80} is no multiple of the training length")
+
 
 @dataclass(frozen=True)
 class EventLine:
@@ -131,11 +141,11 @@ def read_metrics(folder: Path) -> list[Line]:
             continue
         place = f"{path}, line {number}"
         try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            if number == len(texts):
+            values = parse_json(text)
+        except ValueError as error:
+            if number == len(texts) and isinstance(error, json.JSONDecodeError):
                 break
-            raise RunFolderError(f"cannot read {place}: damaged JSON ({error.msg})") from None
+            raise RunFolderError(f"cannot read {place}: damaged JSON ({error})") from None
         lines.append(_metric_line(values, place))
     return lines
 
@@ -165,11 +175,11 @@ def cut_metrics(folder: Path, step: int) -> None:
 
 def _metric_texts(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return read_text(path, errors="replace").splitlines()
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {error.strerror}") from None
+        raise RunFolderError(f"cannot read {path}: {why(error)}") from None
 
 
 def _metric_line(values: Any, place: str) -> Line:
@@ -232,7 +242,7 @@ class Results(Struct, frozen=True, kw_only=True):
 
 def read_results(path: Path) -> Results:
     """The results in a file. One that was written by hand needs nothing but rows."""
-    values = _read_object(path, "tested yet", by_hand=True)
+    values = read_object(path, "tested yet", by_hand=True)
     if isinstance(rows := values.get("rows"), list):
         missing = {"variant": None, "exact": None}
         values["rows"] = [missing | row if isinstance(row, dict) else row for row in rows]
@@ -240,6 +250,12 @@ def read_results(path: Path) -> Results:
     for index, row in enumerate(results.rows):
         if "seed" not in row:
             raise RunFolderError(f"cannot read {path}: rows[{index}] has no seed")
+        try:
+            _check_shares(f"rows[{index}].exact", row["exact"])
+            _check_finite(f"rows[{index}].multiple", row["multiple"])
+            _check_finite(f"rows[{index}].length", row["length"])
+        except ValueError as error:
+            raise RunFolderError(f"cannot read {path}: {error}") from None
     return results
 
 
@@ -280,8 +296,7 @@ class ArmRecord(Struct, frozen=True):
     group: str | None = None
 
     def __post_init__(self) -> None:
-        if self.name in {"", ".", ".."} or "/" in self.name or "\\" in self.name:
-            raise ValueError(f"arm name {self.name!r} is not the name of a subfolder")
+        _check_subfolder("arm", self.name)
 
 
 class StudyRecord(Struct, frozen=True, kw_only=True):
@@ -301,7 +316,7 @@ class StudyRecord(Struct, frozen=True, kw_only=True):
 def read_study(folder: Path) -> StudyRecord:
     """A study, as `study.json` says."""
     path = folder / STUDY
-    return checked(_read_object(path, "a study", by_hand=True), StudyRecord, path)
+    return checked(read_object(path, "a study", by_hand=True), StudyRecord, path)
 
 
 def write_study(folder: Path, record: StudyRecord) -> None:
@@ -311,78 +326,23 @@ def write_study(folder: Path, record: StudyRecord) -> None:
 
 # ---- all of them -------------------------------------------------------------------------------
 
-T = TypeVar("T")
+
+def _check_shares(field: str, shares: Mapping[str, float] | None) -> None:
+    for name, share in (shares or {}).items():
+        if not 0 <= share <= 1:
+            raise ValueError(f"{field}.{name}={share}: expected a number from 0 to 1")
+
+
+def _check_finite(field: str, number: float) -> None:
+    if not math.isfinite(number):
+        raise ValueError(f"{field}={number}: expected a finite number")
+
+
+def _check_subfolder(kind: str, name: str) -> None:
+    if name in {"", ".", ".."} or "/" in name or "\\" in name:
+        raise ValueError(f"{kind} name {name!r} is not the name of a subfolder")
 
 
 def _write(path: Path, record: Struct) -> None:
     """A record as a JSON file of today's format, whatever format it was read from."""
     write_json(path, msgspec.to_builtins(record) | {"format": FORMAT})
-
-
-def check_format(values: Mapping[str, Any], path: Path) -> None:
-    """Raise if a file is of a format that this version does not read."""
-    number = values.get("format")
-    if number not in READABLE:
-        formats = " and ".join(map(str, READABLE))
-        raise RunFolderError(
-            f"cannot read {path}: its format is {number!r}; this version of outlast reads {formats}"
-        )
-
-
-def _read_object(path: Path, purpose: str, by_hand: bool = False) -> dict[str, Any]:
-    """The JSON object in a file of ours; without the file its folder is not `purpose`.
-
-    A file that may be written by hand need not name its format.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunFolderError(f"{path.parent} has no {path.name}: it is not {purpose}") from None
-    except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:  # of JSON, or of bytes that are no text
-        raise RunFolderError(f"cannot read {path}: damaged JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise RunFolderError(f"cannot read {path}: expected a JSON object")
-    if by_hand:
-        values.setdefault("format", FORMAT)
-    check_format(values, path)
-    return values
-
-
-def checked(values: Any, kind: type[T], place: object) -> T:
-    """Plain values as a record. A value of the wrong type is an error that names its field."""
-    try:
-        return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:
-        raise RunFolderError(f"cannot read {place}: {_explain(str(error), values)}") from None
-
-
-#: what a user knows the types of JSON as
-TYPES = {
-    "str": "text",
-    "int": "a whole number",
-    "float": "a number",
-    "array": "a list",
-    "object": "an object",
-    "null": "null",
-}
-
-
-def _explain(message: str, values: Any) -> str:
-    """An error of msgspec in words such as ``seeds[0]="a": expected a whole number``."""
-    problem, _, path = message.partition(" - at ")
-    field = path.strip("`").removeprefix("$").removeprefix(".")
-    if missing := re.fullmatch(r"Object missing required field `(.+)`", problem):
-        return f"{field or 'it'} has no {missing[1]}"
-    wrong_type = re.fullmatch(r"Expected `(.+)`, got `.+`", problem)
-    if wrong_type is None:
-        return f"{field}: {problem}"
-    accepted = " or ".join(TYPES.get(name, name) for name in wrong_type[1].split(" | "))
-    if not field:
-        return f"expected {accepted}"
-    if field.endswith("[...]"):  # some value of an object; which one is not said
-        field, accepted = field.removesuffix("[...]"), f"{accepted} for each name"
-    for key in re.findall(r"[^.\[\]]+", field):
-        values = values[int(key) if isinstance(values, list) else key]
-    return str(bad_value(field, json.dumps(values), accepted))

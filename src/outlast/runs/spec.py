@@ -12,6 +12,7 @@ from typing import Any, Literal, get_type_hints
 from outlast.arguments import build_from, coerce
 from outlast.errors import SpecError, bad_value, conflict, incompatible
 from outlast.registry import suggest
+from outlast.runs.folder import is_text
 from outlast.specs import Spec, parse
 
 #: multiples of the training length at which a run is tested, and fresh sequences for each
@@ -32,6 +33,8 @@ RENAMED = {
 NEVER = "never"
 #: the most seeds of a run; far more than can be trained
 MOST_SEEDS = 100_000
+#: settings that may change when a run is resumed: they say when it is saved and how it is stepped
+CHANGEABLE = ("checkpoint_every", "seeds_at_once", "processes")
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,10 @@ class RunSpec:
     label: str = ""
 
     def __post_init__(self) -> None:
+        texts = [("task", self.task), ("model", self.model), ("label", self.label)]
+        for name, text in [*texts, *(("method", method) for method in self.methods)]:
+            if not is_text(text):
+                raise bad_value(name, ascii(text), "text in UTF-8")
         if not self.seeds:
             raise bad_value("seeds", "", "at least one, such as 0-4")
         if len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
@@ -210,6 +217,7 @@ class RunSpec:
             "model": self.model,
             "methods": list(self.methods),
             "seeds": list(self.seeds),
+            "settings": {n: v for n, v in asdict(self.settings).items() if n not in CHANGEABLE},
         }
 
     def differences(self, other: RunSpec) -> list[str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.errors import RunFolderError, TrainingError
-from outlast.runs.checkpoint import load_state
-from outlast.runs.folder import CHECKPOINT, RESULTS
+from outlast.runs.checkpoint import TrainingState, load_state
+from outlast.runs.folder import CHECKPOINT, RESULTS, has_file
 from outlast.runs.records import Results, read_results, read_run
 from outlast.runs.spec import RunSpec
 
@@ -16,11 +16,16 @@ from outlast.runs.spec import RunSpec
 NOT_FINITE = "the loss or a weight is not finite"
 
 
+def own_state(folder: Path) -> TrainingState:
+    """The state of a run's last checkpoint; one of another run is an error."""
+    return load_state(folder, read_run(folder).spec)
+
+
 def finished(folder: Path) -> bool:
     """Whether a run was trained to its last step, or until no seed was left to train."""
-    if not (folder / CHECKPOINT).exists():
+    if not has_file(folder, CHECKPOINT):
         return False
-    state = load_state(folder)
+    state = own_state(folder)
     seeds = zip(state.parked, state.succeeded, strict=True)
     resting = all(parked is not None or succeeded is not None for parked, succeeded in seeds)
     return resting or state.step >= read_run(folder).settings.steps
@@ -28,14 +33,14 @@ def finished(folder: Path) -> bool:
 
 def tested(folder: Path) -> bool:
     """Whether the results of a run are of what its last checkpoint holds."""
-    if not ((folder / RESULTS).exists() and (folder / CHECKPOINT).exists()):
+    if not (has_file(folder, RESULTS) and has_file(folder, CHECKPOINT)):
         return False
-    return read_results(folder / RESULTS).step == load_state(folder).step
+    return read_results(folder / RESULTS).step == own_state(folder).step
 
 
 def diverged(folder: Path) -> TrainingError | None:
     """What to say of a run whose every seed was parked, as its last checkpoint tells."""
-    state = load_state(folder)
+    state = own_state(folder)
     return divergence(read_run(folder).spec, folder, state.parked, state.step)
 
 

@@ -9,14 +9,17 @@ nothing: its row is left as it is, whatever it computes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from outlast.errors import RunFolderError
 from outlast.methods.base import (
     PATHWAYS,
     SUBLAYER_CONTROLS,
@@ -129,6 +132,13 @@ def setup(settings: Settings, task: Task, model: Model) -> Setup:
     return Setup(settings.steps, task.parts, task.lengths, tokens, model.ceiling)
 
 
+def _is_like(value: object, first: object) -> bool:
+    """Whether a value may have come of the one that a method began with; None may become any."""
+    if isinstance(first, (int, float)) and not isinstance(first, bool):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return first is None or isinstance(value, type(first))
+
+
 class MethodStates:
     """The methods of a run and, for each seed, their states."""
 
@@ -142,6 +152,24 @@ class MethodStates:
         self.states: list[list[MethodState]] = [
             [method.begin(setup) for method in methods] for _ in run.seeds
         ]
+
+    def check(self, states: Sequence[Sequence[MethodState]], step: int, path: Path) -> None:
+        """Raise if a method cannot go on at a step from the states that were saved."""
+        for row, several in enumerate(states):
+            for index, (state, method) in enumerate(zip(several, self.methods, strict=True)):
+                field = f"methods[{row}][{index}]"
+                for name, first in self.states[0][index].items():
+                    if name not in state:
+                        raise RunFolderError(f"cannot read {path}: {field} has no {name}")
+                    if not _is_like(state[name], first):
+                        shown, kind = f"{state[name]!r:.80}", type(first).__name__
+                        raise RunFolderError(
+                            f"cannot read {path}: {field}.{name}={shown}: expected {kind}"
+                        )
+                try:
+                    method.control(step, deepcopy(state), Control.plain(self.setup))
+                except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+                    raise RunFolderError(f"cannot read {path}: {field}: {error}") from None
 
     def control(self, step: int, row: int) -> Control:
         """What a step of a seed does, after every method has edited it in turn."""

@@ -100,8 +100,8 @@ class Trainer:
         for run, folder in zip(self.runs, self.folders, strict=True):
             path = folder / CHECKPOINT
             if path.exists():
-                tensors, state = load_checkpoint(folder)
-                state.check_run(run.run, path)
+                tensors, state = load_checkpoint(folder, run=run.run)
+                run.methods.check(state.methods, state.step, path)
                 for name, target in run.tensors().items():
                     restore(target, tensors, name, path)
                 run.set_state(state)

@@ -20,7 +20,7 @@ from outlast.methods.base import Control
 from outlast.models import Model, build_model
 from outlast.models.build import canonical_layout
 from outlast.registry import methods, tasks
-from outlast.runs.folder import locked, remove_outcomes, require_free_folder
+from outlast.runs.folder import RUN, locked, remove_outcomes, require_free_folder
 from outlast.runs.records import RunRecord, Shown, write_run
 from outlast.runs.spec import NEVER, RunSpec
 from outlast.tasks import Task
@@ -122,6 +122,10 @@ def create_runs(
         for folder, _ in records:
             locks.enter_context(locked(folder))
             require_free_folder(folder, overwrite, resume=grid)  # another process may be faster
-        for folder, record in records:
+        for folder, _ in records:
             remove_outcomes(folder)
+        if len(records) > 1:  # so that a kill leaves no old record among new ones
+            for folder, _ in records:
+                (folder / RUN).unlink(missing_ok=True)
+        for folder, record in records:
             write_run(folder, record)  # last: without it a folder is not taken for a run

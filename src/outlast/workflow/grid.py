@@ -21,7 +21,7 @@ from typing import Any
 
 from outlast.errors import SpecError, bad_value, conflict
 from outlast.registry import suggest
-from outlast.runs.folder import RUN
+from outlast.runs.folder import RUN, has_file, require_new_name
 from outlast.runs.spec import RENAMED, RunSpec, Settings
 from outlast.specs import Spec, parse_value
 from outlast.train.seeds import SHARED
@@ -34,7 +34,8 @@ METHOD, NONE = "method", "none"
 def expand_grid(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, Path]]:
     """The runs of a grid and their folders in `out`; the values stand in the place of the run's."""
     values_by_name = _read_axes(axes)
-    if (out / RUN).exists():
+    require_new_name(out)
+    if has_file(out, RUN):
         raise bad_value("out", out, "a folder that is no run itself, for the runs of a grid")
     if METHOD in values_by_name and run.methods:
         raise conflict(METHOD, f"--method {' + '.join(run.methods)}", "--grid method=...")

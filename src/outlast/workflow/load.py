@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from outlast.arguments import as_path, as_whole
-from outlast.errors import OutlastError, RunFolderError
+from outlast.errors import OutlastError, RunFolderError, bad_value
 from outlast.methods.base import Control
 from outlast.models import Model
 from outlast.registry import methods, tasks
 from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState, load_checkpoint, restore
-from outlast.runs.folder import CHECKPOINT
+from outlast.runs.folder import CHECKPOINT, RUN, has_file
 from outlast.runs.records import read_run
 from outlast.runs.spec import RunSpec
 from outlast.train.plan import MethodStates, setup
@@ -42,11 +42,15 @@ def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = N
 
     Only the weights of those seeds are read, or the average of the weights where one is kept.
     """
-    run, path = read_run(folder).spec, folder / CHECKPOINT
-    if not path.exists():
+    record, path = read_run(folder), folder / CHECKPOINT
+    run = record.spec
+    if not has_file(folder, CHECKPOINT):
         raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was trained there yet")
     rows = None if seeds is None else [run.seeds.index(seed) for seed in seeds]
     task = tasks.build(run.task)
+    if record.parts not in ((), task.parts):
+        accepted = f"those of its task, {', '.join(task.parts)}"
+        raise RunFolderError(f"{folder / RUN}: {bad_value('parts', record.parts, accepted)}")
     model = StackedModel(run.model, task, seeds or run.seeds, device, initialise=False)
     built = [methods.build(method) for method in run.methods]
     decay = decay_among(built)
@@ -54,8 +58,7 @@ def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = N
     def is_wanted(name: str) -> bool:
         return name.startswith(WEIGHTS) or (name == AVERAGE and decay is not None)
 
-    tensors, state = load_checkpoint(folder, is_wanted, rows)
-    state.check_run(run, path)
+    tensors, state = load_checkpoint(folder, is_wanted, rows, run)
     if rows is not None and seeds is not None:
         run, state = replace(run, seeds=tuple(seeds)), state.of_seeds(rows, seeds)
     for name, target in model.named(model.table).items():
@@ -65,6 +68,7 @@ def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = N
         restore(average, tensors, AVERAGE, path)
         model.table.copy_(model.corrected_average(average, state.averaged, decay))
     states = MethodStates(built, setup(run.settings, task, model.model), run)
+    states.check(state.methods, state.step, path)
     states.states = state.methods
     controls = [states.control(_resting_step(state, row), row) for row in range(len(run.seeds))]
     return TrainedRun(run, state, model, controls)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from outlast.errors import bad_value
-from outlast.runs.checkpoint import load_checkpoint, load_state, save_checkpoint
-from outlast.runs.folder import CHECKPOINT, locked, require_free_folder
+from outlast.errors import RunFolderError, bad_value
+from outlast.runs.checkpoint import load_checkpoint, save_checkpoint
+from outlast.runs.folder import CHECKPOINT, copying, has_file, locked, require_free_folder
 from outlast.runs.records import read_metrics, read_run, write_metrics, write_run
 
 
@@ -29,19 +29,24 @@ def take_seeds(folder: Path, seeds: Sequence[int], out: Path) -> None:
         available = ", ".join(map(str, run.seeds))
         raise bad_value("seeds", written, f"some of those that {folder} has: {available}")
     rows = [run.seeds.index(seed) for seed in chosen]
-    saved = (folder / CHECKPOINT).exists()
-    if saved and None not in load_state(folder).of_seeds(rows, chosen).parked:
+    require_free_folder(out, way_out="")  # nothing here overwrites
+    if not has_file(folder, CHECKPOINT):
+        raise RunFolderError(
+            f"{folder} has no {CHECKPOINT}: its seeds would start from the beginning. Resume it "
+            f"until one is saved, or train these seeds by 'outlast train ... --seeds {written}'"
+        )
+    tensors, state = load_checkpoint(folder, rows=rows, run=run)
+    state = state.of_seeds(rows, chosen)
+    if None not in state.parked:
         raise bad_value("seeds", written, "at least one that is not parked")
+    lines = [
+        line for line in read_metrics(folder) if line.seed in chosen and line.step <= state.step
+    ]
+    # it is in no other pack
+    record = msgspec.structs.replace(record, seeds=chosen, pack=(out.resolve().name,))
     with locked(out):
-        require_free_folder(out, way_out="")  # nothing here overwrites
-        if saved:
-            tensors, state = load_checkpoint(folder, rows=rows)
-            lines = [
-                line
-                for line in read_metrics(folder)
-                if line.seed in chosen and line.step <= state.step
-            ]
+        require_free_folder(out, way_out="")  # another process may be faster
+        with copying(out):
             write_metrics(out, lines)
-            save_checkpoint(out, tensors, state.of_seeds(rows, chosen))
-        # the record comes last: without it a folder is not taken for a run; it is in no other pack
-        write_run(out, msgspec.structs.replace(record, seeds=chosen, pack=(out.name,)))
+            save_checkpoint(out, tensors, state)
+            write_run(out, record)  # last: without it a folder is not taken for a run
