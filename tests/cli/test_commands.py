@@ -124,9 +124,15 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("bench", "tra", "--out", "run"), r"out=run: expected a file in a folder"),
     (("bench", "seeds", "--out", "x.png"), r"out=x.png: expected .* its name ending in .json"),
     (("bench", "seeds", "--layout", "flat"), r"layout=flat: expected serial \| parallel"),
-    (("bench", "lstm", "--layout", "serial"), r"layout=serial: expected none for lstm"),
-    (("bench", "lstm", "--run", "run"), r"run=run: expected none for lstm"),
-    (("bench", "tra", "--run", "run"), r"run=run: expected none without --sections trained"),
+    (
+        ("bench", "lstm", "--layout", "serial"),
+        "--layout serial cannot be combined with outlast bench lstm",
+    ),
+    (("bench", "lstm", "--run", "run"), "--run run cannot be combined with outlast bench lstm"),
+    (
+        ("bench", "tra", "--run", "run"),
+        "--run run cannot be combined with .*: add --sections trained",
+    ),
     (("bench", "tra", "--budget", "0"), r"budget=0.0: expected seconds > 0"),
     (("show", "compsite"), r"there is nothing called 'compsite'; did you mean 'composite'\?"),
     (("show", "lstm > mpl"), r"there is no mixer or preset 'mpl'"),

@@ -150,7 +150,6 @@ def test_last_line_cut_short_is_left_out(folder: Path) -> None:
     ("line", "message"),
     [
         ('{"step": 1', "damaged JSON"),
-        ("", "damaged JSON"),
         ("[]", "expected an object"),
         ("12", "expected an object"),
         ('{"seed": 0}', "it has no step"),
@@ -171,6 +170,16 @@ def test_damaged_line_before_the_last_is_named(folder: Path, line: str, message:
     (folder / METRICS).write_text("\n".join([first, line, *others]) + "\n")
     with pytest.raises(RunFolderError, match=rf"cannot read .*metrics\.jsonl, line 2: {message}"):
         read_metrics(folder)
+
+
+def test_blank_lines_are_skipped_and_unknown_fields_survive_a_cut(folder: Path) -> None:
+    first, *others = (folder / METRICS).read_text().splitlines()
+    noted = first.removesuffix("}") + ', "note": "by hand"}'
+    (folder / METRICS).write_text("\n".join([noted, "", *others]) + "\n")
+    lines = read_metrics(folder)
+    assert len(lines) == 1 + len(others)
+    cut_metrics(folder, lines[0].step)
+    assert (folder / METRICS).read_text().splitlines()[0] == noted
 
 
 def test_metrics_file_that_is_not_there_is_empty_and_a_folder_is_an_error(tmp_path: Path) -> None:

@@ -355,10 +355,12 @@ def test_blocks_before_a_worker_died_are_saved(
     assert_same_run(folder, trained(run, tmp_path / "whole"))
 
 
-def test_closed_pool_is_an_error_and_fit_starts_another() -> None:
+def test_closed_pool_is_an_error_and_choose_waves_starts_another() -> None:
     run = in_processes(spec()).steps(10)
     run.trainer.close()
-    with pytest.raises(TrainingError, match=r"processes .* are ended: fit\(\) starts others"):
+    with pytest.raises(
+        TrainingError, match=r"processes .* are ended: choose_waves\(\) starts others"
+    ):
         run.steps(20)
     assert "in 2 processes" in run.trainer.choose_waves()
     assert_same_tables(run.steps(20), in_waves(spec()).steps(20))

@@ -106,7 +106,7 @@ def test_grid_may_be_given_in_pieces(tmp_path: Path, capsys: pytest.CaptureFixtu
     command = [*SMALL, "--out", str(out), "--grid", "lr=0.001"]
     for pieces, message in (
         (
-            ["lr=0.002", "warmup=1"],
+            ["lr=0.002", "weight_decay=1"],
             "lr is given twice: --grid lr=0.001 and --grid lr=0.002; give it once",
         ),
         ([], "grid=: expected settings and their values"),
@@ -124,9 +124,14 @@ def test_setting_beside_a_grid_of_it_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "grid"
-    assert main([*SMALL, "--out", str(out), "--lr", "0.1", "--grid", "lr=0.001,0.002"]) == MISTAKE
-    error = capsys.readouterr().err
-    assert "lr is given twice: --lr 0.1 and --grid lr=...; give it once" in error
+    for flags, message in (
+        (["--lr", "0.1", "--grid", "lr=0.001,0.002"], "lr is given twice: --lr 0.1 and --grid lr="),
+        (["--grid", "lr=0.001", "--lr=0.002"], "lr is given twice: --lr 0.002 and --grid lr="),
+        (["--clip", "1", "--grid", "max_grad_norm=1,2"], "max_grad_norm is given twice: --clip 1"),
+        (["--batch", "8", "--batch_size", "16"], "batch_size is given twice: --batch-size 4 and"),
+    ):
+        assert main([*SMALL, "--out", str(out), *flags]) == MISTAKE
+        assert message in capsys.readouterr().err
     assert not out.exists()
 
 

@@ -64,12 +64,14 @@ def _current_flags(arguments: Sequence[str]) -> list[str]:
     from outlast.runs.spec import RENAMED
 
     current = {f"--{old}": f"--{new.replace('_', '-')}" for old, new in RENAMED.items()}
-    typed: dict[str, str] = {}
-    for argument in arguments:
-        flag = argument.partition("=")[0]
-        name = current.get(flag, flag.replace("_", "-"))
-        if flag.startswith("--") and typed.setdefault(name, flag) != flag:
-            raise conflict(name[2:].replace("-", "_"), typed[name], flag)
+    typed: dict[str, str] = {}  # by today's flag, as it was typed
+    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=False):
+        flag, _, value = argument.partition("=")
+        if flag.startswith("--"):
+            value = value or ("" if following.startswith("--") else following)
+            name, text = current.get(flag, flag.replace("_", "-")), f"{flag} {value}".strip()
+            if flag != typed.setdefault(name, text).partition(" ")[0]:
+                raise conflict(name[2:].replace("-", "_"), typed[name], text)
     for axis in _grid_axes(arguments):
         name = RENAMED.get(axis, axis)
         if (flag := f"--{name.replace('_', '-')}") in typed:
