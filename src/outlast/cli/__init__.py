@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # threads that wait in a spin make small models many times slower on a machine that is shared;
     # read when torch is first imported, and by the processes of a study
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if arguments and not arguments[0].startswith("-") and arguments[0] not in VERBS:
         from outlast.registry import suggest
 

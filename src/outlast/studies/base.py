@@ -62,7 +62,7 @@ class Study:
                 )
             chosen += [a for a in matching if a not in chosen]
         changes = {name: value for name, value in changes.items() if value is not None}
-        return [replace(a, run=_with(a.run, seeds, changes)) for a in chosen]
+        return [replace(a, run=_changed(a.run, seeds, changes)) for a in chosen]
 
     def record(self, command: str, arms: Sequence[str]) -> StudyRecord:
         """What `study.json` holds of it, with some of its arms."""
@@ -77,6 +77,6 @@ class Study:
         )
 
 
-def _with(run: RunSpec, seeds: tuple[int, ...] | None, changes: dict[str, Any]) -> RunSpec:
+def _changed(run: RunSpec, seeds: tuple[int, ...] | None, changes: dict[str, Any]) -> RunSpec:
     settings = replace(run.settings, **changes)
     return replace(run, settings=settings, seeds=run.seeds if seeds is None else seeds)

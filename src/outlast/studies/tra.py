@@ -9,7 +9,7 @@ metric is strict: every answer of a sequence right.
 - ``demo``: usual pre-norm blocks, 2 layers of width 64, rows of 32 tokens; minutes on a laptop.
 - ``paper``: the authors' model and recipe, rows of 512 tokens. Ours [deviation]: no dropout (theirs
   is 0.01; it would take attention off its fused path), a cosine that ends at 1 % of the rate in
-  place of 0, and bfloat16 products, in training and in the test.
+  place of 0, and bfloat16 matmuls, in training and in the test.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def expand_grid(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunS
         pairs = [f"{name}={value}" for name, value in chosen.items()]
         folder = out / ",".join(map(_folder_name, pairs))
         try:
-            variant = _with(run, chosen)
+            variant = _with_values(run, chosen)
             full = canonical(variant)  # 0.001 is 1e-3, and defaults may be written out
         except SpecError as error:
             raise SpecError(f"grid: {', '.join(pairs)}: {error}") from None
@@ -62,7 +62,7 @@ def expand_grid(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunS
     return [(variant, folder) for folder, variant in runs.items()]
 
 
-def _with(run: RunSpec, chosen: dict[str, str]) -> RunSpec:
+def _with_values(run: RunSpec, chosen: dict[str, str]) -> RunSpec:
     """A run with other values in the place of its own."""
     methods = _methods(chosen[METHOD]) if METHOD in chosen else run.methods
     settings = {name: _value(text) for name, text in chosen.items() if name != METHOD}

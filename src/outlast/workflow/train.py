@@ -101,7 +101,10 @@ def open_trainer(
 ) -> Iterator[Trainer]:
     """A trainer of runs as their checkpoints left them; the folders are locked meanwhile."""
     specs = [read_run(folder).spec for folder in folders]
-    specs = [replace(run, settings=_with(run.settings, seeds_at_once, processes)) for run in specs]
+    specs = [
+        replace(run, settings=_with_overrides(run.settings, seeds_at_once, processes))
+        for run in specs
+    ]
     keep_freed_memory()
     with ExitStack() as context:
         for folder, run in zip(folders, specs, strict=True):
@@ -120,7 +123,9 @@ def open_trainer(
         yield trainer
 
 
-def _with(settings: Settings, seeds_at_once: int | None, processes: int | None) -> Settings:
+def _with_overrides(
+    settings: Settings, seeds_at_once: int | None, processes: int | None
+) -> Settings:
     """Settings with other numbers of seeds at once and of processes, where they are given."""
     return replace(
         settings,

@@ -78,7 +78,7 @@ class Scheme(nn.Module):
         self, q: Tensor, k: Tensor, token_features: Tensor | None, positions: Tensor, keys: Tensor
     ) -> Tensor:
         """The scores (batch, heads, queries, keys); those of later keys do not matter."""
-        scores = products(q, k)
+        scores = scaled_products(q, k)
         bias = self.bias(positions, keys)
         return scores if bias is None else scores + bias
 
@@ -119,7 +119,7 @@ class Scheme(nn.Module):
         return type(self).weigh is not Scheme.weigh
 
 
-def products(q: Tensor, k: Tensor) -> Tensor:
+def scaled_products(q: Tensor, k: Tensor) -> Tensor:
     """q k^T / sqrt(d), (batch, heads, queries, keys)."""
     return q @ k.mT / q.shape[-1] ** 0.5
 

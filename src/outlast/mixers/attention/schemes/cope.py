@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from outlast.errors import require
-from outlast.mixers.attention.schemes.base import Scheme, distances, products
+from outlast.mixers.attention.schemes.base import Scheme, distances, scaled_products
 from outlast.registry import schemes
 
 
@@ -41,7 +41,7 @@ class Cope(Scheme):
     def scores(
         self, q: Tensor, k: Tensor, token_features: Tensor | None, positions: Tensor, keys: Tensor
     ) -> Tensor:
-        scores = products(q, k)
+        scores = scaled_products(q, k)
         later = distances(positions, keys) < 0
         gates = scores.sigmoid().masked_fill(later, 0)
         back = gates.flip(-1).cumsum(-1).flip(-1).clamp_max(self.last)

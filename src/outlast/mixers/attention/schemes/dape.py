@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.errors import bad_value
-from outlast.mixers.attention.schemes.base import Scheme, distances, products
+from outlast.mixers.attention.schemes.base import Scheme, distances, scaled_products
 from outlast.mixers.base import Linear
 from outlast.registry import schemes
 from outlast.specs import Spec
@@ -52,7 +52,7 @@ class Dape(Scheme):
         self, q: Tensor, k: Tensor, token_features: Tensor | None, positions: Tensor, keys: Tensor
     ) -> Tensor:
         later = distances(positions, keys) < 0
-        a = products(q, k).masked_fill(later, 0)
+        a = scaled_products(q, k).masked_fill(later, 0)
         bias = self.inner.bias(positions, keys)
         assert bias is not None  # for the type checker: the constructor has checked it
         b = bias.to(a.dtype).masked_fill(later, 0).expand_as(a)

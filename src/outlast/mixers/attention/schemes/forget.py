@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.kernels import libraries
-from outlast.mixers.attention.schemes.base import Scheme, products
+from outlast.mixers.attention.schemes.base import Scheme, scaled_products
 from outlast.mixers.base import Linear
 from outlast.registry import schemes
 
@@ -48,7 +48,7 @@ class Forget(Scheme):
     ) -> Tensor:
         assert token_features is not None  # for the type checker: the method above returns them
         decay = token_features[..., 0].to(q.dtype).cumsum(-1)
-        return products(q, k) + decay[..., -q.shape[-2] :, None] - decay[..., None, :]
+        return scaled_products(q, k) + decay[..., -q.shape[-2] :, None] - decay[..., None, :]
 
 
 def log_gates(linear: Linear, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from outlast.mixers.attention.schemes.base import Change, Scheme, distances, products
+from outlast.mixers.attention.schemes.base import Change, Scheme, distances, scaled_products
 from outlast.registry import schemes
 
 
@@ -44,7 +44,7 @@ class StickBreaking(Scheme):
         keys: Tensor,
         change: Change,
     ) -> Tensor:
-        scores = change(products(q, k))
+        scores = change(scaled_products(q, k))
         back = distances(positions, keys)
         seen = back >= (0 if self.current else 1)
         left = F.logsigmoid(-scores).masked_fill(~seen, 0)

@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from outlast.errors import incompatible
 from outlast.kernels.heads import normed_heads, rms
 from outlast.kernels.tra import threshold_relative_attention
-from outlast.mixers.attention.schemes.base import Change, Scheme, distances, products
+from outlast.mixers.attention.schemes.base import Change, Scheme, distances, scaled_products
 from outlast.mixers.attention.schemes.forget import log_gates
 from outlast.mixers.base import Linear
 from outlast.registry import schemes
@@ -126,7 +126,7 @@ class Tra(Scheme):
         keys: Tensor,
         change: Change,
     ) -> Tensor:
-        scores = products(q, k)
+        scores = scaled_products(q, k)
         kept = self._kept(scores, allowed)
         logits = scores
         if self.gain is not None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from outlast.errors import require
-from outlast.mixers.attention.schemes.base import distances, products
+from outlast.mixers.attention.schemes.base import distances, scaled_products
 from outlast.mixers.attention.schemes.rope import Rope
 from outlast.registry import schemes
 
@@ -40,4 +40,4 @@ class XPos(Rope):
         zeta = torch.cat([zeta, zeta])
         back = (positions[-1] - positions)[:, None] / self.scale
         ahead = distances(positions[-1:], keys).mT / self.scale
-        return products(q * zeta**-back, k * zeta**ahead)
+        return scaled_products(q * zeta**-back, k * zeta**ahead)
