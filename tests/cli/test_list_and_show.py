@@ -11,6 +11,7 @@ from outlast.cli.exit_codes import MISTAKE
 from outlast.errors import SpecError, bad_value
 from outlast.mixers import Mixer
 from outlast.registry import KINDS, Entry
+from tiny_runs import outlast
 
 
 def test_list_shows_every_item_with_its_summary(shown: Shell) -> None:
@@ -38,6 +39,17 @@ def test_list_of_a_kind_shows_only_that_kind(kind: str, shown: Shell) -> None:
     assert set(KINDS[kind].names()) <= listed
     others = {n for k, r in KINDS.items() if k != kind for n in r.names()}
     assert not (others - set(KINDS[kind].names())) & listed
+
+
+def test_list_takes_the_plural_of_a_kind(shown: Shell) -> None:
+    assert shown("list", "tasks").out == shown("list", "task").out
+    assert shown("list", "studies").out == shown("list", "study").out
+
+
+def test_no_verb_shows_the_verbs() -> None:
+    done = outlast()
+    assert done.returncode == 0
+    assert "reproduce" in done.stdout
 
 
 ITEMS = [(kind, name) for kind, registry in KINDS.items() for name in registry.names()]
