@@ -123,9 +123,9 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("bench", "tra", "--out", "no/dir/x.json"), r"out=no/dir/x.json: expected a file in a folder"),
     (("bench", "tra", "--out", "run"), r"out=run: expected a file in a folder"),
     (("bench", "seeds", "--out", "x.png"), r"out=x.png: expected .* its name ending in .json"),
+    (("list", "foo"), r"kind=foo: expected all \| task \| mixer"),
     (("bench", "seeds", "--layout", "flat"), r"layout=flat: expected serial \| parallel"),
     (
-        (("list", "foo"), r"kind=foo: expected all \| task \| mixer"),
         ("bench", "lstm", "--layout", "serial"),
         "--layout serial cannot be combined with outlast bench lstm",
     ),
