@@ -23,8 +23,8 @@ def lstm_inputs(steps: int, rows: int, width: int, *lead: int, seed: int = 0) ->
     ]
 
 
-def same(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float = 1e-10) -> None:
-    for index, (one, two) in enumerate(zip(found, wanted, strict=True)):
+def same(actual: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float = 1e-10) -> None:
+    for index, (one, two) in enumerate(zip(actual, wanted, strict=True)):
         torch.testing.assert_close(
             one.to(two.dtype),
             two,
@@ -34,9 +34,9 @@ def same(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float = 1
         )
 
 
-def near(found: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float) -> None:
+def near(actual: Sequence[Tensor], wanted: Sequence[Tensor], tolerance: float) -> None:
     """Each within `tolerance` of the largest number wanted: for products of many terms."""
-    for index, (one, two) in enumerate(zip(found, wanted, strict=True)):
+    for index, (one, two) in enumerate(zip(actual, wanted, strict=True)):
         error = (one.cpu().to(two.dtype) - two).abs().max() / two.abs().max().clamp_min(1e-30)
         assert error <= tolerance, f"number {index}: off by {error:.1e} of the largest"
 

@@ -159,10 +159,10 @@ def gadgets() -> Registry:
 
 
 def test_arguments_of_every_type_are_bound(gadgets):
-    made = gadgets.build(
+    drawn_batch = gadgets.build(
         "gadget(3, from=2, mode=off, many=[4, 5], weights=weights(a=1), part=cog(2), deep=true)"
     )
-    assert vars(made) | {"spec": None} == {
+    assert vars(drawn_batch) | {"spec": None} == {
         "size": 3,
         "from_": 2.0,
         "mode": "off",
@@ -172,8 +172,8 @@ def test_arguments_of_every_type_are_bound(gadgets):
         "deep": True,
         "spec": None,
     }
-    assert type(made.from_) is float
-    assert gadgets.build(str(made.spec)).spec == made.spec
+    assert type(drawn_batch.from_) is float
+    assert gadgets.build(str(drawn_batch.spec)).spec == drawn_batch.spec
     assert gadgets.build("gadget(3, many=7)").many == (7,)
 
 
@@ -305,9 +305,11 @@ def test_broken_plug_in_is_left_out_and_named(gadgets, shelf, caplog, text, reas
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     with pytest.raises(OutlastError) as caught:
         gadgets.build("bad")
-    for told in (str(caught.value), caplog.text):
-        assert "gadget 'bad' of the plug-in bad-pack (bad_plug_in:Gone) cannot be imported" in told
-        assert reason in told
+    for messages in (str(caught.value), caplog.text):
+        assert (
+            "gadget 'bad' of the plug-in bad-pack (bad_plug_in:Gone) cannot be imported" in messages
+        )
+        assert reason in messages
 
 
 def test_plug_in_mixer_works_in_a_layout(tmp_path):

@@ -170,8 +170,8 @@ def tra_tensors(padded: bool) -> Callable[..., Tensors]:
     return tensors
 
 
-def tra_numbers(given: Tensors) -> tuple[Any, ...]:
-    return (*check(*given[:4], 0.0, None, None, False, None), "cpu")
+def tra_numbers(arguments: Tensors) -> tuple[Any, ...]:
+    return (*check(*arguments[:4], 0.0, None, None, False, None), "cpu")
 
 
 def tra_plain(*tensors: Tensor) -> Tensor:

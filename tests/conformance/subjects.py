@@ -63,22 +63,22 @@ def _options(parameter: Parameter) -> list[str]:
         return [spec for spec in plain_specs(KINDS[parameter.name]) if spec != parameter.default]
     inside = get_args(parameter.annotation) or ()
     options = [a for a in (parameter.annotation, *inside) if get_origin(a) is Literal]
-    found = [o for option in options for o in get_args(option)]
-    found += ["none"] if type(None) in inside and parameter.default is not None else []
-    found += [not parameter.default] if parameter.annotation is bool else []
-    return [write_value(o) if isinstance(o, bool) else o for o in found if o != parameter.default]
+    actual = [o for option in options for o in get_args(option)]
+    actual += ["none"] if type(None) in inside and parameter.default is not None else []
+    actual += [not parameter.default] if parameter.annotation is bool else []
+    return [write_value(o) if isinstance(o, bool) else o for o in actual if o != parameter.default]
 
 
 def plain_specs(registry: Registry) -> list[str]:
     """Every item of a kind in its default, or as `NEEDED` says where it has none."""
-    found = []
+    actual = []
     for name in registry.names():
         parameters = registry.entry(name).parameters(registry.caller_arguments)
         needs = [p.name for p in parameters if p.default is REQUIRED]
         if needs and name not in NEEDED:
             raise AssertionError(f"{name} cannot be made without {needs}: add it to NEEDED")
-        found.append(NEEDED.get(name, name))
-    return found
+        actual.append(NEEDED.get(name, name))
+    return actual
 
 
 def specs_of(registry: Registry) -> Iterator[str]:

@@ -97,9 +97,9 @@ def slopes(case: OpCase, results: list[Tensor], d_results: list[Tensor], tensors
     )
 
 
-def close(found, wanted, tolerance: float) -> None:
+def close(actual, wanted, tolerance: float) -> None:
     """Each to the tolerance, or to the rounding of its own dtype if that is coarser."""
-    for index, (one, two) in enumerate(zip(found, wanted, strict=True)):
+    for index, (one, two) in enumerate(zip(actual, wanted, strict=True)):
         bound = max(tolerance, ROUNDING[one.dtype] if one.is_floating_point() else 0.0)
         one, two = one.detach().cpu(), two.detach().cpu()
         try:
@@ -124,14 +124,14 @@ def test_op_and_gradients_match_plain_torch(case, shape):
     check_against(case, call(case, tensors), tensors, wanted, exact, tolerance)
 
 
-def check_against(case: OpCase, found, tensors, wanted, exact, tolerance: float) -> None:
+def check_against(case: OpCase, actual, tensors, wanted, exact, tolerance: float) -> None:
     """Results and gradients, of all results and of each subset that the case names."""
-    close(found, wanted, tolerance)
-    above = upstream(case, found)
+    close(actual, wanted, tolerance)
+    above = upstream(case, actual)
     d_exact = [a.cpu().to(F64) for a in above]
     for used in (None, *case.used):
         wanted_slopes = slopes(case, wanted, d_exact, exact, used)
-        close(slopes(case, found, above, tensors, used), wanted_slopes, tolerance)
+        close(slopes(case, actual, above, tensors, used), wanted_slopes, tolerance)
 
 
 class Recorder(TorchDispatchMode):
@@ -197,7 +197,7 @@ def stacked(case: OpCase, shape, axes, dtype, device="cpu") -> list[Any]:
 
 def run_stacked(case: OpCase, tensors, axes) -> list[Tensor]:
     axes = tuple(None if t is None else axis for t, axis in zip(tensors, axes, strict=True))
-    return list(vmap(lambda *own: tuple(call(case, list(own))), in_dims=axes)(*tensors))
+    return list(vmap(lambda *piece: tuple(call(case, list(piece))), in_dims=axes)(*tensors))
 
 
 def rows_of(tensors, axes) -> list[list[Any]]:
@@ -224,8 +224,8 @@ def test_stack_matches_each_alone(case, shape, axes, no_vmap_fallback):
     exact, tensors = stacked(case, shape, axes, F64), stacked(case, shape, axes, case.dtype, device)
     alone = zip(*(call_plain(case, row) for row in rows_of(exact, axes)), strict=True)
     wanted = [torch.stack(parts) for parts in alone]
-    found = run_stacked(case, tensors, axes)
-    check_against(case, found, tensors, wanted, exact, tolerance)
+    actual = run_stacked(case, tensors, axes)
+    check_against(case, actual, tensors, wanted, exact, tolerance)
 
 
 # ---- the fused path ------------------------------------------------------------------------------
@@ -248,12 +248,12 @@ def laid_out(case: OpCase, tensors, dtype, device, layout) -> tuple[list[Any], l
 def compare_kernel(case: OpCase, shape, dtype, device, layout, tolerance) -> None:
     kernel: Kernel = case.kernel
     tensors, exact = laid_out(case, case.tensors(*shape), dtype, device, layout)
-    found, wanted = call(case, tensors), call_plain(case, exact)
-    for one, two in zip(found, wanted, strict=True):
+    actual, wanted = call(case, tensors), call_plain(case, exact)
+    for one, two in zip(actual, wanted, strict=True):
         close([one], [two], tolerance if one.dtype == dtype else 1e-5)
-    above = upstream(case, found)
+    above = upstream(case, actual)
     above = [layout(f"gradient {i}", a) for i, a in zip(case.outputs, above, strict=True)]
-    found_slopes = slopes(case, found, above, tensors)
+    found_slopes = slopes(case, actual, above, tensors)
     wanted_slopes = slopes(case, wanted, [a.cpu().double() for a in above], exact)
     names = [i for i, t in enumerate(tensors) if t is not None and t.requires_grad]
     for index, one, two in zip(names, found_slopes, wanted_slopes, strict=True):
@@ -330,10 +330,12 @@ def test_seeds_together_match_each_alone_on_a_gpu(case):
     together = run_stacked(case, tensors, axes)
     above = upstream(case, together)
     d_together = slopes(case, together, above, tensors)
-    for row, own in enumerate(rows_of([None if t is None else t.detach() for t in tensors], axes)):
-        own = leaves(case, own, dtype, "cuda")
-        alone = call(case, own)
-        d_alone = slopes(case, alone, [a[row] for a in above], own)
+    for row, piece in enumerate(
+        rows_of([None if t is None else t.detach() for t in tensors], axes)
+    ):
+        piece = leaves(case, piece, dtype, "cuda")
+        alone = call(case, piece)
+        d_alone = slopes(case, alone, [a[row] for a in above], piece)
         if case.kernel.bitwise:
             assert all(torch.equal(a, t[row]) for a, t in zip(alone, together, strict=True))
             assert torch.equal(d_alone[0], d_together[0][row])

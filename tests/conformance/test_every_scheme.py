@@ -100,14 +100,14 @@ def test_fast_path_equals_the_reference_with_gradients(spec, blocked, monkeypatc
     inputs = [x, *layer.parameters()]
     weighing = draw(seed=1)
     fast = layer(x)[0]
-    found = torch.autograd.grad((fast * weighing).sum(), inputs)
+    actual = torch.autograd.grad((fast * weighing).sum(), inputs)
     # the whole table of scores at once, by the definition and nothing faster
     reference = blocks.Look(layer.scheme, layer.weights)
     monkeypatch.setattr(layer, "_look", lambda inputs, packed: reference(inputs))
     truth = layer(x)[0]
     wanted = torch.autograd.grad((truth * weighing).sum(), inputs)
     close(fast, truth)
-    for got, want in zip(found, wanted, strict=True):
+    for got, want in zip(actual, wanted, strict=True):
         close(got, want)
     single, _ = make(spec).float()(x.detach().float())
     close(single.double(), truth, 1e-4)
@@ -119,11 +119,11 @@ def test_compiled_path_equals_the_plain_one(spec, monkeypatch):
     layer, x = make(spec), draw().requires_grad_()
     inputs, weighing = [x, *layer.parameters()], draw(seed=1)
 
-    def found() -> list[torch.Tensor]:
+    def actual() -> list[torch.Tensor]:
         y = layer(x)[0]
         return [y, *torch.autograd.grad((y * weighing).sum(), inputs)]
 
-    wanted = found()
+    wanted = actual()
     for name, value in {
         "BACKEND": "aot_eager",
         "FEWEST": 1,
@@ -131,7 +131,7 @@ def test_compiled_path_equals_the_plain_one(spec, monkeypatch):
     }.items():
         monkeypatch.setattr(compiled, name, value)
     compiled._program.cache_clear()
-    for got, want in zip(found(), wanted, strict=True):
+    for got, want in zip(actual(), wanted, strict=True):
         close(got, want)
     compiled._program.cache_clear()
 

@@ -62,9 +62,9 @@ def assert_broken_seeds_change_no_other(model: str, by_length: bool = False) -> 
         for row, (value, every) in BREAKS.items():
             weights = seeds.model.table[row, ::every]
             weights.copy_(torch.full_like(weights, value).copysign(weights))
-    found, losses = results()
+    actual, losses = results()
     assert not losses[:, [1, 2, 3]].isfinite().all(), "nothing is broken: this shows nothing"
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(actual, wanted, strict=True):
         assert other.isfinite().all()
         assert torch.equal(one, other)
 

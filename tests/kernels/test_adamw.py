@@ -155,24 +155,24 @@ def test_without_gpu_the_reference_is_taken():
 def test_on_a_gpu_the_kernel_is_taken_and_a_seed_alone_is_the_same_to_the_bit():
     def trained(seeds: list[int]) -> Tensor:
         state, columns = fresh("three pathways")
-        own = State(*(getattr(state, f.name)[seeds] for f in fields(state)))
-        assert op.back_end(own.weights, own.weights) is fused
+        part = State(*(getattr(state, f.name)[seeds] for f in fields(state)))
+        assert op.back_end(part.weights, part.weights) is fused
         clip, decay = per_seed(1.0)[seeds], per_seed(0.1)[seeds]
         for number in range(3):
             gradient, rates, active = (t[seeds] for t in step(number, state, columns))
             adamw.update(
-                own.weights,
+                part.weights,
                 gradient,
-                own.first,
-                own.second,
-                own.counts,
+                part.first,
+                part.second,
+                part.counts,
                 rates,
                 active,
                 clip,
                 decay,
                 columns,
             )
-        return own.weights
+        return part.weights
 
     together = trained([0, 1, 2])
     assert torch.equal(trained([1])[0], together[1])

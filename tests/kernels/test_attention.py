@@ -23,14 +23,14 @@ def qkv(queries: int, keys: int) -> list[torch.Tensor]:
 
 def test_reference_matches_attention_by_hand():
     q, k, v = (t[0, 0].tolist() for t in qkv(2, 3))
-    found = reference(*qkv(2, 3))[0, 0]
+    actual = reference(*qkv(2, 3))[0, 0]
     for row, query in enumerate(q):
         seen = range(3 - 2 + row + 1)
         scores = [sum(a * b for a, b in zip(query, k[j], strict=True)) / WIDTH**0.5 for j in seen]
         weights = torch.tensor(scores, dtype=torch.float64).exp()
         weights /= weights.sum()
         wanted = sum(w * torch.tensor(v[j]) for w, j in zip(weights, seen, strict=True))
-        torch.testing.assert_close(found[row], wanted.double(), atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(actual[row], wanted.double(), atol=1e-6, rtol=1e-6)
 
 
 def test_mask_shows_the_last_query_every_key_and_the_first_the_cache_and_itself():
@@ -69,20 +69,20 @@ def test_on_a_gpu_attend_matches_the_reference_whichever_path_runs(shape, precis
     packed = draw(b, t, 3, h, d, seed=1).float()
     exact = [e.requires_grad_() for e in packed.double().permute(2, 0, 3, 1, 4).unbind()]
     inputs = [t.detach().requires_grad_() for t in packed.cuda().permute(2, 0, 3, 1, 4)]
-    found, wanted, above = attend(*inputs), reference(*exact), draw(*shape, seed=2)
-    same([found.cpu()], [wanted], 1e-2)
-    found = torch.autograd.grad(found, inputs, above.cuda().float())
-    same([f.cpu() for f in found], torch.autograd.grad(wanted, exact, above), 2e-2)
+    actual, wanted, above = attend(*inputs), reference(*exact), draw(*shape, seed=2)
+    same([actual.cpu()], [wanted], 1e-2)
+    actual = torch.autograd.grad(actual, inputs, above.cuda().float())
+    same([f.cpu() for f in actual], torch.autograd.grad(wanted, exact, above), 2e-2)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("tokens", [40, 200])
 def test_on_a_gpu_a_packed_stack_is_three_views_in_one_piece(tokens, precision):
     packed = draw(3, 2, tokens, 3, 2, 16).cuda().float().requires_grad_()
-    found = vmap(attend_packed)(packed)
+    actual = vmap(attend_packed)(packed)
     wanted = vmap(attend)(*packed.permute(3, 0, 1, 4, 2, 5))
-    assert torch.equal(found, wanted)
-    above = torch.randn_like(found)
-    (one,), (two,) = (torch.autograd.grad(y, packed, above) for y in (found, wanted))
+    assert torch.equal(actual, wanted)
+    above = torch.randn_like(actual)
+    (one,), (two,) = (torch.autograd.grad(y, packed, above) for y in (actual, wanted))
     torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-6)
     assert one.is_contiguous() or tokens == 200  # where one program takes a whole sequence

@@ -36,15 +36,15 @@ def test_entmax15_matches_the_reference(scale):
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("scale", [0.01, 1.0, 30.0])
 def test_entmax_matches_the_reference(alpha, scale):
-    given = torch.full((4, 1), alpha, dtype=torch.float64)
-    compare(entmax, reference.entmax, scores(3, 4, 9, scale=scale), given, tolerance=1e-6)
+    arguments = torch.full((4, 1), alpha, dtype=torch.float64)
+    compare(entmax, reference.entmax, scores(3, 4, 9, scale=scale), arguments, tolerance=1e-6)
 
 
 def test_gradient_in_alpha_matches_a_small_step():
-    given, weighing = scores(5, 9), torch.randn(5, 9, dtype=torch.float64)
+    arguments, weighing = scores(5, 9), torch.randn(5, 9, dtype=torch.float64)
 
     def loss(alpha: torch.Tensor) -> torch.Tensor:
-        return (entmax(given, alpha) * weighing).sum()
+        return (entmax(arguments, alpha) * weighing).sum()
 
     alpha = torch.tensor(1.4, dtype=torch.float64, requires_grad=True)
     step = (loss(alpha + 1e-6) - loss(alpha - 1e-6)) / 2e-6
@@ -53,10 +53,10 @@ def test_gradient_in_alpha_matches_a_small_step():
 
 @pytest.mark.parametrize("length", [1, 2, 500])
 def test_weights_add_up_to_one_in_single_precision(length):
-    given = 3 * torch.randn(4, length)
-    for made in (entmax15(given), entmax(given, torch.tensor(1.7))):
-        assert (made >= 0).all()
-        torch.testing.assert_close(made.sum(-1), torch.ones(4), rtol=1e-4, atol=1e-4)
+    arguments = 3 * torch.randn(4, length)
+    for built in (entmax15(arguments), entmax(arguments, torch.tensor(1.7))):
+        assert (built >= 0).all()
+        torch.testing.assert_close(built.sum(-1), torch.ones(4), rtol=1e-4, atol=1e-4)
 
 
 def test_equal_scores_share_evenly():
@@ -68,17 +68,17 @@ def test_equal_scores_share_evenly():
 
 
 def test_limits_are_softmax_and_sparsemax():
-    given = torch.tensor([[0.3, 0.1, -0.2]], dtype=torch.float64)
-    close(entmax(given, torch.tensor(1.0001).double()), given.softmax(-1), 1e-3)
+    arguments = torch.tensor([[0.3, 0.1, -0.2]], dtype=torch.float64)
+    close(entmax(arguments, torch.tensor(1.0001).double()), arguments.softmax(-1), 1e-3)
     tau = (0.3 + 0.1 - 0.2 - 1) / 3
-    close(entmax(given, torch.tensor(2.0).double()), given - tau)
+    close(entmax(arguments, torch.tensor(2.0).double()), arguments - tau)
 
 
 def test_stacked_seeds_match_each_alone():
-    given, alphas = scores(2, 3, 4, 9), 1.1 + torch.rand(2, 4, 1, dtype=torch.float64)
+    arguments, alphas = scores(2, 3, 4, 9), 1.1 + torch.rand(2, 4, 1, dtype=torch.float64)
 
     def one_by_one(s: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
         return torch.stack([entmax(*pair) for pair in zip(s, a, strict=True)])
 
-    compare(vmap(entmax), one_by_one, given, alphas)
-    compare(vmap(entmax15), entmax15, given)
+    compare(vmap(entmax), one_by_one, arguments, alphas)
+    compare(vmap(entmax15), entmax15, arguments)

@@ -40,7 +40,7 @@ def test_on_a_gpu_attention_reads_the_heads_without_a_copy():
     packed = draw(3, 5, 33, 3, 4, 64).to("cuda", torch.bfloat16)
     angles = draw(33, 32, seed=5).to("cuda", torch.float32)
     cos, sin = angles.cos(), angles.sin()
-    for function in (normed_heads, lambda own: turned_heads(own, cos, sin)):
+    for function in (normed_heads, lambda piece: turned_heads(piece, cos, sin)):
         heads = vmap(function)(packed)
         assert all(Call.readable(f.flatten(0, 1)).data_ptr() == f.data_ptr() for f in heads)
         for row in range(3):

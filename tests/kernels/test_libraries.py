@@ -50,14 +50,14 @@ def test_library_matches_the_blocks_with_gradients(spec, calls, monkeypatch):
     inputs, above = [x, *layer.parameters()], draw(seed=1)
     fast = layer(x)[0]
     assert len(calls) == 1
-    found = torch.autograd.grad((fast * above).sum(), inputs)
+    actual = torch.autograd.grad((fast * above).sum(), inputs)
     calls.clear()  # the backward pass ran it once more
     monkeypatch.setattr(libraries, "obstacle", lambda *_: "no")
     slow = layer(x)[0]
     assert not calls
     wanted = torch.autograd.grad((slow * above).sum(), inputs)
     # the gates go over in float32
-    for got, want in zip([fast, *found], [slow, *wanted], strict=True):
+    for got, want in zip([fast, *actual], [slow, *wanted], strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
@@ -187,9 +187,9 @@ def test_on_a_gpu_the_library_matches_the_reference_with_gradients(spec, tokens,
             y = layer(x)[0]
         results[switch] = [y, *torch.autograd.grad((y * above).sum(), inputs)]
     exact = make(spec).cuda()
-    given = x.detach().double().requires_grad_()
-    truth = exact(given)[0]
-    truths = [truth, *torch.autograd.grad((truth * above).sum(), [given, *exact.parameters()])]
+    arguments = x.detach().double().requires_grad_()
+    truth = exact(arguments)[0]
+    truths = [truth, *torch.autograd.grad((truth * above).sum(), [arguments, *exact.parameters()])]
     for fast, slow, wanted in zip(results["on"], results["off"], truths, strict=True):
         scale = wanted.norm()
         error = (fast.double() - wanted).norm() / scale

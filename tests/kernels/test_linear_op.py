@@ -61,15 +61,15 @@ OUTS = [1, 7, 8, 12, 1036]
 @pytest.mark.parametrize("cut", [True, False], ids=["cut", "dense"])
 def test_padded_rows_give_the_same_numbers(out, bias, cut, monkeypatch):
     monkeypatch.setattr(op, "WIDE", 0 if bias == "in the matmul" else 1000)
-    given = [digits(3, 12, 4, seed=1), digits(3, out, 4, seed=2), digits(3, out, seed=3)]
-    given = [g.requires_grad_() for g in given[: 2 if bias == "none" else 3]]
-    exact = [g.detach().double().requires_grad_() for g in given]
-    found, wanted = vmap(linear)(*given), vmap(F.linear)(*exact)
-    assert found.dtype == torch.bfloat16
-    same([found], [wanted], 0)
-    above = digits(*found.shape, seed=5)
-    found = torch.autograd.grad(found, given, padded(above) if cut else above)
-    same(found, torch.autograd.grad(wanted, exact, above.double()), 0)
+    arguments = [digits(3, 12, 4, seed=1), digits(3, out, 4, seed=2), digits(3, out, seed=3)]
+    arguments = [g.requires_grad_() for g in arguments[: 2 if bias == "none" else 3]]
+    exact = [g.detach().double().requires_grad_() for g in arguments]
+    actual, wanted = vmap(linear)(*arguments), vmap(F.linear)(*exact)
+    assert actual.dtype == torch.bfloat16
+    same([actual], [wanted], 0)
+    above = digits(*actual.shape, seed=5)
+    actual = torch.autograd.grad(actual, arguments, padded(above) if cut else above)
+    same(actual, torch.autograd.grad(wanted, exact, above.double()), 0)
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
@@ -77,13 +77,13 @@ def test_padded_rows_give_the_same_numbers(out, bias, cut, monkeypatch):
 def test_rows_begin_at_multiples_of_16_bytes(out):
     x, weight = digits(3, 12, 4, seed=1), digits(3, out, 4, seed=2)
     wide = -(-out // 8) * 8
-    found = torch.ops.outlast.batched_linear(x, weight)
-    assert found.stride() == (12 * wide, wide, 1)
-    assert not found._is_view()
-    table = found.as_strided((3, 12, wide), found.stride())
+    actual = torch.ops.outlast.batched_linear(x, weight)
+    assert actual.stride() == (12 * wide, wide, 1)
+    assert not actual._is_view()
+    table = actual.as_strided((3, 12, wide), actual.stride())
     assert table[..., out:].eq(0).all()
     stacked = vmap(linear)(x, weight)
-    assert stacked.stride() == found.stride()
+    assert stacked.stride() == actual.stride()
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
@@ -98,9 +98,9 @@ def test_bias_of_a_wide_map_goes_through_the_matmul(monkeypatch):
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_float32_is_not_padded():
     x, weight, bias = (a.float() for a in (draw(3, 6, 4), draw(3, 21, 4), draw(3, 21)))
-    found = vmap(linear)(x, weight, bias)
-    assert found.is_contiguous()
-    assert torch.equal(found, torch.bmm(x, weight.mT) + bias[:, None])
+    actual = vmap(linear)(x, weight, bias)
+    assert actual.is_contiguous()
+    assert torch.equal(actual, torch.bmm(x, weight.mT) + bias[:, None])
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
@@ -119,8 +119,8 @@ def test_padded_op_keeps_torch_rules_and_may_be_changed_in_place():
     out = torch.ops.outlast.batched_linear(x, weight)
     wanted = out.detach().clone().relu()
     assert torch.equal(out.relu_(), wanted)
-    found = torch.autograd.grad(out.sum(), (x, weight), create_graph=True)
-    assert all(f.requires_grad for f in found)
+    actual = torch.autograd.grad(out.sum(), (x, weight), create_graph=True)
+    assert all(f.requires_grad for f in actual)
 
 
 def test_padded_table_is_found_from_its_first_columns_alone():
@@ -139,12 +139,12 @@ def test_padded_table_is_found_from_its_first_columns_alone():
 @pytest.mark.gpu
 @pytest.mark.parametrize("out", [*OUTS, 44])
 def test_on_a_gpu_padded_rows_give_the_same_numbers(out):
-    given = [draw(4, 1024, 8, seed=1), draw(4, out, 8, seed=2), draw(4, out, seed=3)]
-    given = [g.bfloat16().cuda().requires_grad_() for g in given]
-    exact = [g.detach().double().requires_grad_() for g in given]
-    found, wanted = vmap(linear)(*given), vmap(F.linear)(*exact)
-    assert not found.is_contiguous() or out % 8 == 0 or out < op.WIDE * 8
-    near([found], [wanted.cpu()], 1e-2)
-    above = draw(*found.shape, seed=5).bfloat16().cuda()
-    found = torch.autograd.grad(found, given, padded(above))
-    near(found, [w.cpu() for w in torch.autograd.grad(wanted, exact, above.double())], 1e-2)
+    arguments = [draw(4, 1024, 8, seed=1), draw(4, out, 8, seed=2), draw(4, out, seed=3)]
+    arguments = [g.bfloat16().cuda().requires_grad_() for g in arguments]
+    exact = [g.detach().double().requires_grad_() for g in arguments]
+    actual, wanted = vmap(linear)(*arguments), vmap(F.linear)(*exact)
+    assert not actual.is_contiguous() or out % 8 == 0 or out < op.WIDE * 8
+    near([actual], [wanted.cpu()], 1e-2)
+    above = draw(*actual.shape, seed=5).bfloat16().cuda()
+    actual = torch.autograd.grad(actual, arguments, padded(above))
+    near(actual, [w.cpu() for w in torch.autograd.grad(wanted, exact, above.double())], 1e-2)

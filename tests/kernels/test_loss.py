@@ -62,10 +62,10 @@ def test_tie_goes_to_the_first_and_tokens_that_ask_nothing_are_not_read(classes)
     losses, accuracies, counts = fused.forward(logits, targets, part, 1, IGNORE)
     assert accuracies.tolist() == [[0.5], [0.0]]  # two right of four
     assert losses[1].item() == 0
-    found = fused.backward(torch.ones(2, 1), counts, logits, targets, part, IGNORE)
+    actual = fused.backward(torch.ones(2, 1), counts, logits, targets, part, IGNORE)
     wanted = reference.backward(torch.ones(2, 1), counts, logits, targets, part, IGNORE)
-    same([found[0]], [wanted[0].double()], 1e-6)
-    assert found[1].eq(0).all()
+    same([actual[0]], [wanted[0].double()], 1e-6)
+    assert actual[1].eq(0).all()
 
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -117,11 +117,11 @@ def test_padded_gradient_lies_as_the_op_says(monkeypatch):
 def test_on_a_gpu_the_kernel_is_taken_and_a_seed_alone_is_the_same():
     logits, targets, part = (a.cuda() for a in inputs(3, 16, 33, 12))
     logits = logits.float().requires_grad_()
-    found = part_losses(logits, targets, part, PARTS, IGNORE)
-    same(found, reference.plain(logits, targets, part, PARTS, IGNORE), 1e-5)
-    (together,) = torch.autograd.grad(found[0].sum(), logits)
-    own = logits[1:2].detach().requires_grad_()
-    alone = part_losses(own, targets[1:2], part[1:2], PARTS, IGNORE)
+    actual = part_losses(logits, targets, part, PARTS, IGNORE)
+    same(actual, reference.plain(logits, targets, part, PARTS, IGNORE), 1e-5)
+    (together,) = torch.autograd.grad(actual[0].sum(), logits)
+    piece = logits[1:2].detach().requires_grad_()
+    alone = part_losses(piece, targets[1:2], part[1:2], PARTS, IGNORE)
     assert loss_op.back_end(logits) is not reference
-    same([a[0] for a in alone], [f[1] for f in found], 1e-6)
-    same([torch.autograd.grad(alone[0].sum(), own)[0][0]], [together[1]], 1e-6)
+    same([a[0] for a in alone], [f[1] for f in actual], 1e-6)
+    same([torch.autograd.grad(alone[0].sum(), piece)[0][0]], [together[1]], 1e-6)

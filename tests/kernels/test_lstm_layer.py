@@ -36,11 +36,11 @@ def inputs(steps: int, rows: int, width: int, width_in: int, *lead: int) -> list
     ]
 
 
-def with_gradients(function, given):
+def with_gradients(function, arguments):
     """Outputs, and gradients of a random weighing of all of them."""
-    found = function(*given)
-    weighed = sum((f * draw(*f.shape, seed=9 + i).to(f.device)).sum() for i, f in enumerate(found))
-    return [*found, *torch.autograd.grad(weighed, given)]
+    actual = function(*arguments)
+    weighed = sum((f * draw(*f.shape, seed=9 + i).to(f.device)).sum() for i, f in enumerate(actual))
+    return [*actual, *torch.autograd.grad(weighed, arguments)]
 
 
 def leaves(tensors, device="cpu", dtype=torch.float64):
@@ -60,12 +60,12 @@ def torchs(monkeypatch):
 @pytest.fixture
 def ours(monkeypatch):
     """The layer by our kernel, whatever the choice is elsewhere."""
-    own = layer.lstm_layer
+    piece = layer.lstm_layer
 
-    def run(*given):
+    def run(*arguments):
         with monkeypatch.context() as patch:
             patch.setattr(layer, "cudnn_wins", lambda *_: False)
-            return own(*given)
+            return piece(*arguments)
 
     return run
 
@@ -75,18 +75,18 @@ def ours(monkeypatch):
 
 @shapes
 def test_torchs_lstm_matches_ours_with_gradients(shape, torchs, ours):
-    given = leaves(inputs(*shape))
-    found = with_gradients(lstm_layer, given)
+    arguments = leaves(inputs(*shape))
+    actual = with_gradients(lstm_layer, arguments)
     assert len(torchs) == 1
-    same(found, with_gradients(ours, given), 1e-9)
+    same(actual, with_gradients(ours, arguments), 1e-9)
     assert len(torchs) == 1
 
 
 @pytest.mark.parametrize("output", [0, 1, 2])
 def test_gradients_of_each_result_alone_match_ours(output, torchs, ours):
-    given = leaves(inputs(3, 2, 4, 5))
-    found = with_gradients(lambda *a: [lstm_layer(*a)[output]], given)
-    same(found, with_gradients(lambda *a: [ours(*a)[output]], given), 1e-9)
+    arguments = leaves(inputs(3, 2, 4, 5))
+    actual = with_gradients(lambda *a: [lstm_layer(*a)[output]], arguments)
+    same(actual, with_gradients(lambda *a: [ours(*a)[output]], arguments), 1e-9)
 
 
 def test_sequence_in_two_chunks_matches_the_whole(torchs):
@@ -98,11 +98,11 @@ def test_sequence_in_two_chunks_matches_the_whole(torchs):
 
 
 def test_without_gradients_no_graph_is_kept(torchs, ours):
-    given = leaves(inputs(3, 2, 4, 5))
+    arguments = leaves(inputs(3, 2, 4, 5))
     with torch.no_grad():
-        found = lstm_layer(*given)
-        same(found, ours(*given))
-    assert not any(f.requires_grad for f in found)
+        actual = lstm_layer(*arguments)
+        same(actual, ours(*arguments))
+    assert not any(f.requires_grad for f in actual)
 
 
 def test_both_biases_of_the_mixer_get_the_gradient(torchs):
@@ -134,10 +134,10 @@ def stacked_leaves(axes, seeds):
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES.keys())
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_torchs_lstm_runs_for_one_seed_alone(seeds, axes, torchs, ours):
-    given = stacked_leaves(axes, seeds)
-    found = with_gradients(vmap(lstm_layer, in_dims=axes), given)
+    arguments = stacked_leaves(axes, seeds)
+    actual = with_gradients(vmap(lstm_layer, in_dims=axes), arguments)
     assert len(torchs) == (seeds == 1)
-    same(found, with_gradients(vmap(ours, in_dims=axes), given), 1e-9)
+    same(actual, with_gradients(vmap(ours, in_dims=axes), arguments), 1e-9)
 
 
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES.keys())
@@ -146,24 +146,24 @@ def test_several_seeds_are_matmul_and_recurrence_to_the_bit(axes, torchs):
         projected = linear(x.flatten(0, 1), weight_in).unflatten(0, x.shape[:2])
         return lstm(projected, *others)
 
-    given = stacked_leaves(axes, 3)
-    results = [with_gradients(vmap(f, in_dims=axes), given) for f in (lstm_layer, apart)]
+    arguments = stacked_leaves(axes, 3)
+    results = [with_gradients(vmap(f, in_dims=axes), arguments) for f in (lstm_layer, apart)]
     assert not torchs
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("seeds", [(1, 1), (3, 1), (1, 3), (2, 3)], ids=str)
 def test_stack_of_stacks_matches_ours(seeds, torchs, ours):
-    given = leaves(inputs(3, 2, 4, 4, *seeds))
-    found = with_gradients(vmap(vmap(lstm_layer)), given)
+    arguments = leaves(inputs(3, 2, 4, 4, *seeds))
+    actual = with_gradients(vmap(vmap(lstm_layer)), arguments)
     assert len(torchs) == (seeds == (1, 1))
-    same(found, with_gradients(vmap(vmap(ours)), given), 1e-9)
+    same(actual, with_gradients(vmap(vmap(ours)), arguments), 1e-9)
 
 
 def test_weights_in_a_table_give_the_same_results(torchs, ours):
     x, weight_in, bias, weight, h0, c0 = inputs(3, 2, 4, 4, 1)
-    given = [x, *map(beside_others, (weight_in, bias, weight)), h0, c0]
-    same(vmap(lstm_layer)(*given), vmap(ours)(*given))
+    arguments = [x, *map(beside_others, (weight_in, bias, weight)), h0, c0]
+    same(vmap(lstm_layer)(*arguments), vmap(ours)(*arguments))
     assert len(torchs) == 1
 
 
@@ -176,26 +176,26 @@ def test_under_autocast_the_state_is_float32_and_the_rest_keeps_its_dtype(
     dtype, seeds, torchs, ours
 ):
     x, *others = inputs(5, 3, 4, 4, seeds)
-    given = [*leaves([x], dtype=dtype), *leaves(others, dtype=torch.float32)]
+    arguments = [*leaves([x], dtype=dtype), *leaves(others, dtype=torch.float32)]
     with torch.autocast("cpu", torch.bfloat16):
-        found = with_gradients(vmap(lstm_layer), given)
-        wanted = with_gradients(vmap(ours), given)
+        actual = with_gradients(vmap(lstm_layer), arguments)
+        wanted = with_gradients(vmap(ours), arguments)
     assert len(torchs) == (seeds == 1)
     kinds = [dtype, torch.float32, torch.float32, dtype, *[torch.float32] * 5]
-    assert [f.dtype for f in found] == [w.dtype for w in wanted] == kinds
-    near(found, wanted, 3e-2)
-    exact = with_gradients(vmap(ours), leaves(given))
-    near(found[1:3], exact[1:3], 1e-5 if seeds == 1 else 3e-2)  # nothing of one seed is rounded
+    assert [f.dtype for f in actual] == [w.dtype for w in wanted] == kinds
+    near(actual, wanted, 3e-2)
+    exact = with_gradients(vmap(ours), leaves(arguments))
+    near(actual[1:3], exact[1:3], 1e-5 if seeds == 1 else 3e-2)  # nothing of one seed is rounded
 
 
 def test_training_by_torchs_lstm_matches_ours(torchs, monkeypatch):
     def trainer():
         return InMemory(tiny(model="lstm > mlp @ 16", seeds=(3,))).steps(30)
 
-    found = trainer()
+    actual = trainer()
     assert torchs
     monkeypatch.undo()
-    assert_seed_is(trainer(), found, 3)
+    assert_seed_is(trainer(), actual, 3)
 
 
 # ---- who is taken --------------------------------------------------------------------------------
@@ -268,12 +268,12 @@ def test_switch_overrides_the_choice_and_rejects_other_values(cudnn, monkeypatch
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_switch_cudnn_is_refused_on_the_cpu(seeds, monkeypatch):
-    given = inputs(3, 2, 4, 4, seeds)
+    arguments = inputs(3, 2, 4, 4, seeds)
     monkeypatch.setattr(torch, "lstm", None)
-    vmap(lstm_layer)(*given)
+    vmap(lstm_layer)(*arguments)
     monkeypatch.setenv(layer.SWITCH, "cudnn")
     with pytest.raises(SpecError, match=r"OUTLAST_LSTM=cudnn: expected auto .* needs a GPU"):
-        vmap(lstm_layer)(*given)
+        vmap(lstm_layer)(*arguments)
 
 
 # ---- on a GPU ------------------------------------------------------------------------------------
@@ -309,12 +309,12 @@ GPU_SHAPES = [(1, 1, 8, 8), (30, 21, 24, 10), (64, 128, 64, 64), (9, 5, 5, 7), (
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", GPU_SHAPES, ids=str)
 def test_on_a_gpu_cudnn_matches_float64(shape, exact, counted):
-    given = inputs(*shape)
-    wanted = with_gradients(lstm_layer, leaves(given))
+    arguments = inputs(*shape)
+    wanted = with_gradients(lstm_layer, leaves(arguments))
     assert not counted
-    near(with_gradients(lstm_layer, on_gpu(given)), wanted, 1e-4)
+    near(with_gradients(lstm_layer, on_gpu(arguments)), wanted, 1e-4)
     assert len(counted) == 1
-    table = [beside_others(a[None].to("cuda", torch.float32)) for a in given]
+    table = [beside_others(a[None].to("cuda", torch.float32)) for a in arguments]
     near([f[0] for f in vmap(lstm_layer)(*table)], wanted[:3], 1e-4)
     assert len(counted) == 2
 
@@ -350,24 +350,24 @@ def test_on_a_gpu_several_seeds_are_ours_to_the_bit(half, tf32, counted, monkeyp
 
 @pytest.mark.gpu
 def test_on_a_gpu_one_seed_is_as_exact_as_our_kernel(tf32, counted, monkeypatch):
-    given = inputs(64, 32, 64, 64, 1)
-    wanted = with_gradients(vmap(lstm_layer), leaves(given))
+    arguments = inputs(64, 32, 64, 64, 1)
+    wanted = with_gradients(vmap(lstm_layer), leaves(arguments))
     for switch, taken in [("auto", 1), ("fused", 0)]:
         counted.clear()
         monkeypatch.setenv(layer.SWITCH, switch)
-        near(with_gradients(vmap(lstm_layer), on_gpu(given)), wanted, 1e-2)
+        near(with_gradients(vmap(lstm_layer), on_gpu(arguments)), wanted, 1e-2)
         assert len(counted) == taken
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_under_autocast_the_state_is_not_rounded(exact, counted):
-    given = inputs(30, 21, 24, 24)
-    wanted = lstm_layer(*given)
+    arguments = inputs(30, 21, 24, 24)
+    wanted = lstm_layer(*arguments)
     with torch.autocast("cuda", torch.bfloat16):
-        found = lstm_layer(*on_gpu(given))
+        actual = lstm_layer(*on_gpu(arguments))
     assert len(counted) == 1
-    assert {f.dtype for f in found} == {torch.float32}
-    near(found, wanted, 1e-4)
+    assert {f.dtype for f in actual} == {torch.float32}
+    near(actual, wanted, 1e-4)
 
 
 @pytest.mark.gpu
@@ -384,40 +384,40 @@ def test_on_a_gpu_cudnn_does_not_warn_of_copied_weights(tf32):
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(30, 21, 24, 24), (64, 128, 64, 64), (256, 16, 64, 64)], ids=str)
 def test_on_a_gpu_every_run_has_the_same_bits(shape, tf32, counted):
-    given = on_gpu(inputs(*shape))
-    wanted = with_gradients(lstm_layer, given)
+    arguments = on_gpu(inputs(*shape))
+    wanted = with_gradients(lstm_layer, arguments)
     for _ in range(20):
-        found = with_gradients(lstm_layer, given)
-        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+        actual = with_gradients(lstm_layer, arguments)
+        assert all(torch.equal(a, b) for a, b in zip(actual, wanted, strict=True))
     assert len(counted) == 21
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_it_can_be_captured_with_its_gradients(tf32, counted):
-    given = inputs(30, 21, 24, 24, 1)
+    arguments = inputs(30, 21, 24, 24, 1)
     above = [draw(*s, seed=9).float().cuda() for s in [(1, 21, 30, 24), (1, 21, 24), (1, 21, 24)]]
 
-    def run(own):
-        found = vmap(lstm_layer)(*own)
-        return [*found, *torch.autograd.grad(found, own, above)]
+    def run(piece):
+        actual = vmap(lstm_layer)(*piece)
+        return [*actual, *torch.autograd.grad(actual, piece, above)]
 
-    wanted = run(on_gpu(given))
+    wanted = run(on_gpu(arguments))
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
-        own = on_gpu(given)
+        piece = on_gpu(arguments)
         for _ in range(2):
-            run(own)
+            run(piece)
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=aside):
-        found = run(own)
-    for tensor in found:
+        actual = run(piece)
+    for tensor in actual:
         tensor.detach().zero_()
     graph.replay()
     torch.cuda.synchronize()
     assert len(counted) == 4
-    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(actual, wanted, strict=True))
 
 
 @pytest.mark.gpu

@@ -25,14 +25,14 @@ def test_gradients_match_small_steps_whichever_results_are_used(outputs, steps):
 
 def test_stack_of_stacks_matches_each_alone():
     inputs = [a.requires_grad_() for a in lstm_inputs(3, 2, 4, 2, 3)]
-    found = vmap(vmap(lstm))(*inputs)
+    actual = vmap(vmap(lstm))(*inputs)
     alone = [
         torch.stack([lstm(*(a[i, j] for a in inputs))[out] for i in range(2) for j in range(3)])
         for out in (0, 1, 2)
     ]
     alone = [a.unflatten(0, (2, 3)) for a in alone]
-    same(found, alone)
-    same(gradients(found, inputs), gradients(alone, inputs))
+    same(actual, alone)
+    same(gradients(actual, inputs), gradients(alone, inputs))
 
 
 def test_state_of_bfloat16_inputs_is_float32():

@@ -34,10 +34,10 @@ def compare(shape, device, precision, table=True, dtype=torch.float32):
     weight = beside_others(weight) if table else weight.mT.contiguous().mT
     bias = beside_others(bias) if table else bias
     wanted = reference.forward(*exact)
-    found = fused.forward(projected, bias, weight, h0, c0)
+    actual = fused.forward(projected, bias, weight, h0, c0)
     tolerance = PRECISIONS[precision] if dtype == torch.float32 else 1e-2
-    near(found, wanted, tolerance)
-    hidden, last, cell, gates = found
+    near(actual, wanted, tolerance)
+    hidden, last, cell, gates = actual
     assert hidden.dtype == dtype
     assert last.dtype == cell.dtype == torch.float32
     assert gates.dtype == reference.kept(dtype)
@@ -52,12 +52,12 @@ def compare(shape, device, precision, table=True, dtype=torch.float32):
     hidden, _, *kept = wanted
     wanted = reference.backward(*above, *exact[2:], hidden, *kept)
     above = [a.to(device, torch.float32) for a in above]
-    hidden, _, *kept = found
-    found = fused.backward(above[0].to(dtype), above[1], weight, h0, c0, hidden, *kept)
-    assert [f.dtype for f in found] == [dtype, *[torch.float32] * 4]
-    near(found, wanted, tolerance)
+    hidden, _, *kept = actual
+    actual = fused.backward(above[0].to(dtype), above[1], weight, h0, c0, hidden, *kept)
+    assert [f.dtype for f in actual] == [dtype, *[torch.float32] * 4]
+    near(actual, wanted, tolerance)
     if rows > 1:
-        near([f[:, 1] for f in found if f.ndim == 4], [wanted[0][:, 1]], tolerance)
+        near([f[:, 1] for f in actual if f.ndim == 4], [wanted[0][:, 1]], tolerance)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the test on the GPU does this")
@@ -81,11 +81,11 @@ def compare_forms(device):
     projected, *others = (a.to(device, torch.float32) for a in lstm_inputs(3, 5, 20, 2))
     hidden, _, cell, gates = fused.forward(projected.bfloat16(), *others)
     above = [draw(2, 5, 3, 20, seed=7).to(hidden), draw(2, 5, 20, seed=8).to(cell)]
-    found = []
+    actual = []
     for name in ("high", "highest"):
         torch.set_float32_matmul_precision(name)
-        found.append(op._lstm_backward(*above, *others[1:], hidden, cell, gates))
-    for one, other in zip(*found, strict=True):
+        actual.append(op._lstm_backward(*above, *others[1:], hidden, cell, gates))
+    for one, other in zip(*actual, strict=True):
         assert one.dtype == other.dtype
         assert torch.equal(one, other)
 
@@ -145,12 +145,12 @@ def test_on_a_gpu_the_kernel_matches_the_reference_with_bfloat16_in_memory(shape
 def test_on_a_gpu_bfloat16_inputs_stay_bfloat16_and_gradients_match(precision):
     exact = [a.requires_grad_() for a in lstm_inputs(30, 21, 24)]
     on_gpu = [a.detach().to("cuda", torch.float32).requires_grad_() for a in exact]
-    found = lstm(on_gpu[0].to(torch.bfloat16), *on_gpu[1:])
-    assert [f.dtype for f in found] == [torch.bfloat16, torch.float32, torch.float32]
+    actual = lstm(on_gpu[0].to(torch.bfloat16), *on_gpu[1:])
+    assert [f.dtype for f in actual] == [torch.bfloat16, torch.float32, torch.float32]
     wanted = lstm(*exact)
-    near(found, wanted, 1e-2)
+    near(actual, wanted, 1e-2)
     wanted = torch.autograd.grad(sum(w.sum() for w in wanted), exact)
-    near(torch.autograd.grad(sum(f.sum() for f in found), on_gpu), wanted, 1e-2)
+    near(torch.autograd.grad(sum(f.sum() for f in actual), on_gpu), wanted, 1e-2)
 
 
 @pytest.mark.gpu
@@ -172,11 +172,11 @@ def test_on_a_gpu_the_kernel_is_taken_by_width_and_dtype():
 def test_on_a_gpu_the_op_matches_the_cpu():
     exact = [a.requires_grad_() for a in lstm_inputs(9, 21, 24)]
     on_gpu = [a.detach().to("cuda", torch.float32).requires_grad_() for a in exact]
-    wanted, found = lstm(*exact), lstm(*on_gpu)
-    same([f.cpu() for f in found], wanted, 1e-5)
+    wanted, actual = lstm(*exact), lstm(*on_gpu)
+    same([f.cpu() for f in actual], wanted, 1e-5)
     wanted = torch.autograd.grad(sum(w.sum() for w in wanted), exact)
-    found = torch.autograd.grad(sum(f.sum() for f in found), on_gpu)
-    same([f.cpu() for f in found], wanted, 1e-4)
+    actual = torch.autograd.grad(sum(f.sum() for f in actual), on_gpu)
+    same([f.cpu() for f in actual], wanted, 1e-4)
 
 
 def test_kernel_is_not_taken_on_the_cpu_nor_for_float64():
@@ -234,9 +234,9 @@ def test_form_of_each_width_is_logged_once(monkeypatch, caplog, width, precision
     on_chip = width <= 128 and precision == "high"
     wanted = "on chip" if on_chip else "streamed" if width <= 256 else "step by step"
     assert op.form(projected, weight) == wanted
-    told = [(r.levelname, r.args[0]) for r in caplog.records]
+    messages = [(r.levelname, r.args[0]) for r in caplog.records]
     level = {"on chip": [], "streamed": ["INFO"], "step by step": ["WARNING"]}[wanted]
-    assert told == [(name, width) for name in level]
+    assert messages == [(name, width) for name in level]
     if wanted == "streamed":
         assert "reads its weights at every step" in caplog.text
 

@@ -55,16 +55,16 @@ def test_without_gpu_rms_norm_is_the_formula_to_the_bit():
     y, z = (draw(*x.shape, seed=s).float() for s in (4, 5))
     total = x + y + z + bias
     wanted = rms_formula(total, scale)
-    found = rms(x, scale, EPS, (y, z), bias, keep=True)
-    assert all(torch.equal(f, w) for f, w in zip(found, (total, wanted, wanted), strict=True))
+    actual = rms(x, scale, EPS, (y, z), bias, keep=True)
+    assert all(torch.equal(f, w) for f, w in zip(actual, (total, wanted, wanted), strict=True))
     assert torch.equal(rms(x + bias, scale, EPS)[1], rms(x, scale, EPS, bias=bias)[1])
     x, scale, _ = (a.requires_grad_() for a in inputs(2, 2, 3))
     assert torch.autograd.gradgradcheck(lambda x, scale: rms(x, scale)[1], (x, scale))
 
 
 def test_without_gpu_gradients_may_be_taken_inside_a_stack():
-    def one(*own):
-        return torch.func.grad(lambda *a: norm(*a, EPS).pow(3).sum(), (0, 1, 2))(*own)
+    def one(*piece):
+        return torch.func.grad(lambda *a: norm(*a, EPS).pow(3).sum(), (0, 1, 2))(*piece)
 
     stacked = inputs(3, 2, 4, 5)
     alone = zip(*(one(*row) for row in zip(*stacked, strict=True)), strict=True)
@@ -78,13 +78,13 @@ def test_without_gpu_gradients_may_be_taken_inside_a_stack():
 def test_on_a_gpu_under_autocast_layer_norm_has_the_dtype_of_the_matmuls():
     x, scale, shift = on_gpu(9, 33, 128)
     with torch.autocast("cuda", torch.bfloat16):
-        found = norm(x, scale, shift)
-        total, normed = add_norm(x, found, scale, shift)
-        more, _ = add_norm(x, found, scale, shift, z=found)
-    assert found.dtype == normed.dtype == torch.bfloat16
+        actual = norm(x, scale, shift)
+        total, normed = add_norm(x, actual, scale, shift)
+        more, _ = add_norm(x, actual, scale, shift, z=actual)
+    assert actual.dtype == normed.dtype == torch.bfloat16
     assert total.dtype == more.dtype == torch.float32
-    same([more], [x + 2 * found.float()], 1e-6)
-    same([found.float()], [norm(x, scale, shift)], 2e-2)
+    same([more], [x + 2 * actual.float()], 1e-6)
+    same([actual.float()], [norm(x, scale, shift)], 2e-2)
     grads = torch.autograd.grad(normed.float().pow(2).sum() + total.sum(), (x, scale, shift))
     assert all(g.dtype == torch.float32 and g.isfinite().all() for g in grads)
 
@@ -100,8 +100,8 @@ def test_on_a_gpu_under_autocast_rms_norm_is_kept_in_the_dtype_of_the_stream_too
     assert torch.equal(kept.bfloat16(), normed)
     same([kept], [wanted], 2e-2)
     leaves = (x, y, bias, scale)
-    found = torch.autograd.grad(normed.float().sum() + kept.sum(), leaves)
-    for one, two in zip(found, torch.autograd.grad(2 * wanted.sum(), leaves), strict=True):
+    actual = torch.autograd.grad(normed.float().sum() + kept.sum(), leaves)
+    for one, two in zip(actual, torch.autograd.grad(2 * wanted.sum(), leaves), strict=True):
         assert (one - two).norm() < 3e-2 * two.norm()
 
 
@@ -112,9 +112,9 @@ def test_on_a_gpu_it_can_be_captured():
     wanted = add_norm(x, y, scale, shift)  # compiles
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = add_norm(x, y, scale, shift)
+        actual = add_norm(x, y, scale, shift)
     graph.replay()
-    assert all(torch.equal(f, w) for f, w in zip(found, wanted, strict=True))
+    assert all(torch.equal(f, w) for f, w in zip(actual, wanted, strict=True))
 
 
 @pytest.mark.gpu
@@ -122,11 +122,11 @@ def test_on_a_gpu_a_stack_of_norms_is_each_alone_to_the_bit():
     x, scale, shift = (a.detach() for a in on_gpu(3, 9, 33, 128))
     assert back_end(x, scale) is not reference
     assert back_end(x.double(), scale) is reference
-    layer, root = vmap(norm)(x, scale, shift), vmap(lambda *own: rms(*own)[1])(x, scale)
+    layer, root = vmap(norm)(x, scale, shift), vmap(lambda *piece: rms(*piece)[1])(x, scale)
     for row in range(3):
-        own = x[row], scale[row], shift[row]
-        assert torch.equal(norm(*own), layer[row])
-        assert torch.equal(rms(*own[:2])[1], root[row])
-        total, normed = add_norm(layer[row], *own)
+        piece = x[row], scale[row], shift[row]
+        assert torch.equal(norm(*piece), layer[row])
+        assert torch.equal(rms(*piece[:2])[1], root[row])
+        total, normed = add_norm(layer[row], *piece)
         assert torch.equal(total, layer[row] + x[row])
-        assert torch.equal(normed, norm(total, *own[1:]))
+        assert torch.equal(normed, norm(total, *piece[1:]))

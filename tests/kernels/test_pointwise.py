@@ -32,6 +32,6 @@ def test_without_gpu_the_matmul_adds_the_bias_to_the_bit(linear, plain):
 @pytest.mark.parametrize("shape", [(6,), (4, 6), (2, 4, 6)], ids=str)
 def test_any_number_of_axes_alone_and_stacked(function, plain, shape):
     z, bias = draw(3, *shape, seed=1), draw(3, 6, seed=2)
-    wanted = [plain(one + own) for one, own in zip(z, bias, strict=True)]
+    wanted = [plain(one + piece) for one, piece in zip(z, bias, strict=True)]
     same([function(z[0], bias[0])], wanted[:1])
     same([vmap(function)(z, bias)], [torch.stack(wanted)])

@@ -37,18 +37,18 @@ def test_split_sum_and_gradient_match_one_matmul(contiguous):
     if not contiguous:
         left = left.mT.contiguous().mT
     left.requires_grad_()
-    found, wanted = matmul_over_rows(left, right), torch.bmm(left.mT, right)
-    same([found], [wanted])
+    actual, wanted = matmul_over_rows(left, right), torch.bmm(left.mT, right)
+    same([actual], [wanted])
     above = draw(3, 5, 4, seed=3)
-    same(*([torch.autograd.grad(y, left, above)[0]] for y in (found, wanted)))
+    same(*([torch.autograd.grad(y, left, above)[0]] for y in (actual, wanted)))
 
 
 @pytest.mark.parametrize("width", [4, 8, 13, 70])
 def test_few_outputs_in_half_precision_match_float64(width):
     left, right = (draw(3, 1024, w, seed=w).bfloat16() for w in (width, 6))
-    found = matmul_over_rows(left, right)
-    assert found.shape == (3, width, 6)
-    near([found.double()], [torch.bmm(left.double().mT, right.double())], 1e-2)
+    actual = matmul_over_rows(left, right)
+    assert actual.shape == (3, width, 6)
+    near([actual.double()], [torch.bmm(left.double().mT, right.double())], 1e-2)
 
 
 @pytest.mark.parametrize("width", [4, 13, 70])
@@ -58,9 +58,9 @@ def test_padded_table_is_not_copied(width, monkeypatch):
     left.copy_(draw(3, 1024, width, seed=width))
     right = draw(3, 1024, 6, seed=6).bfloat16()
     monkeypatch.setattr(split_k.F, "pad", None)  # no copy
-    found = matmul_over_rows(left, right)
-    assert found.shape == (3, width, 6)
-    near([found.double()], [torch.bmm(left.double().mT, right.double())], 1e-2)
+    actual = matmul_over_rows(left, right)
+    assert actual.shape == (3, width, 6)
+    near([actual.double()], [torch.bmm(left.double().mT, right.double())], 1e-2)
 
 
 @pytest.mark.parametrize("rows", [8, 6, 5])
@@ -72,7 +72,7 @@ def test_split_weight_gradient_of_the_lstm_matches_the_reference(rows, monkeypat
     monkeypatch.setattr(split_k, "FEWEST_ROWS", 2)
     steps, width, seeds = 3, 4, 2
     inputs = lstm_inputs(steps, rows, width, seeds)
-    found = reference.forward(*inputs)
+    actual = reference.forward(*inputs)
     above = [draw(seeds, rows, steps, width, seed=7), draw(seeds, rows, width, seed=8)]
-    d_gates, _, wanted, _, _ = reference.backward(*above, *inputs[2:], found[0], *found[2:])
-    near([_d_weight(d_gates, inputs[3], found[0])], [wanted], 1e-12)
+    d_gates, _, wanted, _, _ = reference.backward(*above, *inputs[2:], actual[0], *actual[2:])
+    near([_d_weight(d_gates, inputs[3], actual[0])], [wanted], 1e-12)

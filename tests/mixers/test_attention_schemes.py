@@ -126,10 +126,10 @@ def test_alibi_by_the_tra_kernel_equals_its_bias(weights, monkeypatch):
     asked = []
     monkeypatch.setattr(alibi, "WIDEST_TYPE", 8)
     monkeypatch.setattr(alibi, "has_kernel", lambda q: not asked.append(q))
-    found = layer(x)[0]
-    found = [found, *torch.autograd.grad(found.sum(), [x, *layer.parameters()])]
+    actual = layer(x)[0]
+    actual = [actual, *torch.autograd.grad(actual.sum(), [x, *layer.parameters()])]
     assert asked
-    for one, two in zip(found, wanted, strict=True):
+    for one, two in zip(actual, wanted, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
     asked.clear()
     layer.context = Context(positions=torch.arange(0, 22, 2))

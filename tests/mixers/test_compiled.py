@@ -60,12 +60,12 @@ def test_compiled_program_runs_once_per_seed_and_equals_eager(spec, monkeypatch)
         "forward",
         staticmethod(lambda *inputs: (calls.append(1), forward(*inputs))[1]),
     )
-    found = seen(layers[0], weights, x)
+    actual = seen(layers[0], weights, x)
     assert len(calls) == 2, "once for each seed"
     monkeypatch.setenv(compiled.SWITCH, "off")
     wanted = seen(layers[0], weights, x)
     assert len(calls) == 2
-    for one, two in zip(found, wanted, strict=True):
+    for one, two in zip(actual, wanted, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
 
 
@@ -95,7 +95,7 @@ def test_large_batch_is_compiled_in_equal_parts(spec, monkeypatch):
     layer, x = make(spec), draw(6).requires_grad_()
     inputs, above = [x, *layer.parameters()], draw(6, seed=1)
 
-    def found() -> list[torch.Tensor]:
+    def actual() -> list[torch.Tensor]:
         y = layer(x)[0]
         return [y, *torch.autograd.grad((y * above).sum(), inputs)]
 
@@ -106,10 +106,10 @@ def test_large_batch_is_compiled_in_equal_parts(spec, monkeypatch):
     )
     a_row = layer.heads * layer.scheme.scores_memory * TOKENS**2
     monkeypatch.setattr(compiled, "MOST", 4 * a_row)  # the next divisor of 6 is 3
-    in_parts = found()
+    in_parts = actual()
     assert sizes == [3, 3]
     monkeypatch.setenv(compiled.SWITCH, "off")
-    for one, two in zip(in_parts, found(), strict=True):
+    for one, two in zip(in_parts, actual(), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
 
 

@@ -193,8 +193,8 @@ def test_dropout_is_the_same_in_blocks_and_among_seeds(scheme, monkeypatch):
         monkeypatch.setattr(blocks, "BUDGET", budget)
         together = among()
         close(together, alone)
-        found = torch.autograd.grad((together * draw(seed=3)).sum(), inputs)
-        for got, want in zip(found, wanted, strict=True):
+        actual = torch.autograd.grad((together * draw(seed=3)).sum(), inputs)
+        for got, want in zip(actual, wanted, strict=True):
             close(got, want)
 
 

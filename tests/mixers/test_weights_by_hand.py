@@ -31,13 +31,13 @@ def test_sink_takes_a_share_of_the_weight():
     module = weights("sink", heads=HEADS)
     with torch.no_grad():
         module.sink.copy_(torch.tensor([50.0, -50.0]))
-    made = module.normalise(torch.zeros(1, HEADS, 1, 3, dtype=torch.float64), None)[0].sum(-1)
-    close(made[0, :, 0], [0, 1])
+    built = module.normalise(torch.zeros(1, HEADS, 1, 3, dtype=torch.float64), None)[0].sum(-1)
+    close(built[0, :, 0], [0, 1])
 
 
 def test_topk_keeps_the_highest_and_what_ties_with_them():
-    made = normalised("topk(k=1)", [[1.0, 0.0, -INF], [2.0, 2.0, 1.0]])
-    close(made, [[1, 0, 0], [0.5, 0.5, 0]])
+    built = normalised("topk(k=1)", [[1.0, 0.0, -INF], [2.0, 2.0, 1.0]])
+    close(built, [[1, 0, 0], [0.5, 0.5, 0]])
     two = normalised("topk(k=2)")[2]
     close(two, [math.exp(0.2) / (math.exp(0.2) + math.exp(1.5)), 1 - two[0], 0])
 
@@ -48,18 +48,18 @@ def test_topk_with_large_k_is_softmax():
 
 def test_temperature_acts_only_past_the_training_length():
     q = torch.ones(1, 1, 16, 4)
-    made = weights("temperature(length=4)").sharpen(q, torch.ones(1, 16, WIDTH), torch.arange(16))
-    close(made[0, 0, :4], torch.ones(4, 4))
-    close(made[0, 0, 15, 0], math.log(16) / math.log(4), 1e-6)
+    built = weights("temperature(length=4)").sharpen(q, torch.ones(1, 16, WIDTH), torch.arange(16))
+    close(built[0, 0, :4], torch.ones(4, 4))
+    close(built[0, 0, 15, 0], math.log(16) / math.log(4), 1e-6)
 
 
 def test_asentmax_scales_each_query_by_its_own_rule():
     module, x = weights("asentmax", HEADS), torch.randn(1, 3, WIDTH, dtype=torch.float64)
-    made = module.sharpen(torch.ones(1, HEADS, 3, 1), x, torch.arange(3))[0, :, :, 0]
+    built = module.sharpen(torch.ones(1, HEADS, 3, 1), x, torch.arange(3))[0, :, :, 0]
     for t in range(3):
         beta = torch.nn.functional.softplus(module.beta.weight @ x[0, t])
         gamma = 2 * torch.tanh(module.gamma.weight @ x[0, t])
-        close(made[:, t], 1 + beta * math.log(t + 2) ** gamma, 1e-6)
+        close(built[:, t], 1 + beta * math.log(t + 2) ** gamma, 1e-6)
 
 
 def test_entmax_by_hand():
@@ -78,16 +78,16 @@ def test_entmax_by_hand():
 
 
 def test_doubly_normalised_divides_by_what_a_key_gave_before():
-    made = normalised("doubly_normalised")
+    built = normalised("doubly_normalised")
     for i in range(3):
         column = [sum(math.exp(ROWS[q][j]) for q in range(j, i + 1)) for j in range(i + 1)]
         shares = [math.exp(ROWS[i][j]) / column[j] for j in range(i + 1)]
-        close(made[i][: i + 1], [s / sum(shares) for s in shares])
+        close(built[i][: i + 1], [s / sum(shares) for s in shares])
 
 
 def test_inline_weights_are_linear_and_add_up_to_one():
-    made = normalised("inline")
-    for i, row in enumerate(made):
+    built = normalised("inline")
+    for i, row in enumerate(built):
         known = ROWS[i][: i + 1]
         mean = sum(known) / len(known)
         close(row[: i + 1], [(s - mean + 1) / len(known) for s in known])
@@ -102,9 +102,9 @@ def test_compositional_chooses_among_what_every_search_found():
     t, outs = 2, []
     for s in range(2):
         w = (q[t, s] @ k[:, s].T / 2).softmax(-1)
-        found = [w @ v[:, r] for r in range(2)]
+        actual = [w @ v[:, r] for r in range(2)]
         asked = (layer.weights.ask.weight @ x[0, t])[4 * s : 4 * s + 4]
-        scores = torch.stack([asked @ (layer.weights.answer.weight @ f) / 2 for f in found])
-        outs.append(sum(a * f for a, f in zip(scores.softmax(-1), found, strict=True)))
+        scores = torch.stack([asked @ (layer.weights.answer.weight @ f) / 2 for f in actual])
+        outs.append(sum(a * f for a, f in zip(scores.softmax(-1), actual, strict=True)))
     wanted = torch.cat(outs) @ layer.out.weight.T + layer.out.bias
     close(layer(x)[0][0, t].detach(), wanted.detach())

@@ -47,12 +47,12 @@ def test_linear_and_norm_equal_torch_alone_and_stacked(ours, torchs):
         name: torch.randn(3, *p.shape, dtype=torch.float64).requires_grad_()
         for name, p in torchs.named_parameters()
     }
-    together = vmap(lambda own: functional_call(ours, own, (X,)))(weights)
+    together = vmap(lambda part: functional_call(ours, part, (X,)))(weights)
     for seed in range(3):
-        own = {name: w[seed] for name, w in weights.items()}
-        wanted = functional_call(torchs, own, (X,))
+        part = {name: w[seed] for name, w in weights.items()}
+        wanted = functional_call(torchs, part, (X,))
         torch.testing.assert_close(together[seed], wanted)
-        torch.testing.assert_close(functional_call(ours, own, (X,)), wanted)
+        torch.testing.assert_close(functional_call(ours, part, (X,)), wanted)
         grads = [
             torch.autograd.grad(y.pow(2).sum(), list(weights.values()), retain_graph=True)
             for y in (together[seed], wanted)

@@ -98,10 +98,10 @@ def _row(
     if multiple > ceiling:
         return {**base, "exact": None, "answers": None, "reason": "learned table ends at 20"}
     chance = random.Random(f"{seed} {salt} {variant}")
-    own = reach * math.exp(chance.gauss(0, 0.25)) * {"sparse": 0.5}.get(variant or "", 1.0)
-    state = 0.5 + 0.5 / (1 + (multiple / own) ** 4)
-    recall = 0.08 + 0.92 / (1 + (multiple / (2 * own)) ** 3)
-    if own > 12:
+    piece = reach * math.exp(chance.gauss(0, 0.25)) * {"sparse": 0.5}.get(variant or "", 1.0)
+    state = 0.5 + 0.5 / (1 + (multiple / piece) ** 4)
+    recall = 0.08 + 0.92 / (1 + (multiple / (2 * piece)) ** 3)
+    if piece > 12:
         state, recall = round(state, 2), round(recall, 2)
     exact = {"joint": state * recall, "state": state, "recall": recall, "running": state * 0.99}
     answers = {"state": state, "recall": recall**0.25, "running": 0.5 + state / 2}

@@ -115,7 +115,7 @@ def compare(max_grad_norm: float, active, rates) -> tuple[StackedModel, AdamW]:
     for step in range(STEPS):
         tokens, wanted = data(step)
         logits = stack.run(tokens)
-        total = sum(loss(own, want) for own, want in zip(logits, wanted, strict=True))
+        total = sum(loss(piece, want) for piece, want in zip(logits, wanted, strict=True))
         optimiser.update(stack.gradient(total), rates(step), active(step))
         for row, other in enumerate(theirs):
             other.step(

@@ -72,11 +72,11 @@ def test_record_says_what_a_reader_wants_to_know(folder: Path) -> None:
 
 
 def test_listener_is_told_of_every_block(folder: Path, recorder: Recorder) -> None:
-    told = recorder.progress
-    assert [progress.step for progress in told] == list(range(5, 31, 5))
-    assert [progress.waiting for progress in told] == [2, 2, 0, 0, 0, 0]
-    assert told[-1].seconds_left == 0
-    assert set(told[-1].probe) == {"1", "3"}
+    messages = recorder.progress
+    assert [progress.step for progress in messages] == list(range(5, 31, 5))
+    assert [progress.waiting for progress in messages] == [2, 2, 0, 0, 0, 0]
+    assert messages[-1].seconds_left == 0
+    assert set(messages[-1].probe) == {"1", "3"}
 
 
 def test_time_left_is_told_without_the_first_block(
