@@ -25,5 +25,5 @@ def main(
 
     if not folders:
         raise bad_value("folders", "", "at least one run folder or study folder")
-    page = report(folders, out or folders[0] / "report")
+    page = report(folders, out)
     console.print(f"the page: {page.resolve().as_uri()}", soft_wrap=True)
