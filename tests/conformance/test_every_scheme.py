@@ -25,6 +25,9 @@ MORE = [
     "attention(rope(scaling=linear, factor=4), heads=2)",
     "attention(rope(scaling=ntk, factor=4), heads=2)",
     "attention(rope(scaling=yarn, factor=4, original=4), heads=2)",
+    # of the length that no chunks may pass
+    "attention(rope(scaling=ntk, factor=4, original=7, convention=transformers), heads=2)",
+    "attention(rope(scaling=yarn, factor=4, original=7, convention=transformers), heads=2)",
     "attention(cope(positions=3), heads=2)",
     "attention(t5(buckets=4, distance=5), heads=2)",
     "attention(tra(threshold=none, distance=plain), heads=2)",

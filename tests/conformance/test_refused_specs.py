@@ -62,6 +62,22 @@ SCHEMES = [
     ("rope(scaling=yarn, factor=2)", "original=none: expected the training length in tokens"),
     ("rope(scaling=ntk, factor=0.5)", "factor=0.5: expected a number >= 1"),
     ("rope(scaling=linear)", "factor=1.0: expected a number > 1 with scaling=linear"),
+    ("rope(convention=hf)", "scheme rope: convention=hf: expected paper | transformers"),
+    ("rope(convention=transformers)", "convention=transformers cannot be combined with scaling=n"),
+    (
+        "rope(scaling=linear, factor=2, convention=transformers)",
+        "convention=transformers cannot be combined with scaling=linear: the conventions differ",
+    ),
+    (
+        "rope(scaling=ntk, factor=2, convention=transformers)",
+        "original=none: expected the training length in tokens with scaling=yarn or convention=tra",
+    ),
+    ("rope(scaling=ntk, factor=2, original=8)", "original=8: expected the training length in to"),
+    (
+        "rope(scaling=yarn, factor=2, original=6, convention=transformers)",
+        "original=6: expected at least 7 tokens with convention=transformers",
+    ),
+    ("alibi(convention=authors)", "scheme alibi: convention=authors: expected paper | transformer"),
     ("dape(rope)", "scheme dape: scheme=rope: expected a scheme that is a bias and nothing else: "),
     ("dape(position_only)", "a bias and nothing else: alibi | fire | kerple | t5"),
     ("t5(distance=16)", "distance=16: expected a whole number > buckets/2, 16"),

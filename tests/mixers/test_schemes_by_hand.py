@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from outlast.errors import OutlastError
 from outlast.mixers.attention import blocks
 from outlast.mixers.attention.schemes.t5 import bucket
 from outlast.registry import mixers, schemes
@@ -311,6 +312,97 @@ def test_rope_scalings(spec, same):
         close(speed, [1.0, (100 * 4 ** (4 / 2)) ** -0.5], 1e-6)
     else:
         close(speed, [same(1.0), same(10_000**-0.5)], 1e-6)
+
+
+def speeds(spec: str, width: int, tokens: int = 2) -> list[float]:
+    """How far each pair of one head turns from position 0 to 1, in a sequence of so many tokens."""
+    module = schemes.build(spec, width=width, heads=1)
+    cos, sin = module.turns(randn(1, 1, tokens, width), torch.arange(tokens))
+    return torch.atan2(sin, cos)[1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("convention", "kept"),
+    [
+        # pair i turns 2048/2π * 10^(-i/2) = 325.9, 103.1, 32.6, 10.31, 3.26, 1.031, 0.33, 0.1 times
+        ("paper", [1, 1, 1, (10.3077 - 1) / 31, (3.25949 - 1) / 31, (1.03077 - 1) / 31, 0, 0]),
+        # pair 2.016 turns 32 times and pair 5.026 once: the ramp runs from pair 2 to pair 6
+        ("transformers", [1, 1, 1, 0.75, 0.5, 0.25, 0, 0]),
+    ],
+)
+def test_yarn_ramp_by_turns_or_by_pairs(convention, kept):
+    spec = f"rope(scaling=yarn, factor=4, original=2048, convention={convention})"
+    wanted = [10 ** (-i / 2) * (k + (1 - k) / 4) for i, k in enumerate(kept)]
+    close(speeds(spec, width=16), wanted, 1e-5)
+    cos, sin = schemes.build(spec, width=16, heads=1).turns(randn(1, 16), torch.arange(1, 3))
+    close((cos**2 + sin**2).sqrt(), torch.full((2, 8), 0.1 * math.log(4) + 1), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "width", "wanted"),
+    [
+        # pair 0.05 turns once within 8 tokens, none turns 32 times: from pair 0 to pair 1
+        ("original=8", 4, [1, 0.01 / 2]),
+        # pair 1.4 would turn 32 times and pair 2.9 once; the ramp may not go past pair 1
+        ("base=10, original=5000", 2, [1]),
+    ],
+)
+def test_yarn_of_transformers_with_a_ramp_past_the_pairs(options, width, wanted):
+    spec = f"rope(scaling=yarn, factor=2, convention=transformers, {options})"
+    close(speeds(spec, width), wanted, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("convention", "tokens", "speed"),
+    [
+        # the exponent d/(d-2) of a head of width 4 is 2
+        ("", 8, (100 * 4**2) ** -0.5),
+        ("", 32, (100 * 4**2) ** -0.5),
+        (", original=8, convention=transformers", 2, 0.1),
+        (", original=8, convention=transformers", 8, 0.1),
+        (", original=8, convention=transformers", 16, (100 * (4 * 2 - 3) ** 2) ** -0.5),
+        (", original=8, convention=transformers", 32, (100 * (4 * 4 - 3) ** 2) ** -0.5),
+    ],
+)
+def test_ntk_base_is_fixed_or_grows_with_the_sequence(convention, tokens, speed):
+    spec = f"rope(base=100, scaling=ntk, factor=4{convention})"
+    close(speeds(spec, 4, tokens), [1.0, speed], 1e-6)
+
+
+def test_ntk_of_transformers_leaves_a_single_pair_as_it_is():
+    spec = "rope(scaling=ntk, factor=4, original=2, convention=transformers)"
+    close(speeds(spec, 2, 9), [1.0], 1e-6)
+
+
+def test_ntk_of_transformers_refuses_chunks_past_the_original_length():
+    spec = "rope(scaling=ntk, factor=4, original=5, convention=transformers)"
+    layer = mixers.build(f"attention({spec}, heads=2)", width=WIDTH).double()
+    x = randn(1, 6, WIDTH)
+    _, state = layer(x[:, :3])
+    close(layer(x[:, 3:5], state)[0], layer(x[:, :5])[0][:, 3:])
+    assert layer(x)[0].isfinite().all()
+    with pytest.raises(OutlastError, match=r"at most 5 tokens in chunks, got 6: .* all tokens"):
+        layer(x[:, 3:], state)
+
+
+@pytest.mark.parametrize(
+    ("convention", "heads", "exponents"),
+    [
+        ("paper", 4, [2, 4, 6, 8]),
+        ("transformers", 4, [2, 4, 6, 8]),
+        ("paper", 3, [8 / 3, 16 / 3, 8]),
+        ("transformers", 3, [4, 8, 2]),
+        ("paper", 6, [4 / 3, 8 / 3, 4, 16 / 3, 20 / 3, 8]),
+        ("transformers", 6, [2, 4, 6, 8, 1, 3]),
+        ("transformers", 12, [1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5]),
+        ("transformers", 1, [8]),
+    ],
+)
+def test_alibi_slopes_by_convention(convention, heads, exponents):
+    module = schemes.build(f"alibi(convention={convention})", width=2 * heads, heads=heads)
+    bias = module.bias(torch.arange(3), torch.arange(3))
+    close(bias[0, :, 2, 1], [-(2**-e) for e in exponents], 1e-6)
+    close(bias[0, :, 2, 0], [-2 * 2**-e for e in exponents], 1e-6)
 
 
 class Largest(torch.utils._python_dispatch.TorchDispatchMode):

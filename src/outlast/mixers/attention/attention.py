@@ -100,6 +100,13 @@ class Attention(Mixer):
                 f"attention({self.scheme.spec}) takes at most {self.ceiling} tokens, got {end}: "
                 f"raise its ceiling or use a scheme without one"
             )
+        chunks_to = self.scheme.chunks_to
+        if before and chunks_to is not None and end > chunks_to:
+            raise OutlastError(
+                f"attention({self.scheme.spec}) takes at most {chunks_to} tokens in chunks, got "
+                f"{end}: past that its angles depend on the length of the whole sequence, so give "
+                f"all tokens at once"
+            )
         counted = torch.arange(end, device=x.device)
         all_positions = self._positions(counted, state)
         positions = all_positions[before:]

@@ -17,7 +17,7 @@ token too, but not by 1.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -25,6 +25,8 @@ from outlast.specs import Spec
 
 #: applied to logits before weights are made of them
 Change = Callable[[Tensor], Tensor]
+#: whose definition is meant, where a paper and Hugging Face's transformers differ
+Convention = Literal["paper", "transformers"]
 
 
 class Scheme(nn.Module):
@@ -36,6 +38,8 @@ class Scheme(nn.Module):
 
     spec: Spec
     ceiling: int | None = None
+    #: the most tokens that may be given in chunks; past it all tokens must be given at once
+    chunks_to: int | None = None
     #: the most numbers held for each score and head; it sets the size of blocks
     scores_memory: ClassVar[int] = 1
     #: whether the positions of tokens matter; if not, drawn positions change nothing
