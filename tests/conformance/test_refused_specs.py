@@ -30,6 +30,7 @@ TASKS = [
     ("copy(length=1)", "length=1: expected a whole number >= 2"),
     ("flipflop(length=7)", "length=7: expected an even number of tokens"),
     ("flipflop(length=2)", "length=2: expected a whole number >= 4"),
+    ("flipflop(answers=words)", "task flipflop: answers=words: expected bits | tokens"),
     ("flipflop(ignore=1.5)", "ignore=1.5: expected a number from 0 to 1"),
 ]
 MIXERS = [

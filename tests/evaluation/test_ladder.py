@@ -97,6 +97,28 @@ def test_oracle_is_right_everywhere(name: str) -> None:
         assert set(row["answers"].values()) == {1.0}, row
 
 
+def test_flipflop_token_on_top_is_ignored_among_bits_and_wrong_among_tokens() -> None:
+    def model(tokens: Tensor) -> Tensor:
+        logits = torch.cat([oracle(bits)(tokens), torch.zeros(*tokens.shape, 4)], -1)
+        logits[: len(logits) // 4, :, 3] = 2.0  # `r` is above the right bit in a quarter of rows
+        return logits
+
+    bits = tasks.build("flipflop(length=10)")
+    tokens = tasks.build("flipflop(length=10, answers=tokens)")
+    for task, share in ((bits, 1.0), (tokens, 0.75)):
+        rows = evaluate(model, task, (1, 2), 64)
+        assert [row["exact"]["joint"] for row in rows] == [share] * 6
+    assert rows[0]["answers"]["recall"] < 1
+
+
+def test_flipflop_among_tokens_needs_an_output_for_every_token() -> None:
+    assert outlast.model("mlp @ 8, head=2", "flipflop") is not None
+    with pytest.raises(SpecError, match="head=2: expected at least 6"):
+        outlast.model("mlp @ 8, head=2", "flipflop(answers=tokens)")
+    with pytest.raises(OutlastError, match=r"expected \(8, 512, 6\) or more"):
+        evaluate(lambda t: torch.zeros(*t.shape, 2), "flipflop(answers=tokens)", (1,), 8)
+
+
 @pytest.mark.parametrize("spec", [TASK, "parity(length=6)", "recall(keys=64, values=3, length=4)"])
 def test_constant_and_guessing_models_are_at_chance(spec: str) -> None:
     task, generator = tasks.build(spec), torch.Generator().manual_seed(0)

@@ -27,7 +27,11 @@ VERSIONS = {
         "composite(layout=chained, supervision=outcome)",
     ],
     "copy": ["copy(signs=2, length=9)"],
-    "flipflop": ["flipflop(length=16, ignore=0.0)", "flipflop(length=4, ignore=1.0)"],
+    "flipflop": [
+        "flipflop(length=16, ignore=0.0)",
+        "flipflop(length=4, ignore=1.0)",
+        "flipflop(length=8, answers=tokens)",
+    ],
 }
 SPECS = [s for name in registry.tasks.names() for s in (name, *VERSIONS.get(name, []))]
 every_task = pytest.mark.parametrize("task", [registry.tasks.build(s) for s in SPECS], ids=SPECS)

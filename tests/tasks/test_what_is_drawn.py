@@ -139,6 +139,19 @@ def test_flipflop_variants_keep_the_length():
     assert {t.lengths for t in variants.values()} == {(64, 64)}
 
 
+def test_flipflop_variants_keep_the_answers():
+    task = registry.tasks.build("flipflop(length=64, answers=tokens)")
+    assert [registry.tasks.build(spec).classes for spec in task.variants.values()] == [6, 6]
+    assert "answers" not in "".join(registry.tasks.build("flipflop").variants.values())
+
+
+def test_flipflop_draws_the_same_whatever_counts_as_an_answer():
+    bits, tokens = (drawn(f"flipflop(length=12, answers={a})", 12, 50) for a in ("bits", "tokens"))
+    assert torch.equal(bits[1].inputs, tokens[1].inputs)
+    assert torch.equal(bits[1].targets, tokens[1].targets)
+    assert bits[0].chance_levels() == tokens[0].chance_levels()
+
+
 def test_flipflop_refuses_odd_lengths_when_sampling():
     task = registry.tasks.build("flipflop(length=8)")
     with pytest.raises(ValueError, match=r"length=7: expected multiples of 2, 4 or more"):

@@ -3,7 +3,9 @@
 A task draws sequences of a given *length*. Length is what the task's paper calls length; `tokens`
 says how many tokens that is. The task marks at which positions an answer is expected, and which
 one. It also solves a sequence in a second, independent way. Answers are token ids below `classes`.
-A model may have an output for every token, as a language model has, or for the answers alone.
+A model may have an output for every token, as a language model has, or for the answers alone. A
+test takes the largest output among the first `classes`. Other outputs do not count there. The loss
+of training is over all outputs.
 """
 
 from __future__ import annotations

@@ -10,6 +10,11 @@ input, as in a language model.
 Trained on one length, 512 tokens with ignore=0.8, and tested also on *sparse* (0.98) and *dense*
 (0.1) rows. These three probabilities are known to us from summaries only.
 
+`answers` says among which outputs of a model a test looks for the largest. With ``bits``, the
+default, it takes the two bits alone. With ``tokens`` it takes all six tokens, as the authors of
+2306.00946 do: a model that puts any other token on top is wrong. So `tokens` is never higher.
+Training is the same in both: its loss and its accuracy are over every output of the model.
+
 Length is counted in tokens, as in the paper, so it is even; tensors are (batch, length). Token ids:
 bits 0 and 1, ``w``, ``r``, ``i``, padding. Example::
 
@@ -21,17 +26,20 @@ bits 0 and 1, ``w``, ``r``, ``i``, padding. Example::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from outlast.arguments import check_share, check_whole
+from outlast.arguments import check_choice, check_share, check_whole
 from outlast.errors import require
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Task
 from outlast.tasks.sampling import rand, randint
 
 WRITE, READ, SKIP, PAD = 2, 3, 4, 5
+#: the outputs among which a test looks for the largest
+Answers = Literal["bits", "tokens"]
 
 
 @tasks.register("flipflop")
@@ -47,19 +55,25 @@ class FlipFlop(Task):
     classes = 2
     vocabulary = 6
 
-    def __init__(self, length: int = 512, ignore: float = 0.8) -> None:
+    def __init__(self, length: int = 512, ignore: float = 0.8, answers: Answers = "bits") -> None:
         check_whole("length", length, self.shortest)
         require(length % 2 == 0, "length", length, "an even number of tokens: two an instruction")
         check_share("ignore", ignore)
+        check_choice("answers", answers, Answers)
         self.ignore = ignore
         self.lengths = (length, length)
+        self.classes = 2 if answers == "bits" else self.vocabulary
+        more = "" if answers == "bits" else f", answers={answers}"
         self.variants = {
-            "sparse": f"flipflop(length={length}, ignore=0.98)",
-            "dense": f"flipflop(length={length}, ignore=0.1)",
+            "sparse": f"flipflop(length={length}, ignore=0.98{more})",
+            "dense": f"flipflop(length={length}, ignore=0.1{more})",
         }
 
     def tokens(self, length: int) -> int:
         return length
+
+    def chance_level(self, part: str) -> float:
+        return 1 / 2  # a guess is a bit, whatever else a model might say
 
     def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
         lengths, longest = self.draw_lengths(length, batch, generator)
