@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from outlast.errors import OutlastError
 from outlast.evaluation.ladder import evaluate, evaluate_stack
+from outlast.evaluation.remarks import nan_remarks
 from outlast.registry import tasks
 from outlast.tasks import Task
 from tiny_runs import TASK
@@ -73,6 +74,33 @@ def test_oracle_is_right_whatever_its_logits_come_in(
     assert joint(lambda tokens: wrap(oracle(tokens))) == 1.0
     (message,) = [m for m in caplog.messages if "taken as the model's logits" in m]
     assert source in message
+
+
+@pytest.mark.parametrize(
+    ("wrap", "source"),
+    [
+        (lambda x: x.numpy(), "the output itself as a numpy array"),
+        (lambda x: (x, "a state"), "the first item of a tuple"),
+        (lambda x: HeadlessOutput(loss=None, logits=x), "the logits of a HeadlessOutput"),
+    ],
+)
+def test_rows_say_what_was_taken_as_logits(wrap: Callable[[Tensor], Any], source: str) -> None:
+    rows = evaluate(lambda tokens: wrap(oracle(tokens)), PARITY, (1, 3), 8, ceiling=6)
+    assert [row.get("logits_from") for row in rows] == [source, None]
+    assert rows[1]["exact"] is None
+
+
+def test_rows_of_a_plain_tensor_say_nothing_of_its_source() -> None:
+    (row,) = evaluate(oracle, PARITY, (1,), 8)
+    assert "logits_from" not in row
+
+
+def test_every_source_of_logits_is_said_if_they_change() -> None:
+    def model(tokens: Tensor) -> Any:
+        return (oracle(tokens),) if tokens.shape[1] > 5 else oracle(tokens)
+
+    for row in evaluate(model, PARITY, (1, 2, 1), 8):
+        assert row["logits_from"] == "the output itself; the first item of a tuple"
 
 
 def test_source_of_logits_is_said_once_for_all_lengths(caplog: pytest.LogCaptureFixture) -> None:
@@ -168,6 +196,47 @@ def test_nan_logits_are_wrong_answers_and_reported(
     assert (
         "length 8: the logits of 100 % of the answers are NaN; they count as wrong" in caplog.text
     )
+
+
+def row(length: int, nan: float | None, **more: Any) -> Any:
+    shares = {} if nan is None else {"nan": nan}
+    exact = {"joint": 0.5}
+    return {"variant": None, "length": length, "multiple": 1, "exact": exact, **shares, **more}
+
+
+@pytest.mark.parametrize(
+    ("rows", "remarks"),
+    [
+        ([row(40, None), row(80, None)], []),
+        (
+            [row(80, 0.03)],
+            ["length 80: the logits of 3 % of the answers are NaN; they count as wr"],
+        ),
+        (
+            [row(80, 0.03, seed=2), row(80, None, seed=3), row(160, 1.0, seed=2)],
+            [
+                "length 80: the logits of 3 % of the answers are NaN (seed 2); they count as wrong",
+                "length 160: the logits of 100 % of the answers are NaN (seed 2); they count",
+            ],
+        ),
+        (
+            [row(80, 0.25, seed=2), row(80, 0.5, seed=5), row(80, 0.5, seed=2, variant="sparse")],
+            [
+                "length 80: the logits of up to 50 % of the answers are NaN (seeds 2, 5); they co",
+                "length 80, sparse: the logits of 50 % of the answers are NaN (seed 2); they count",
+            ],
+        ),
+        (
+            [row(80, 0.5, seed=2), row(80, 0.5, seed=5)],
+            ["length 80: the logits of 50 % of the answers are NaN (seeds 2, 5); they count"],
+        ),
+    ],
+)
+def test_nan_remarks_name_lengths_seeds_and_shares(rows: list[Any], remarks: list[str]) -> None:
+    texts = nan_remarks(rows)
+    assert len(texts) == len(remarks)
+    for text, start in zip(texts, remarks, strict=True):
+        assert text.startswith(start)
 
 
 def test_nan_of_one_class_makes_its_answer_wrong() -> None:

@@ -107,6 +107,19 @@ def test_parked_seeds_and_missing_steps_are_noted_beside_the_means(tmp_path: Pat
     assert f"| an arm {note} |" in (page.parent / "report.md").read_text()
 
 
+def test_nan_answers_are_noted_beside_the_means(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", label="an arm", seeds=(0, 1, 2))
+    results = json.loads((run / "results.json").read_text())
+    for row in results["rows"]:
+        if row["seed"] == 1 and row["multiple"] >= 4:
+            row["nan"] = 0.03
+    (run / "results.json").write_text(json.dumps(results))
+    page = report([run], tmp_path / "out")
+    note = "(answers of 1 of 3 seeds are NaN at 4×, 10×, and count as wrong)"
+    assert f"an arm <small>{note}</small></th>" in page.read_text()
+    assert f"| an arm {note} |" in (page.parent / "report.md").read_text()
+
+
 def test_same_folders_give_the_same_bytes_and_leave_matplotlib_alone(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", seeds=(0, 1), until=500)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):

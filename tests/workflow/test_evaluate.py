@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from outlast.errors import RunFolderError, SpecError
+from outlast.evaluation.ladder import evaluate_stack
 from outlast.runs.folder import PREVIOUS_RESULTS, RESULTS, write_json
 from outlast.runs.spec import LADDER, SEQUENCES
 from outlast.workflow.evaluate import Evaluation, evaluate_run
@@ -46,6 +49,28 @@ def test_defaults_are_the_ladder_and_thousands_of_sequences() -> None:
     assert Evaluation() == Evaluation(LADDER, SEQUENCES, "fp32")
     assert SEQUENCES >= 2000
     assert {1, 3, 10} <= set(LADDER)
+
+
+def test_nan_logits_of_a_seed_are_warned_of_and_stored(
+    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def last_seed_is_nan(model: Callable[[Tensor], Tensor], *options: Any) -> Any:
+        def spoiled(tokens: Tensor) -> Tensor:
+            logits = model(tokens)
+            logits[-1, : len(tokens) // 4] = torch.nan
+            return logits
+
+        return evaluate_stack(spoiled, *options)
+
+    measure(run, (1,), 8)
+    assert not caplog.messages
+    monkeypatch.setattr("outlast.workflow.evaluate.evaluate_stack", last_seed_is_nan)
+    rows = measure(run, (1,), 8)
+    assert ["nan" in row for row in rows] == [row["seed"] == rows[-1]["seed"] for row in rows]
+    (message,) = caplog.messages
+    share = f"{100 * rows[-1]['nan']:.3g} % of the answers are NaN (seed {rows[-1]['seed']})"
+    assert message.startswith(f"run: length {rows[-1]['length']}: the logits of {share}")
+    assert json.loads((run / RESULTS).read_text())["rows"][-1]["nan"] == rows[-1]["nan"]
 
 
 def test_unknown_precision_is_refused() -> None:

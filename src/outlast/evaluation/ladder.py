@@ -21,7 +21,8 @@ from torch import Tensor
 from outlast.arguments import as_whole, shown
 from outlast.errors import OutlastError, bad_value, short_of_memory
 from outlast.evaluation.accuracy import correct_by_part
-from outlast.evaluation.outputs import eval_mode, read_logits
+from outlast.evaluation.outputs import PLAIN, eval_mode, read_logits
+from outlast.evaluation.remarks import nan_remarks
 from outlast.machine import free_memory
 from outlast.registry import tasks
 from outlast.runs.records import ResultRow
@@ -87,7 +88,8 @@ def evaluate(
     Each row holds the length, its multiple, the tokens, ``exact`` (share of sequences with every
     answer right, by part and ``joint``) and ``answers`` (share of answers right, by part). An
     answer whose logits are NaN is wrong. The row then has ``nan``, the share of such answers, and a
-    warning is logged.
+    warning is logged. If the model does not return a plain tensor, the row has ``logits_from``. It
+    says what was taken as the logits, such as "the first item of a tuple".
 
     Args:
         model: Takes tokens (batch, tokens) and returns logits (batch, tokens, classes or more).
@@ -105,14 +107,13 @@ def evaluate(
         ceiling = limit
     elif ceiling is not None:
         ceiling = as_whole("ceiling", ceiling, 1)
-    last_source = ""
+    sources: list[str] = []
 
     def stacked(tokens: Tensor) -> Tensor:
-        nonlocal last_source
         logits, source = read_logits(model(tokens), model)
-        if source != last_source:
+        if source not in sources:
             log.info("taken as the model's logits: %s, %s", source, tuple(logits.shape))
-            last_source = source
+            sources.append(source)
         return logits.to(tokens.device)[None]
 
     task, ladder = _read_task(task), _read_ladder(ladder)
@@ -120,12 +121,10 @@ def evaluate(
     with eval_mode(model):
         rows = evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling)[0]
     for row in rows:
-        if "nan" in row:
-            place = f"length {row['length']}" + (f", {row['variant']}" if row["variant"] else "")
-            log.warning(
-                "%s: the logits of %.3g %% of the answers are NaN; they count as wrong",
-                place, 100 * row["nan"],
-            )  # fmt: skip
+        if row["exact"] is not None and sources != [PLAIN]:
+            row["logits_from"] = "; ".join(sources)
+    for remark in nan_remarks(rows):
+        log.warning(remark)
     return rows
 
 

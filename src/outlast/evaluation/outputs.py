@@ -21,6 +21,8 @@ ACCEPTED = (
     "logits (batch, tokens, classes) as a tensor or a numpy array, a tuple that begins with them, "
     "or an object or dict with 'logits'"
 )
+#: where the logits are if a model returns nothing else
+PLAIN = "the output itself"
 
 
 def read_logits(output: object, model: object = None) -> tuple[Tensor, str]:
@@ -44,7 +46,7 @@ def _find(output: object) -> tuple[str, object]:
         return "the logits of a dict", output.get("logits")
     if isinstance(output, tuple):
         return "the first item of a tuple", output[0] if output else None
-    return "the output itself", output
+    return PLAIN, output
 
 
 def _has_attribute(value: object, name: str) -> bool:

@@ -125,8 +125,19 @@ def _reservation(arm: ArmSummary) -> str:
     """What to know of an arm beside its means: ``(1 of 4 seeds parked, step 600 of 3,000)``."""
     parked, seeds = (arm.run.parked, arm.run.seeds) if arm.run else ({}, ())
     said = f"{len(parked)} of {len(seeds)} seeds parked" if parked else ""
-    notes = ", ".join(filter(None, (said, arm.progress)))
+    notes = ", ".join(filter(None, (said, _nan_seeds(arm), arm.progress)))
     return f"({notes})" if notes else ""
+
+
+def _nan_seeds(arm: ArmSummary) -> str:
+    """``answers of 1 of 4 seeds are NaN at 4×, 10×, and count as wrong``."""
+    rows = [row for row in arm.run.rows if row.get("nan")] if arm.run else []
+    if not rows or arm.run is None:
+        return ""
+    seeds = {row["seed"] for row in rows}
+    lengths = ", ".join(formatting.times(m) for m in sorted({row["multiple"] for row in rows}))
+    many = f"{len(seeds)} of {len(arm.run.seeds)} seeds"
+    return f"answers of {many} are NaN at {lengths}, and count as wrong"
 
 
 def _variant_column(arms: Sequence[ArmSummary]) -> tuple[str, ...]:

@@ -225,6 +225,8 @@ class ResultRow(TypedDict):
     answers: NotRequired[dict[str, float] | None]
     #: share of answers whose logits were NaN, if any; they are counted as wrong
     nan: NotRequired[float]
+    #: what was taken as the logits of a model of someone else, if it returned no plain tensor
+    logits_from: NotRequired[str]
     #: why it could not be tested
     reason: NotRequired[str | None]
 

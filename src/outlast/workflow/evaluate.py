@@ -11,6 +11,7 @@ import torch
 
 from outlast.errors import bad_value
 from outlast.evaluation.ladder import evaluate_stack
+from outlast.evaluation.remarks import nan_remarks
 from outlast.machine import precision
 from outlast.runs.checkpoint import TrainingState
 from outlast.runs.folder import PREVIOUS_RESULTS, RESULTS, write_bytes
@@ -49,7 +50,7 @@ def evaluate_run(
     A seed that was parked or has succeeded before the end is tested as it was left; its rows say
     at which step that was. The run's own results are not replaced where no length can be tested at
     all: that is an error. Results of the same step that cover more are kept as
-    `results-before.json`, and `say` is told.
+    `results-before.json`, and `say` is told. Warnings are logged for lengths with NaN logits.
     """
     device = torch.device(device)
     bf16 = torch.autocast(device.type, torch.bfloat16, enabled=evaluation.precision == "bf16")
@@ -75,6 +76,8 @@ def evaluate_run(
         _check_tested(rows)
         _keep_larger(folder, Coverage.of(results), say)
     write_results(out or folder / RESULTS, results)
+    for remark in nan_remarks(rows):
+        log.warning("%s: %s", folder.name, remark)
     return rows
 
 
