@@ -175,8 +175,9 @@ class Headless(nn.Module):
 
 
 def test_tuple_of_hidden_states_is_refused_where_the_model_has_no_head() -> None:
-    with pytest.raises(OutlastError, match=r"Headless has no output embeddings .* 2 numbers"):
-        joint(Headless())
+    for model in (Headless(), Headless().forward, nn.DataParallel(Headless())):
+        with pytest.raises(OutlastError, match=r"Headless has no output embeddings .* 2 numbers"):
+            joint(model)
     assert joint(Headless(head="a matrix")) == 1.0
     wider = Headless()
     wider.config.hidden_size = 3

@@ -99,11 +99,13 @@ def _hint(output: object) -> str:
 
 def _check_head(model: object, logits: Tensor) -> None:
     """Refuse a Hugging Face model without a head: its first output are hidden states."""
-    embeddings = getattr(model, "get_output_embeddings", None)
-    width = getattr(getattr(model, "config", None), "hidden_size", None)
+    owner = getattr(model, "__self__", model)  # of a method such as model.forward
+    owner = getattr(owner, "module", owner)  # inside DataParallel and the like
+    embeddings = getattr(owner, "get_output_embeddings", None)
+    width = getattr(getattr(owner, "config", None), "hidden_size", None)
     if callable(embeddings) and embeddings() is None and logits.shape[-1:] == (width,):
         raise OutlastError(
-            f"{type(model).__name__} has no output embeddings and returned {width} numbers for "
+            f"{type(owner).__name__} has no output embeddings and returned {width} numbers for "
             f"each token, its hidden_size: these are hidden states, so take a model with a head, "
             f"such as ...ForCausalLM"
         )

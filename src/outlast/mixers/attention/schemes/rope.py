@@ -145,5 +145,5 @@ def _check_scaling(
         raise bad_value("factor", factor, f"a number > 1 with scaling={scaling}")
     require(original is None or original >= 1, "original", original, "a whole number >= 1")
     if scaling == "yarn" and by_transformers and original is not None and original < _ONE_TURN:
-        accepted = f"at least {_ONE_TURN} tokens with convention=transformers: no pair turns once"
+        accepted = f"at least {_ONE_TURN} tokens with convention=transformers, one turn of a pair"
         raise bad_value("original", original, accepted)
