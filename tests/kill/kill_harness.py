@@ -171,6 +171,8 @@ class Harness:
             process.kill()
             raise Fault(f"{shlex.join(job.command)} hangs: {job.output.read_text()[-2000:]}")
         seconds = time.monotonic() - began
+        if process.exitcode != -signal.SIGKILL and kills != ["another process"]:
+            kills = []  # it had ended before
         self._wait_for_helpers(job)
         notes = read_notes(job.notes)
         if job.moment is not None:
