@@ -1,5 +1,6 @@
 # make demo   the small study of delayed attention on the CPU, and its page
 # make test   lint, types and tests
+# make kill   SIGKILL commands at KILLS random moments, resume them, and compare bit for bit
 # make install / make lint / make clean
 
 PYTHON ?= python3
@@ -7,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test install lint clean
+.PHONY: demo test kill install lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/outlast reproduce dat --scale demo
@@ -16,6 +17,12 @@ demo: $(VENV)/installed
 # process, as they share what they made, until another has nothing left
 test: lint
 	$(BIN)/python -m pytest --dist worksteal -n $$($(BIN)/python -c "from outlast.machine import cores; print(cores() + 1)")
+
+# SEED draws the moments: make kill KILLS=1000 SEED=1
+KILLS ?= 200
+SEED ?= 0
+kill: $(VENV)/installed-dev
+	$(BIN)/python tests/kill --kills $(KILLS) --seed $(SEED)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

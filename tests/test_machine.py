@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,18 +52,55 @@ def test_precision_lasts_as_long_as_its_context(outside: str) -> None:
 
 
 def handlers() -> list[object]:
-    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    return [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
 
 def test_signal_is_kept_and_a_second_interrupt_raises() -> None:
     before = handlers()
+    sent = [signal.SIGTERM, signal.SIGTERM, signal.SIGHUP, signal.SIGHUP, signal.SIGINT]
     with signals() as asked:
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+        for number in sent:
             os.kill(os.getpid(), number)
-        assert asked == [signal.SIGTERM, signal.SIGTERM, signal.SIGINT]
+        assert asked == sent
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert handlers() == before
+
+
+def test_hangup_stays_ignored_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals() as asked:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert asked == []
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["closed terminal", "open terminal"])
+def test_output_after_a_hangup_is_an_error_of_nobody(lost: bool) -> None:
+    """A closed terminal is left. One that is still open is written to."""
+    pid, terminal = pty.fork()
+    if pid == 0:  # pragma: no cover
+        code = 1
+        try:
+            with signals() as asked:
+                os.write(1, b"listening")
+                while not asked:
+                    time.sleep(0.01)
+                os.write(1, b"saved")
+                os.write(2, b"saved")
+                code = 7
+        finally:
+            os._exit(code)
+    assert os.read(terminal, 9) == b"listening"
+    if lost:
+        os.close(terminal)  # the system sends the signal
+    else:
+        os.kill(pid, signal.SIGHUP)
+        assert os.read(terminal, 5) == b"saved"
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
 def test_signals_are_left_alone_in_another_thread() -> None:

@@ -75,8 +75,8 @@ def test_messages_and_errors_are_answered_until_the_child_dies() -> None:
         assert ready_children([child], timeout=0.01) == []
         with pytest.raises(TimeoutError, match=r"no message .* in 0.01 s"):
             child.receive(timeout=0.01)
-        os.kill(child.process.pid, signal.SIGINT)  # both are ignored
-        os.kill(child.process.pid, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # all are ignored
+            os.kill(child.process.pid, number)
         time.sleep(0.1)
         assert child.process.poll() is None
         child.process.kill()

@@ -328,6 +328,7 @@ def run_forked(far_end: Connection, graceful: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not graceful:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     processes.run_child(far_end, graceful)
 
 

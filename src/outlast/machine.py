@@ -11,6 +11,7 @@ import ctypes
 import math
 import os
 import platform
+import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,8 @@ from outlast.errors import OutlastError
 TIME = ("quota", "period")
 #: where Linux tells of its processes and memory, and of control groups
 SYSTEM, CONTAINER = Path("/proc"), Path("/sys/fs/cgroup")
+#: the signal that a terminal was closed; not every system has it
+HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -66,17 +69,26 @@ def precision(name: str, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def signals() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM ask to save and leave; a second Ctrl-C leaves at once."""
+    """Ctrl-C, SIGTERM and SIGHUP ask to save and leave; a second Ctrl-C leaves at once.
+
+    SIGHUP comes when the terminal is closed or the connection is lost. Where it is ignored, as
+    under `nohup`, it stays ignored.
+    """
     asked: list[int] = []
 
     def ask(number: int, _: FrameType | None) -> None:
         if number == signal.SIGINT and number in asked:
             raise KeyboardInterrupt
         asked.append(number)
+        if number == HANGUP:
+            _leave_lost_terminal()
 
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if HANGUP is not None and signal.getsignal(HANGUP) != signal.SIG_IGN:
+        numbers.append(HANGUP)
     before = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
             before[number] = signal.signal(number, ask)
     except ValueError:  # not in the main thread: whoever is handles signals
         pass
@@ -85,6 +97,20 @@ def signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _leave_lost_terminal() -> None:
+    """Send the output of this process nowhere, if nobody can read it any more.
+
+    A write to a closed terminal is an error, and would be taken for one of the training.
+    """
+    poll = select.poll()
+    for output in (1, 2):
+        poll.register(output, 0)  # only what is always told: an error, or the end
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output, _ in poll.poll(0):
+        os.dup2(nowhere, output)
+    os.close(nowhere)
 
 
 def keep_freed_memory() -> None:

@@ -53,6 +53,7 @@ number, graceful = int(sys.argv[1]), sys.argv[2] == "graceful"
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 if not graceful:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 sys.path[:] = sys.argv[3:]
 from multiprocessing.connection import Connection
 from outlast.processes import run_child
@@ -74,8 +75,9 @@ class ProcessDiedError(OutlastError, RuntimeError):
 class Child:
     """The parent's end of the pipe to a child that runs ``function(parent, *arguments)``.
 
-    A `graceful` child has something to save: SIGTERM and the end of the pipe ask it to leave, and
-    its function decides how. Any other child ignores SIGTERM and exits when the pipe closes.
+    A `graceful` child has something to save: SIGTERM, SIGHUP and the end of the pipe ask it to
+    leave, and its function decides how. Any other child ignores both signals and exits when the
+    pipe closes.
     """
 
     def __init__(

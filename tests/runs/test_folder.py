@@ -7,8 +7,10 @@ import errno
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from outlast.runs.folder import (
     PREVIOUS_RESULTS,
     RESULTS,
     RUN,
+    check_writable,
     locked,
     write_json,
     write_text,
@@ -66,6 +69,49 @@ def test_file_is_flushed_before_it_is_renamed(
     assert order == ["sync", "rename"]
     assert path.read_text() == "all of it"
     assert temporaries(tmp_path) == []
+
+
+def test_write_deletes_what_a_killed_write_of_the_same_file_left(tmp_path: Path) -> None:
+    """No lock is needed for it: tests, pages and records of studies are written without one."""
+    path, others = tmp_path / "[1].json", {".[1].json.swp", ".2.json.12345678.tmp"}
+    for name in others:
+        (tmp_path / name).write_text("of somebody else")
+    for write in (lambda: write_json(path, {"new": 1}), lambda: check_writable(path)):
+        assert killed_at(Path, "replace", write) or killed_at(Path, "unlink", write)
+    assert len(temporaries(tmp_path)) == 4
+    write_json(path, {"new": 2})
+    assert set(temporaries(tmp_path)) == others
+
+
+def test_two_writers_of_one_file_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one takes the file of the first for one that was left, and deletes it."""
+    path, rename, calls = tmp_path / "file.txt", Path.replace, []
+
+    def after_another(self: Path, target: Path) -> Path:
+        calls.append(self)
+        if len(calls) == 1:
+            write_text(path, "the second")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", after_another)
+    write_text(path, "the first")
+    assert path.read_text() == "the first"
+    assert len(calls) == 3
+    assert temporaries(tmp_path) == []
+
+
+def killed_at(owner: type, name: str, work: Callable[[], object]) -> bool:
+    """Do work in a forked process that kills itself instead of calling a method."""
+    pid = os.fork()
+    if pid == 0:
+        setattr(owner, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
 def test_value_that_is_not_json_leaves_the_old_file(tmp_path: Path) -> None:

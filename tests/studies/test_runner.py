@@ -57,11 +57,12 @@ def _processes_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def ask_to_stop() -> Iterator[Callable[[], None]]:
-    """Sends SIGTERM to this process, which does not die of it if nobody listens."""
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
-    yield lambda: os.kill(os.getpid(), signal.SIGTERM)
-    signal.signal(signal.SIGTERM, before)
+def ask_to_stop(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
+    """Sends SIGTERM or another signal to this process; it does not die of it if nobody listens."""
+    number = getattr(request, "param", signal.SIGTERM)
+    before = signal.signal(number, lambda *_: None)
+    yield lambda: os.kill(os.getpid(), number)
+    signal.signal(number, before)
 
 
 class Watcher:
@@ -210,6 +211,9 @@ def test_unexpected_error_is_logged_and_fails_the_open_arms_of_its_pack(
     assert "in mistaken" in record.getMessage()
 
 
+@pytest.mark.parametrize(
+    "ask_to_stop", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"], indirect=True
+)
 def test_every_arm_saves_and_leaves_when_asked_to_stop(
     tmp_path: Path, ask_to_stop: Callable[[], None]
 ) -> None:

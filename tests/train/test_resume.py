@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import pty
 import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -279,24 +282,28 @@ def test_run_resumes_bit_for_bit_after_sigkill_at_any_moment(
     assert [path.name for path in folder.glob(".*")] == [".lock"]  # half-written files are gone
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+#: a slow block leaves time for a signal to come in the middle of one
+SLOW = (
+    "import sys, time\n"
+    "from outlast.train.step import Stepper\n"
+    "step = Stepper._step\n"
+    "def slowly(*args):\n    time.sleep(0.1)\n    step(*args)\n"
+    "Stepper._step = slowly\n"
+    "from outlast.cli import main\n"
+    "sys.exit(main(sys.argv[1:]))\n"
+)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "Ctrl-C", "SIGHUP"]
+)
 def test_run_asked_to_stop_saves_and_leaves(
     number: signal.Signals, whole: Callable[..., Path], tmp_path: Path
 ) -> None:
     specs, _ = CASES["all at once"]
     folder = create(short(*specs), tmp_path / "run")
-    # a slow block leaves time for the signal to come in the middle of one
-    slow = (
-        "import sys, time\n"
-        "from outlast.train.step import Stepper\n"
-        "step = Stepper._step\n"
-        "def slowly(*args):\n    time.sleep(0.1)\n    step(*args)\n"
-        "Stepper._step = slowly\n"
-        "from outlast.cli import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
     process = subprocess.Popen(
-        [sys.executable, "-c", slow, "resume", str(folder)],
+        [sys.executable, "-c", SLOW, "resume", str(folder)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     _wait_for(lambda: len(read_metrics(folder)) > 4, process)
@@ -312,6 +319,33 @@ def test_run_asked_to_stop_saves_and_leaves(
     assert_same_run(whole(*specs), folder)
 
 
+def test_run_whose_terminal_is_closed_saves_and_leaves(
+    whole: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The bar can be drawn no more, and the last words reach nobody: neither is an error."""
+    specs, _ = CASES["dat, skip"]
+    folder = create(short(*specs), tmp_path / "run")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", SLOW, "resume", str(folder)])
+    os.set_blocking(terminal, False)
+    _wait_for(lambda: _read(terminal) and len(read_metrics(folder)) > 4)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    saved = load_state(folder).step
+    assert 0 < saved < 24
+    assert max(line.step for line in read_metrics(folder)) == saved
+    assert resume(folder)
+    assert_same_run(whole(*specs), folder)
+
+
+def _read(terminal: int) -> bool:
+    """Read what a terminal shows, so that it can show more."""
+    with suppress(BlockingIOError):
+        os.read(terminal, 100_000)
+    return True
+
+
 def test_resume_command_goes_on_after_a_kill(whole: Callable[..., Path], tmp_path: Path) -> None:
     specs, _ = CASES["dat, skip"]
     folder = create(short(*specs), tmp_path / "run")
@@ -322,11 +356,13 @@ def test_resume_command_goes_on_after_a_kill(whole: Callable[..., Path], tmp_pat
     assert_same_run(whole(*specs), folder)
 
 
-def _wait_for(condition: Callable[[], bool], process: Any) -> None:
+def _wait_for(condition: Callable[[], bool], process: Any = None) -> None:
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "the run did not get going"
+        time.sleep(0.01)
+        if process is None:
+            continue
         code = process.poll() if hasattr(process, "poll") else process.exitcode
         if code is not None:
             return
-        time.sleep(0.01)

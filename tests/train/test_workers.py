@@ -237,10 +237,10 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc to look for children")
-def test_sigterm_saves_and_sigkill_leaves_no_worker_behind(tmp_path: Path) -> None:
+def test_sigterm_and_sighup_save_and_sigkill_leaves_no_worker_behind(tmp_path: Path) -> None:
     """Whoever asks a whole job to end asks the other processes too."""
     create(replace(FULL, settings=replace(FULL.settings, steps=100_000)), tmp_path)
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
         process = subprocess.Popen(
             [sys.executable, "-m", "outlast", "resume", str(tmp_path), "--device", "cpu"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -249,14 +249,14 @@ def test_sigterm_saves_and_sigkill_leaves_no_worker_behind(tmp_path: Path) -> No
         wait_until(lambda process=process: len(children(process.pid)) == 2)
         helpers = children(process.pid)
         wait_until(lambda before=before: len(read_metrics(tmp_path)) > before + 4)
-        for helper in helpers if number == signal.SIGTERM else ():
+        for helper in helpers if number != signal.SIGKILL else ():
             os.kill(helper, signal.SIGINT)
-            os.kill(helper, signal.SIGTERM)
+            os.kill(helper, number)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
         wait_until(lambda helpers=helpers: not any(map(is_alive, helpers)))
         assert "Traceback" not in err
-        if number == signal.SIGTERM:
+        if number != signal.SIGKILL:
             assert process.returncode == 130, err
             assert "3 seeds in 2 processes" in out
             saved = load_state(tmp_path).step

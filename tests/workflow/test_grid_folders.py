@@ -45,12 +45,13 @@ class Watch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.blocks: list[list[str]] = []
         self.ask = True
+        self.signal = signal.SIGTERM
         next_block = Trainer.next_block
 
         def watched(trainer: Trainer) -> Block:
             self.blocks.append([folder.name for folder in trainer.folders])
             if self.ask:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), self.signal)
             return next_block(trainer)
 
         monkeypatch.setattr(Trainer, "next_block", watched)
@@ -159,7 +160,9 @@ def test_value_that_diverges_is_listed_and_the_others_are_sound(
 # ---- resume ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
 def test_grid_is_resumed_as_a_whole_bit_for_bit(
+    number: signal.Signals,
     grid: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -167,6 +170,7 @@ def test_grid_is_resumed_as_a_whole_bit_for_bit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    watch.signal = number
     assert main([*SMALL, *AXES, "--out", "grid"]) == STOPPED
     assert "saved; go on with: outlast resume grid\n" in capsys.readouterr().out
     watch.ask = False

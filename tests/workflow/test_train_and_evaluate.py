@@ -62,13 +62,14 @@ def test_memory_of_a_block_is_free_when_the_next_one_begins(
     assert alive == [False, False]
 
 
-def test_sigterm_while_memory_is_measured_saves_and_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def test_signal_while_memory_is_measured_saves_and_leaves(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose = Trainer.choose_waves
 
     def interrupted(self: Trainer, share: float) -> str:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         return choose(self, share)
 
     monkeypatch.setattr(Trainer, "choose_waves", interrupted)

@@ -9,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -26,6 +27,8 @@ STUDY = "study.json"
 LOCK = ".lock"
 #: marks a folder into which seeds of another run are being copied; see `copying`
 COPYING = ".copying"
+#: how the name of a file ends while it is written, and how often a file that vanishes is written
+TEMPORARY, WRITES = ".tmp", 5
 
 
 def why(error: OSError) -> str:
@@ -72,25 +75,44 @@ def has_file(folder: Path, name: str) -> bool:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside, flush to disk, then rename: a reader sees the old file or the new one."""
-    temporary: Path | None = None
+    """Write beside, flush to disk, then rename: a reader sees the old file or the new one.
+
+    Half-written files that a killed process left beside it are deleted. One of them may be another
+    process's that is at work. That process misses its file, and writes again.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
+        for temporary in path.parent.glob(f".{escape(path.name)}.????????{TEMPORARY}"):
+            temporary.unlink(missing_ok=True)
+        for attempts_left in reversed(range(WRITES)):
+            try:
+                _write_and_rename(path, write)
+                return
+            except FileNotFoundError:
+                if not attempts_left:
+                    raise
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write {path}: {why(error)}; what was there before is untouched"
+        ) from error
+
+
+def _write_and_rename(path: Path, write: Callable[[Path], object]) -> None:
+    temporary = _new_file_beside(path)
+    try:
         write(temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
-    except OSError as error:
-        raise RunFolderError(
-            f"cannot write {path}: {why(error)}; what was there before is untouched"
-        ) from error
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
+
+
+def _new_file_beside(path: Path) -> Path:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.parent)
+    os.close(handle)
+    return Path(name)
 
 
 def check_writable(path: Path) -> None:
@@ -98,9 +120,7 @@ def check_writable(path: Path) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        Path(name).unlink(missing_ok=True)
+        _new_file_beside(path).unlink(missing_ok=True)
     except OSError as error:
         raise RunFolderError(f"cannot write {path}: {why(error)}") from None
 

@@ -5,8 +5,8 @@ worker has no state. The rows (weights, moments, averages) arrive with the plan 
 block, and return with the losses. So methods, probes, checkpoints and rows at rest do not concern a
 worker, and nothing is lost when one dies.
 
-Workers run `train/worker.py`. They ignore SIGTERM: whoever asks a whole job to save and leave asks
-this process too.
+Workers run `train/worker.py`. They ignore SIGTERM and SIGHUP: whoever asks a whole job to save and
+leave asks this process too.
 """
 
 from __future__ import annotations
