@@ -1,5 +1,6 @@
 # make demo   the small study of delayed attention on the CPU, and its page
 # make test   lint, types and tests
+# make fuzz   hostile inputs of every kind: make fuzz MINUTES=10 SEED=3
 # make install / make lint / make clean
 
 PYTHON ?= python3
@@ -7,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test install lint clean
+.PHONY: demo test fuzz install lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/outlast reproduce dat --scale demo
@@ -16,6 +17,11 @@ demo: $(VENV)/installed
 # process, as they share what they made, until another has nothing left
 test: lint
 	$(BIN)/python -m pytest --dist worksteal -n $$($(BIN)/python -c "from outlast.machine import cores; print(cores() + 1)")
+
+MINUTES ?= 2
+SEED ?= 0
+fuzz: $(VENV)/installed-dev
+	$(BIN)/python tests/fuzz --minutes $(MINUTES) --seed $(SEED)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -51,7 +51,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _WHOLE = re.compile(r"[+-]?[0-9]+\Z")
 #: the largest whole number, far more than can be trained, and what numbers a float32 holds well
 LARGEST = 10**12
-LARGEST_FLOAT, SMALLEST_FLOAT = 1e30, 1e-30
+LARGEST_FLOAT, SMALLEST_FLOAT = 1e15, 1e-15
 #: the most digits of a number, levels of brackets, and signs of an error's quote on either side
 _DIGITS, _LEVELS, _QUOTED = 50, 50, 60
 

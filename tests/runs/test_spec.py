@@ -18,7 +18,7 @@ from tiny_runs import create, tiny
 
 # ---- settings ----------------------------------------------------------------------------------
 
-SIZE = "a number of size 1e-30 to 1e+30, or 0"
+SIZE = "a number of size 1e-15 to 1e+15, or 0"
 MOST = "a whole number up to 1,000,000,000,000"
 BAD: list[tuple[str, Any, str]] = [
     ("steps", 0, "a whole number >= 1"),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from outlast.errors import SpecError, bad_value, incompatible
+from outlast.errors import SpecError, bad_value, incompatible, shortened
 from outlast.machine import GIB, short_of
 from outlast.models.model import EMBEDDING_SCALE, Branches, Chain, Model, Sublayer
 from outlast.registry import mixers, presets, suggest
@@ -60,7 +60,7 @@ def build_model(
         raise bad_value("head", outputs, f"at least {classes}, the number of the task's answers")
     with (
         torch.random.fork_rng(devices=[], enabled=seed is not None),
-        _MemoryLimit(layout, vocabulary),
+        MemoryLimit(f"the line is {shortened(layout)}, the vocabulary {vocabulary}"),
     ):
         if seed is not None:
             torch.default_generator.manual_seed(seed)  # weights are drawn on the CPU
@@ -68,12 +68,15 @@ def build_model(
         return Model(layout, Chain(nodes), vocabulary, outputs)
 
 
-class _MemoryLimit(TorchFunctionMode):
-    """Refuses the first table of a model for which there is no memory, before it is allocated."""
+class MemoryLimit(TorchFunctionMode):
+    """Refuses the first table of a model for which there is no memory, before it is allocated.
 
-    def __init__(self, layout: Layout, vocabulary: int) -> None:
+    `sizes` says in words what decides the size of the model.
+    """
+
+    def __init__(self, sizes: str) -> None:
         super().__init__()
-        self.layout, self.vocabulary, self.used = layout, vocabulary, 0
+        self.sizes, self.used = sizes, 0
 
     def __torch_function__(
         self,
@@ -89,9 +92,8 @@ class _MemoryLimit(TorchFunctionMode):
             if free is not None:
                 raise SpecError(
                     f"{self.used / GIB:.3g} GiB of weights: expected no more than the "
-                    f"{free / GIB:.3g} GiB of memory that are free; take a smaller width (it is "
-                    f"{self.layout.width}), a smaller vocabulary of the task (it is "
-                    f"{self.vocabulary}), fewer sublayers or smaller numbers in the line"
+                    f"{free / GIB:.3g} GiB of memory that are free; take smaller numbers ("
+                    f"{self.sizes})"
                 )
         return func(*args, **(kwargs or {}))
 
