@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from outlast.errors import SpecError, bad_value, require
-from outlast.specs import Spec, Value, check_size, write_value
+from outlast.specs import LARGEST_FLOAT, Spec, Value, check_size, write_value
 
 
 def coerce(value: Any, annotation: Any, field: str) -> Any:
     """The value in the type of the annotation. An error names the field and what is accepted."""
     origin, inside = get_origin(annotation), get_args(annotation)
-    check_size(field, value)
+    check_size(field, value, LARGEST_FLOAT)
     if annotation is Any:
         return value
     if origin in (Union, types.UnionType):

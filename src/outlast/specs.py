@@ -49,9 +49,10 @@ _TOKEN = re.compile(
 )
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _WHOLE = re.compile(r"[+-]?[0-9]+\Z")
-#: the largest whole number, far more than can be trained, and what numbers a float32 holds well
+#: the largest whole number, far more than can be trained
 LARGEST = 10**12
-LARGEST_FLOAT, SMALLEST_FLOAT = 1e15, 1e-15
+#: the largest size of a number that a float32 holds, and of one whose square it holds
+LARGEST_FLOAT, LARGEST_FACTOR = 1e38, 1e15
 #: the most digits of a number, levels of brackets, and signs of an error's quote on either side
 _DIGITS, _LEVELS, _QUOTED = 50, 50, 60
 
@@ -174,23 +175,24 @@ def parse_layout(text: str | Layout) -> Layout:
     return Layout(node, width, **options)
 
 
-def check_size(field: str, value: object) -> None:
+def check_size(field: str, value: object, largest: float = LARGEST_FACTOR) -> None:
     """Refuse a number that is too large or too small to train with; other values pass.
 
-    Every number of a spec and of the settings passes here, so what uses it cannot overflow.
+    Every number of a spec and of the settings passes here, so what uses it cannot overflow. A
+    number that is not whole may be from 1 / `largest` to `largest` in size.
     """
     if isinstance(value, float):
-        fits = value == 0 or SMALLEST_FLOAT <= abs(value) <= LARGEST_FLOAT
-        accepted = f"a number of size {SMALLEST_FLOAT:g} to {LARGEST_FLOAT:g}, or 0"
+        fits = value == 0 or 1 / largest <= abs(value) <= largest
+        accepted = f"a number of size {1 / largest:g} to {largest:g}, or 0"
         require(fits, field, value, accepted)
     elif isinstance(value, int):
         require(abs(value) <= LARGEST, field, value, f"a whole number up to {LARGEST:,}")
     elif isinstance(value, list):
         for item in value:
-            check_size(field, item)
+            check_size(field, item, largest)
     elif isinstance(value, Spec):
         for name, inner in [*(("", arg) for arg in value.args), *value.kwargs]:
-            check_size(f"{field}.{name}".rstrip("."), inner)
+            check_size(f"{field}.{name}".rstrip("."), inner, largest)
 
 
 def _option(name: str, value: Value) -> Any:

@@ -18,7 +18,7 @@ from tiny_runs import create, tiny
 
 # ---- settings ----------------------------------------------------------------------------------
 
-SIZE = "a number of size 1e-15 to 1e+15, or 0"
+SIZE = "a number of size 1e-38 to 1e+38, or 0"
 MOST = "a whole number up to 1,000,000,000,000"
 BAD: list[tuple[str, Any, str]] = [
     ("steps", 0, "a whole number >= 1"),
@@ -51,8 +51,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("weight_decay", math.inf, SIZE),
     ("decay_from", 1.5, "a share of training from 0 to 1"),
     ("decay_from", math.nan, SIZE),
-    ("lr", 1e31, SIZE),
-    ("lr", 1e-31, SIZE),
+    ("lr", 1e39, SIZE),
+    ("lr", 1e-39, SIZE),
     ("lr", 10**400, MOST),
     ("max_grad_norm", -1e300, SIZE),
     ("steps", 10**30, MOST),

@@ -68,7 +68,8 @@ class TrainingState:
         saved, expected = _flat(self.run), _flat(run.identity)
         for name, value in saved.items():
             if value != expected.get(name):
-                both = f"its {name} is {value}, this run's is {expected.get(name)}"
+                mine = shortened(expected.get(name))
+                both = f"its {name} is {shortened(value)}, this run's is {mine}"
                 raise RunFolderError(f"{path} is of another run: {both}")
         if len(self.averaged) != len(run.seeds):
             both = f"it has {len(self.averaged)} seeds, this run has {len(run.seeds)}"
