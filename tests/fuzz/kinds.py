@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -46,11 +45,3 @@ def run_case(kind: str, seed: int, number: int, counts: Counter[str]) -> Failure
         accepted, problem = judge(case, inner)
     counts[f"{kind}: {'accepted' if accepted else 'refused'}"] += 1
     return None if problem is None else Failure(kind, seed, number, case.line, problem)
-
-
-def failures(kind: str, seed: int, numbers: range, counts: Counter[str]) -> Iterator[Failure]:
-    """What goes wrong among some cases of a kind."""
-    for number in numbers:
-        failure = run_case(kind, seed, number, counts)
-        if failure is not None:
-            yield failure

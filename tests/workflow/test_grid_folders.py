@@ -156,6 +156,17 @@ def test_value_that_diverges_is_listed_and_the_others_are_sound(
         assert capsys.readouterr().err == error
 
 
+def test_eval_of_a_grid_replaces_no_results_if_one_run_cannot_be_measured(
+    in_tmp_path: None,
+) -> None:
+    assert main([*SMALL, "--out", "grid", "--grid", "lr=0.001,0.002"]) == 0
+    first, second = Path("grid", "lr=0.001"), Path("grid", "lr=0.002", RUN)
+    second.write_text(second.read_text().replace('"lr": 0.002', '"lr": 0.003'))
+    before = (first / RESULTS).read_bytes()
+    assert main(["eval", "grid", "--lengths", "1", "--sequences", "2"]) == MISTAKE
+    assert (first / RESULTS).read_bytes() == before
+
+
 # ---- resume ------------------------------------------------------------------------------------
 
 
