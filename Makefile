@@ -1,6 +1,7 @@
 # make demo   the small study of delayed attention on the CPU, and its page
 # make test   lint, types and tests
 # make kill   SIGKILL commands at KILLS random moments, resume them, and compare bit for bit
+# make fuzz   hostile inputs of every kind: make fuzz MINUTES=10 SEED=3
 # make install / make lint / make clean
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test kill install lint clean
+.PHONY: demo test fuzz kill install lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/outlast reproduce dat --scale demo
@@ -23,6 +24,10 @@ KILLS ?= 200
 SEED ?= 0
 kill: $(VENV)/installed-dev
 	$(BIN)/python tests/kill --kills $(KILLS) --seed $(SEED)
+
+MINUTES ?= 2
+fuzz: $(VENV)/installed-dev
+	$(BIN)/python tests/fuzz --minutes $(MINUTES) --seed $(SEED)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -149,9 +149,10 @@ MISUSES: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: fit(steps=2.5), ("steps=2.5", "a whole number")),
     (lambda: fit(steps=[2]), ("steps=[2] (list)", "a number")),
     (lambda: fit(precision=np.zeros(2)), ("precision=array(", "a word")),
-    (lambda: fit(lr=math.nan), ("lr=nan", "a number > 0")),
+    (lambda: fit(lr=math.nan), ("lr=nan", "a number of size")),
     (lambda: fit(lr=b"1"), ("lr=b'1'", "a number")),
-    (lambda: fit(batch_size=10**30), ("batch_size=1000", "GiB")),
+    (lambda: fit(batch_size=10**12), ("batch_size=1000", "GiB")),
+    (lambda: fit(batch_size=10**30), ("batch_size=1000", "a whole number up to")),
     (lambda: outlast.load(None), ("folder=None", "a path")),  # type: ignore[arg-type]
     (lambda: outlast.load(3), ("folder=3 (int)", "a path")),  # type: ignore[arg-type]
     (lambda: outlast.load(b"run"), ("folder=b'run'", "a path")),  # type: ignore[arg-type]

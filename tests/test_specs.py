@@ -57,7 +57,7 @@ nodes = st.recursive(
     ),
     max_leaves=6,
 )
-scales = st.none() | st.floats(0, exclude_min=True, allow_infinity=False)
+scales = st.none() | st.floats(1e-15, 1e15)
 layouts = st.one_of(
     st.builds(Layout, nodes),
     st.builds(Layout, nodes, st.integers(1, 10_000), scales),
@@ -214,6 +214,8 @@ BROKEN_SPECS = [
     ("f(x-y)", "did not expect '-'", "-"),
     ('f("open)', "this quote is not closed", '"'),
     ("f(1e999)", "expected a number that is not too large, found '1e999'", "1e999"),
+    ("f(1_000)", "expected ',' or ')', found '_000'", "_000"),
+    ("f(٣)", "did not expect '٣'", "٣"),
 ]
 BROKEN_LAYOUTS = [
     ("", "expected a name, found the end", ""),
@@ -260,11 +262,56 @@ def test_unreadable_line_is_refused_with_a_pointer(read, line, says, at):
         ("a @ 64, residual=none", r"residual=none: expected plain \| normalised"),
         ("a @ 64, head=0", r"head=0: expected a number of outputs >= 1"),
         ("a @ 64, head=2.5", r"head=2.5: expected a number of outputs >= 1"),
+        ("1000000000001 x a", r"repeat=1000000000001: expected a whole number up to 1,000,000,000"),
+        ("a @ 1000000000001", r"width=1000000000001: expected a whole number up to 1,000,000,000"),
+        ("a @ 8, head=1000000000001", r"head=1000000000001: expected a whole number up to 1,000,0"),
+        ("a @ 8, embedding=1e31", r"embedding=1e\+31: expected a number of size 1e-15 to 1e\+15"),
+        ("a @ 8, embedding=uniform(1e-99)", r"embedding=1e-99: expected a number of size 1e-15"),
+        ("a @ 8, dropout=1e-99", r"dropout=1e-99: expected a number of size 1e-15 to 1e\+15, or 0"),
     ],
 )
 def test_layout_value_out_of_range_is_refused(line, says):
     with pytest.raises(SpecError, match=says):
         parse_layout(line)
+
+
+@pytest.mark.parametrize("digits", [51, 500, 5000, 100_000])
+def test_number_of_hundreds_of_digits_is_refused_in_few_words(digits):
+    number = "9" * digits
+    for read, line in (
+        (parse, f"f({number})"),
+        (parse, f"f(a=-{number})"),
+        (parse_value, f"0.{number}"),
+        (parse_layout, f"a @ {number}"),
+        (parse_layout, f"{number} x a"),
+    ):
+        with pytest.raises(SpecError, match=r"expected a number of at most 50 digits") as caught:
+            read(line)
+        assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("read", "line"),
+    [
+        (parse_layout, "(" * 1000 + "a" + ")" * 1000),
+        (parse_layout, "(" * 100_000),
+        (parse_layout, "2 x " * 1000 + "a"),
+        (parse_layout, "2 x (" * 1000 + "a" + ")" * 1000),
+        (parse, "f(" * 1000 + ")" * 1000),
+        (parse, "f(a=" * 1000 + "1" + ")" * 1000),
+        (parse_value, "[" * 1000 + "]" * 1000),
+        (parse_value, "f([" * 1000),
+    ],
+)
+def test_line_with_a_thousand_brackets_is_refused(read, line):
+    with pytest.raises(SpecError, match=r"expected at most 50 levels of brackets") as caught:
+        read(line)
+    assert len(str(caught.value)) < 1000
+
+
+def test_line_with_fifty_levels_of_brackets_is_read():
+    assert parse_layout("(" * 50 + "a" + ")" * 50) == Layout(A)
+    assert parse_layout("2 x " * 50 + "a").node.times == 2
 
 
 @given(st.text("ab(),[]=>|@x 12.\"'\\$", max_size=12))

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from outlast.errors import SpecError, bad_value, require
-from outlast.specs import Spec, Value, write_value
+from outlast.specs import LARGEST_FLOAT, Spec, Value, check_size, write_value
 
 
 def coerce(value: Any, annotation: Any, field: str) -> Any:
     """The value in the type of the annotation. An error names the field and what is accepted."""
     origin, inside = get_origin(annotation), get_args(annotation)
+    check_size(field, value, LARGEST_FLOAT)
     if annotation is Any:
         return value
     if origin in (Union, types.UnionType):
@@ -37,7 +38,7 @@ def coerce(value: Any, annotation: Any, field: str) -> Any:
         return tuple(coerce(v, inside[0], field) for v in items)
     elif origin is dict:
         if isinstance(value, dict):
-            return value
+            return {k: coerce(v, inside[1], f"{field}.{k}") for k, v in value.items()}
         if isinstance(value, Spec) and value.name == "weights" and not value.args:
             return {k: coerce(v, inside[1], f"{field}.{k}") for k, v in value.kwargs}
     elif annotation is Spec:
@@ -53,7 +54,7 @@ def coerce(value: Any, annotation: Any, field: str) -> Any:
             return None
     elif isinstance(annotation, type) and type(value) is annotation:
         return value
-    raise SpecError(f"{field}={write_value(value)}: expected {describe(annotation)}")
+    raise bad_value(field, write_value(value), describe(annotation))
 
 
 def build_from(spec: Spec, factory: Callable[..., Any], fields: dict[str, type], field: str) -> Any:
@@ -110,6 +111,7 @@ def check_whole(field: str, value: object, least: int) -> None:
     """Refuse what is not a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise bad_value(field, value, f"a whole number >= {least}")
+    check_size(field, value)
 
 
 def as_whole(field: str, value: object, least: int, most: int | None = None) -> int:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
+#: the most characters of a value that an error shows
+MOST_SHOWN = 200
+
 
 class OutlastError(Exception):
     """Any error that a user can fix. The command line prints it without a traceback."""
@@ -25,9 +30,18 @@ def short_of_memory(error: BaseException) -> bool:
     return named or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
 
 
+def shortened(value: object, most: int = MOST_SHOWN) -> str:
+    """A value as text, cut if it is long. Python refuses to write a number of 4,300 digits."""
+    try:
+        text = str(value)
+    except ValueError:
+        return f"a number of over {sys.get_int_max_str_digits():,} digits"
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
 def bad_value(field: str, value: object, accepted: str) -> SpecError:
     """For a value that is not accepted: ``modulus=1: expected a whole number >= 2``."""
-    return SpecError(f"{field}={value}: expected {accepted}")
+    return SpecError(f"{field}={shortened(value)}: expected {accepted}")
 
 
 def require(condition: bool, field: str, value: object, accepted: str) -> None:

@@ -24,6 +24,9 @@ from outlast.errors import OutlastError
 
 #: microseconds of a core, and in how many
 TIME = ("quota", "period")
+#: bytes that are had without asking how many are free
+LITTLE = 2**28
+GIB = 2**30
 #: where Linux tells of its processes and memory, and of control groups
 SYSTEM, CONTAINER = Path("/proc"), Path("/sys/fs/cgroup")
 #: the signal that a terminal was closed; not every system has it
@@ -143,6 +146,14 @@ def free_memory(device: torch.device) -> float:
         return min(known)
     # this system does not say: half of all there is
     return float(os.sysconf("SC_PHYS_PAGES") // 2 * os.sysconf("SC_PAGE_SIZE"))
+
+
+def short_of(needed: float, device: torch.device) -> float | None:
+    """The bytes that are free, if they are fewer than needed. It does not ask about a little."""
+    if needed <= LITTLE or device.type not in ("cpu", "cuda"):
+        return None
+    free = free_memory(device)
+    return free if needed > free else None
 
 
 def _available() -> float | None:

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from outlast.arguments import coerce, describe, to_value
 from outlast.errors import OutlastError, SpecError, conflict
-from outlast.specs import Spec, parse, write_value
+from outlast.specs import Spec, check_size, parse, write_value
 
 log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -189,6 +189,7 @@ class Registry:
             if parameter.python_name in bound:
                 first = write_value(to_value(bound[parameter.python_name]))
                 raise conflict(field, first, f"{name}={write_value(value)}")
+            check_size(field, value)
             bound[parameter.python_name] = coerce(value, parameter.annotation, field)
             # attention(scheme=...): an argument named after a kind holds an item of that kind
             if parameter.annotation is Spec and name in KINDS:

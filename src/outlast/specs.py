@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Union
 
-from outlast.errors import SpecError, require
+from outlast.errors import SpecError, require, shortened
 
 Value = Union[bool, int, float, str, None, "Spec", "list[Value]"]
 Node = Union["Spec", "Serial", "Parallel", "Repeat"]
@@ -40,7 +40,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 _LITERALS = {"true": True, "false": False, "none": None}
 _TOKEN = re.compile(
     r"""\s*(?:
-        (?P<number>[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)
+        (?P<number>[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?)
       | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
       | (?P<text>"(?:[^"\\]|\\(?s:.))*"|'(?:[^'\\]|\\(?s:.))*')
       | (?P<sign>[()\[\],=>|@×])
@@ -48,7 +48,13 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_WHOLE = re.compile(r"[+-]?\d+\Z")
+_WHOLE = re.compile(r"[+-]?[0-9]+\Z")
+#: the largest whole number, far more than can be trained
+LARGEST = 10**12
+#: the largest size of a number that a float32 holds, and of one whose square it holds
+LARGEST_FLOAT, LARGEST_FACTOR = 1e38, 1e15
+#: the most digits of a number, levels of brackets, and signs of an error's quote on either side
+_DIGITS, _LEVELS, _QUOTED = 50, 50, 60
 
 
 @dataclass(frozen=True)
@@ -169,9 +175,30 @@ def parse_layout(text: str | Layout) -> Layout:
     return Layout(node, width, **options)
 
 
+def check_size(field: str, value: object, largest: float = LARGEST_FACTOR) -> None:
+    """Refuse a number that is too large or too small to train with; other values pass.
+
+    Every number of a spec and of the settings passes here, so what uses it cannot overflow. A
+    number that is not whole may be from 1 / `largest` to `largest` in size.
+    """
+    if isinstance(value, float):
+        fits = value == 0 or 1 / largest <= abs(value) <= largest
+        accepted = f"a number of size {1 / largest:g} to {largest:g}, or 0"
+        require(fits, field, value, accepted)
+    elif isinstance(value, int):
+        require(abs(value) <= LARGEST, field, value, f"a whole number up to {LARGEST:,}")
+    elif isinstance(value, list):
+        for item in value:
+            check_size(field, item, largest)
+    elif isinstance(value, Spec):
+        for name, inner in [*(("", arg) for arg in value.args), *value.kwargs]:
+            check_size(f"{field}.{name}".rstrip("."), inner, largest)
+
+
 def _option(name: str, value: Value) -> Any:
     """The checked value of an option."""
     written = write_value(value)
+    check_size(name, value)
     if name == "head":
         is_whole = isinstance(value, int) and _number(value) >= 1
         require(is_whole, name, written, "a number of outputs >= 1")
@@ -224,6 +251,7 @@ class _Reader:
         self.text, self.what = text, what
         self.tokens = list(self._scan())
         self.at = 0
+        self._check_levels()
 
     def _scan(self) -> Iterator[tuple[str, str, int]]:
         position, text = 0, self.text.rstrip()
@@ -239,16 +267,28 @@ class _Reader:
             yield kind, match.group(kind), match.start(kind)
             position = match.end()
 
+    def _check_levels(self) -> None:
+        """Refuse brackets in brackets in brackets; ``2 x 2 x`` nests as brackets do."""
+        level = repeats = 0
+        for _, token, column in self.tokens:
+            repeats = repeats + (token in "x×") if token in "x×" or token.isdigit() else 0
+            level += (token in "([") - (token in ")]")
+            if level + repeats > _LEVELS:
+                raise self._error(f"expected at most {_LEVELS} levels of brackets", column)
+
     def _error(self, problem: str, column: int) -> SpecError:
+        start, end = max(0, column - _QUOTED), column + _QUOTED
+        before, after = "..." * (start > 0), "..." * (end < len(self.text))
+        quoted = f"{before}{self.text[start:end]}{after}"
         return SpecError(
-            f"cannot read the {self.what} {self.text!r}: {problem}\n"
-            f"    {self.text}\n    {' ' * column}^"
+            f"cannot read the {self.what} {shortened(repr(self.text))}: {problem}\n"
+            f"    {quoted}\n    {' ' * (len(before) + column - start)}^"
         )
 
     def fail(self, expected: str) -> SpecError:
         if self.at < len(self.tokens):
             _, token, column = self.tokens[self.at]
-            return self._error(f"expected {expected}, found {token!r}", column)
+            return self._error(f"expected {expected}, found {shortened(repr(token))}", column)
         return self._error(f"expected {expected}, found the end", len(self.text))
 
     def peek(self, ahead: int = 0) -> tuple[str, str]:
@@ -273,6 +313,8 @@ class _Reader:
         kind, text = self.peek()
         if kind != "number":
             raise self.fail(expected)
+        if len(text) > _DIGITS:
+            raise self.fail(f"a number of at most {_DIGITS} digits")
         number = int(text) if _WHOLE.match(text) else float(text)
         if abs(number) == math.inf:
             raise self.fail("a number that is not too large")
@@ -282,6 +324,7 @@ class _Reader:
     def whole(self, field: str, expected: str) -> int:
         number = self.number(expected)
         require(isinstance(number, int) and number >= 1, field, number, "a whole number >= 1")
+        check_size(field, number)
         return int(number)
 
     def spec(self) -> Spec:

@@ -1,5 +1,7 @@
 """The shared way to measure: sides take turns, failures are rows, a spent budget begins nothing."""
 
+import math
+
 import pytest
 import torch
 
@@ -85,7 +87,14 @@ def test_cpu_bench_shares_rows_and_budget():
     assert bench.rows == small.rows != []
 
 
-@pytest.mark.parametrize("options", [{"seconds": 0}, {"seconds": 1, "repeats": 0}])
-def test_bad_budget_or_repeats_is_refused(options):
-    with pytest.raises(SpecError, match="expected"):
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        *(({"seconds": x}, f"budget={x}: expected seconds") for x in (0, -1, math.nan, math.inf)),
+        ({"seconds": 1, "repeats": 0}, "repeats=0: expected a whole number from 1"),
+        ({"seconds": 1, "repeats": 10**30}, "repeats=1000.*: expected a whole number from 1"),
+    ],
+)
+def test_bad_budget_or_repeats_is_refused(options, says):
+    with pytest.raises(SpecError, match=says):
         Bench(CPU, **options)

@@ -31,6 +31,9 @@ TASKS = [
     ("flipflop(length=7)", "length=7: expected an even number of tokens"),
     ("flipflop(length=2)", "length=2: expected a whole number >= 4"),
     ("flipflop(answers=words)", "task flipflop: answers=words: expected bits | tokens"),
+    ("modsum(length=1000000000001)", "length=1000000000001: expected a whole number up to 1,000,0"),
+    ("modsum(modulus=9e99)", "modulus=9e+99: expected a number of size 1e-15 to 1e+15, or 0"),
+    ("flipflop(ignore=1e-99)", "ignore=1e-99: expected a number of size 1e-15 to 1e+15, or 0"),
     ("flipflop(ignore=1.5)", "ignore=1.5: expected a number from 0 to 1"),
 ]
 MIXERS = [
@@ -106,6 +109,13 @@ METHODS = [
     ("curriculum(level=0)", "level=0.0: expected a loss > 0"),
     ("curriculum(grow=0)", "grow=0: expected a whole number >= 1"),
     ("curriculum(by=time)", "by=time: expected steps | loss"),
+    ("random_positions(16777217)", "range=16777217: expected a number of positions from 1 to 16,7"),
+    (
+        "random_positions(100000000000000000000)",
+        "range=100000000000000000000: expected a whole nu",
+    ),
+    ("dat(switch=1e-99)", "switch=1e-99: expected a number of size 1e-15 to 1e+15, or 0"),
+    ("dat(phase1=weights(a=1e99))", "phase1.a=1e+99: expected a number of size 1e-15 to 1e+15"),
     ("dat(mod=skip)", "method dat has no argument 'mod'; did you mean 'mode'?"),
     (
         "dat(mode=skipp)",
@@ -139,6 +149,15 @@ MODELS = [
     ("gru | mlp @ 8, residual=normalised", "residual=normalised cannot be combined with '|'"),
     ("lstm | attention(heads=3) @ 8", "heads=3: expected a divisor of the width, 8"),
     ("mlp @ 8, dropout=1", "dropout=1: expected a share"),
+    ("lstm @ 100000000000", "width=100000000000: expected a whole number up to 1,048,576"),
+    ("mlp @ 1048577", "width=1048577: expected a whole number up to 1,048,576"),
+    ("lstm @ 1048576", "GiB of weights: expected no more than the "),
+    ("mlp(expand=1e12) @ 8", "mixer mlp: 2.38e+05 GiB of weights: expected no more than the "),
+    ("attention(learned(ceiling=1000000000000), heads=2) @ 8", "scheme learned: 2.98e+04 GiB of"),
+    ("mlp @ 8, head=1000000000000", "the line is mlp @ 8, head=1000000000000, the vocabulary 7"),
+    ("1000000 x (mlp) @ 8", "sublayers=1,000,000: expected at most 2,000; every 'n x' multiplies"),
+    ("9 x 9 x 9 x (mlp | gru | 2 x mlp) @ 8", "sublayers=2,916: expected at most 2,000"),
+    ("600 x serial @ 8", "sublayers=7,200: expected at most 2,000"),
     ("mlp @ 8, head=4", "head=4: expected at least 5, the number of the task's answers"),
 ]
 ITEMS = [

@@ -13,11 +13,20 @@ from typing import Any
 import pytest
 import torch
 from run_folders import QUICK, RUN_SPEC, assert_refused
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from outlast.cli import MISTAKE, main
 from outlast.errors import RunFolderError
-from outlast.runs.checkpoint import load_checkpoint, load_state, row_checksums
+from outlast.runs.checkpoint import (
+    CHECKSUM,
+    ROWS,
+    STATE,
+    _text_checksum,
+    load_checkpoint,
+    load_state,
+    row_checksums,
+)
 from outlast.runs.folder import CHECKPOINT, RUN
 from outlast.runs.spec import CHANGEABLE
 from outlast.runs.status import finished
@@ -239,6 +248,16 @@ def test_checksum_shows_each_changed_value_and_its_place(
     if len(flat) > 2048:  # blocks of a disk that change places
         moved = torch.cat([flat[1024:2048], flat[:1024], flat[2048:]]).view(shape)
         assert row_checksums(moved) != sums
+
+
+@pytest.mark.parametrize("rows", ["7", '"x"', "[]", "null", '{"average": 1}', "[" * 5000])
+def test_checksums_that_are_none_are_refused(folder: Path, rows: str) -> None:
+    path = folder / CHECKPOINT
+    with safe_open(path, "pt") as file:
+        header = dict(file.metadata())
+    header |= {ROWS: rows, CHECKSUM: _text_checksum(header[STATE], rows)}
+    save_file(load_file(path), path, header)
+    assert_refused(folder, "is damaged or cut short")
 
 
 def test_checkpoint_without_checksums_and_settings_is_read(folder: Path) -> None:

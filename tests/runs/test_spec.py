@@ -18,6 +18,8 @@ from tiny_runs import create, tiny
 
 # ---- settings ----------------------------------------------------------------------------------
 
+SIZE = "a number of size 1e-38 to 1e+38, or 0"
+MOST = "a whole number up to 1,000,000,000,000"
 BAD: list[tuple[str, Any, str]] = [
     ("steps", 0, "a whole number >= 1"),
     ("steps", 1.5, "a whole number"),
@@ -39,16 +41,29 @@ BAD: list[tuple[str, Any, str]] = [
     ("warmup", -1, "a number >= 0"),
     ("lr", 0.0, "a number > 0"),
     ("lr", -1e-3, "a number > 0"),
-    ("lr", math.inf, "a number > 0"),
-    ("lr", math.nan, "a number > 0"),
+    ("lr", math.inf, SIZE),
+    ("lr", math.nan, SIZE),
     ("lr", "fast", "a number"),
     ("max_grad_norm", 0.0, "a number > 0"),
     ("max_grad_norm", None, "a number"),
     ("weight_decay", -0.1, "a number >= 0"),
-    ("weight_decay", math.nan, "a number >= 0"),
-    ("weight_decay", math.inf, "a number >= 0"),
+    ("weight_decay", math.nan, SIZE),
+    ("weight_decay", math.inf, SIZE),
     ("decay_from", 1.5, "a share of training from 0 to 1"),
-    ("decay_from", math.nan, "a share of training from 0 to 1"),
+    ("decay_from", math.nan, SIZE),
+    ("lr", 1e39, SIZE),
+    ("lr", 1e-39, SIZE),
+    ("lr", 10**400, MOST),
+    ("max_grad_norm", -1e300, SIZE),
+    ("steps", 10**30, MOST),
+    ("steps", -(10**4000), MOST),
+    ("batch_size", 2**63, MOST),
+    ("steps_per_block", 10**13, MOST),
+    ("checkpoint_every", 10**13, MOST),
+    ("probe_every", 10**13, MOST),
+    ("warmup", 10**13, MOST),
+    ("seeds_at_once", 10**13, MOST),
+    ("processes", 1025, "a number from 0 to 1,024"),
     ("schedule", "linear", "constant-cosine | cosine | constant"),
     ("precision", "fp16", "auto | fp32 | tf32 | bf16"),
 ]

@@ -91,6 +91,10 @@ def test_names_of_folders_are_safe_and_different(monkeypatch: pytest.MonkeyPatch
         expand("method=named(1),named([1])")
 
 
+MANY_VALUES = ["lr=" + ",".join(map(str, range(1, 1_000_001)))]
+TWO_AXES = ["lr=" + ",".join(map(str, range(1, 144))), "warmup=1,2,3,4,5,6,7"]
+
+
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
@@ -122,6 +126,8 @@ def test_names_of_folders_are_safe_and_different(monkeypatch: pytest.MonkeyPatch
         (["method=dat +,none"], r"grid: method=dat \+: expected methods joined by \+"),
         (["method=none + dat,dat"], r"grid: method=none \+ dat: expected methods joined by \+"),
         (["seeds=0,1"], "grid=seeds=0,1: expected a setting that may differ"),
+        (MANY_VALUES, "^grid=lr=1,2,3,.*: expected at most 1,000 runs; this has 1,000,000$"),
+        (TWO_AXES, "^grid=lr=1,2,3,.*: expected at most 1,000 runs; this has 1,001$"),
     ],
 )
 def test_error_names_what_is_wrong_with_an_axis(axes: list[str], message: str) -> None:

@@ -149,12 +149,23 @@ def test_value_that_diverges_is_listed_and_the_others_are_sound(
         rows = read_results(Path("grid", f"lr={rate}", RESULTS)).rows
         assert {row.get("parked") for row in rows} == {parked}
     # without a sound run it is an error, also on going on
-    assert main([*SMALL, "--out", "none", "--grid", "lr=1e38,2e38"]) == MISTAKE
+    assert main([*SMALL, "--out", "none", "--grid", "lr=1e37,1e38"]) == MISTAKE
     error = capsys.readouterr().err
     assert error.count("No seed is left to train. Try a smaller lr") == 2
-    for folders in (["none/lr=1e38", "none/lr=2e38"], ["none"]):
+    for folders in (["none/lr=1e37", "none/lr=1e38"], ["none"]):
         assert resume(*folders) == MISTAKE
         assert capsys.readouterr().err == error
+
+
+def test_eval_of_a_grid_replaces_no_results_if_one_run_cannot_be_measured(
+    in_tmp_path: None,
+) -> None:
+    assert main([*SMALL, "--out", "grid", "--grid", "lr=0.001,0.002"]) == 0
+    first, second = Path("grid", "lr=0.001"), Path("grid", "lr=0.002", RUN)
+    second.write_text(second.read_text().replace('"lr": 0.002', '"lr": 0.003'))
+    before = (first / RESULTS).read_bytes()
+    assert main(["eval", "grid", "--lengths", "1", "--sequences", "2"]) == MISTAKE
+    assert (first / RESULTS).read_bytes() == before
 
 
 # ---- resume ------------------------------------------------------------------------------------

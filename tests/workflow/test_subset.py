@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -253,3 +254,14 @@ def test_resume_command_takes_seeds(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["resume", whole, "--seeds", "0,5", "--out", str(some), "--device", "cpu"]) == 0
     assert "seeds 0, 5" in capsys.readouterr().out
     assert {row["seed"] for row in read_results(some / RESULTS).rows} == {0, 5}
+
+
+def test_record_with_parts_of_another_task_is_refused_before_a_folder_is_made(
+    tmp_path: Path,
+) -> None:
+    folder = stopped(tmp_path / "run")
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"parts": ["running"]}))
+    with pytest.raises(RunFolderError, match=r"parts=\('running',\): expected those of its task"):
+        take_seeds(folder, [3], tmp_path / "new")
+    assert not (tmp_path / "new").exists()

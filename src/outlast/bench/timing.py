@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import re
 import statistics
@@ -23,6 +24,7 @@ from outlast.errors import TrainingError, bad_value
 
 Side = Callable[[], Any]
 REPEATS, WARM_UP = 20, 2
+MOST_REPEATS = 100_000
 #: clock cycles the GPU idles before a measurement, so that the host can queue all of it
 HEAD_START = 6_000_000
 #: what may go wrong on one side without ending the others
@@ -59,10 +61,11 @@ class Bench:
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        if self.seconds <= 0:
-            raise bad_value("budget", self.seconds, "seconds > 0")
-        if self.repeats < 1:
-            raise bad_value("repeats", self.repeats, "a whole number >= 1")
+        if not 0 < self.seconds < math.inf:
+            raise bad_value("budget", self.seconds, "seconds > 0, a finite number")
+        if not 1 <= self.repeats <= MOST_REPEATS:
+            accepted = f"a whole number from 1 to {MOST_REPEATS:,}"
+            raise bad_value("repeats", self.repeats, accepted)
 
     def left(self) -> float:
         """Seconds of the budget that remain."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from outlast.cli.exit_codes import MISTAKE, STOPPED
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, shortened
 from outlast.version import __version__
 
 VERBS = ("list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor")
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from outlast.registry import suggest
 
         hint = suggest(arguments[0], VERBS)
-        sys.stderr.write(f"error: there is no command {arguments[0]!r}{hint}\n")
+        sys.stderr.write(f"error: there is no command {shortened(repr(arguments[0]))}{hint}\n")
         return MISTAKE
     if arguments == ["--version"]:
         sys.stdout.write(f"outlast {__version__}\n")

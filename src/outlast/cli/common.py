@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from outlast.errors import bad_value
-from outlast.runs.folder import check_writable
+from outlast.runs.folder import PREVIOUS_RESULTS, RUN, STUDY, check_writable
 from outlast.runs.records import ResultRow
 
 console = Console(highlight=False)
@@ -24,6 +24,8 @@ def check_out(out: Path | None) -> None:
     """A file for numbers is checked before they are measured; no folder is made for it."""
     if out is not None and (out.is_dir() or not out.parent.is_dir() or out.suffix != ".json"):
         raise bad_value("out", out, "a file in a folder that is there, its name ending in .json")
+    if out is not None and out.name in (RUN, STUDY, PREVIOUS_RESULTS):
+        raise bad_value("out", out, "another name: run and study folders have a file of that name")
     if out is not None:
         check_writable(out)
 

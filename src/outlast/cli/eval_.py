@@ -38,6 +38,7 @@ def main(
     from outlast.runs.folder import RESULTS, check_writable
     from outlast.runs.grids import run_folders
     from outlast.workflow.evaluate import Evaluation, evaluate_run
+    from outlast.workflow.load import open_run
 
     picked, runs = pick_device(device), run_folders(folder)
     if out is not None and len(runs) > 1:
@@ -46,6 +47,8 @@ def main(
     check_out(out)
     for run in runs if out is None else ():
         check_writable(run / RESULTS)
+    for run in runs if len(runs) > 1 else ():
+        open_run(run, picked)  # one that cannot be measured is an error before the others are
     for run in runs:
         if len(runs) > 1:
             say(f"\n{run.name}")

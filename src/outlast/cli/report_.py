@@ -22,8 +22,11 @@ def main(
     from outlast.cli.common import console
     from outlast.errors import bad_value
     from outlast.reporting.page import report
+    from outlast.runs.folder import require_new_name
 
     if not folders:
         raise bad_value("folders", "", "at least one run folder or study folder")
+    if out is not None:
+        require_new_name(out)
     page = report(folders, out)
     console.print(f"the page: {page.resolve().as_uri()}", soft_wrap=True)

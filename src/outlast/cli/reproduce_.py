@@ -55,8 +55,9 @@ def main(
     from outlast.machine import pick_device, usable_threads
     from outlast.registry import studies
     from outlast.reporting.page import report
+    from outlast.runs.folder import require_new_name
     from outlast.runs.records import write_study
-    from outlast.runs.spec import read_seeds
+    from outlast.runs.spec import MOST_PROCESSES, read_seeds
     from outlast.specs import Spec
     from outlast.studies.runner import Update, run_study, unfinished_arms
     from outlast.workflow.progress import progress
@@ -68,13 +69,14 @@ def main(
     )
     picked = pick_device(device)
     count = workers if workers is not None else (4 if picked.type == "cuda" else usable_threads())
-    if count < 1:
-        raise bad_value("workers", count, "a whole number >= 1")
+    if not 1 <= count <= MOST_PROCESSES:
+        raise bad_value("workers", count, f"a whole number from 1 to {MOST_PROCESSES:,}")
+    folder = out or Path("runs") / f"{study}-{scale}"
+    require_new_name(folder)
     console.print(f"[bold]{plan.title}[/bold] ({plan.scale})\n{plan.question}\n")
     _show_arms(chosen)
     if dry:
         return 0
-    folder = out or Path("runs") / f"{study}-{scale}"
     # what goes on with the study: --overwrite would start anew
     command = "outlast " + shlex.join(word for word in sys.argv[1:] if word != "--overwrite")
     labels = {arm.name: arm.label for arm in chosen}

@@ -81,13 +81,14 @@ def _try(registry: Any, spec: Any) -> None:
     import torch
 
     from outlast.errors import OutlastError
-    from outlast.models.build import DEFAULT_WIDTH
+    from outlast.models.build import DEFAULT_WIDTH, MemoryLimit
 
     values = {p.python_name: p.default for p in registry.entry(spec.name).parameters()}
     heads = (values | registry.bind(spec)).get("heads")
     has_heads = isinstance(heads, int) and heads > 0
     width = DEFAULT_WIDTH // HEADS * heads if has_heads else DEFAULT_WIDTH
     sizes = {"width": width, "heads": HEADS}
+    words = f"the line is {spec}, the width {width}"
     arguments = {name: sizes[name] for name in registry.caller_arguments if name in sizes}
     try:
         with torch.device("meta"):  # draws nothing and allocates nothing
@@ -95,7 +96,8 @@ def _try(registry: Any, spec: Any) -> None:
     except OutlastError:
         raise
     except Exception:  # an item of a plug-in may need real numbers
-        registry.build(spec, **arguments)
+        with MemoryLimit(words):
+            registry.build(spec, **arguments)
 
 
 def _show_task(task: Any) -> None:

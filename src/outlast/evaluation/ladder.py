@@ -23,13 +23,14 @@ from outlast.errors import OutlastError, bad_value, short_of_memory
 from outlast.evaluation.accuracy import correct_by_part
 from outlast.evaluation.outputs import PLAIN, eval_mode, read_logits
 from outlast.evaluation.remarks import nan_remarks
-from outlast.machine import free_memory
+from outlast.machine import GIB, short_of
 from outlast.registry import tasks
 from outlast.runs.records import ResultRow
 from outlast.runs.spec import LADDER, SEQUENCES
 from outlast.specs import Spec
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
+from outlast.tasks.base import TOKEN
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +38,6 @@ log = logging.getLogger(__name__)
 TOKENS = {"cpu": 2**17, "cuda": 2**20}
 #: the largest multiple of the training length; far more than memory holds
 MOST = 1e9
-#: a batch has two tables of int64 and one of int8
-BYTES_PER_TOKEN = 17
-GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -221,8 +219,9 @@ def _check_memory(
     task: Task, length: int, multiple: float, sequences: int, device: torch.device
 ) -> None:
     """Refuse a length whose sequences alone are more than all that is free."""
-    needed = BYTES_PER_TOKEN * sequences * task.tokens(length)
-    if device.type in ("cpu", "cuda") and needed > GIB and needed > (free := free_memory(device)):
+    needed = TOKEN * sequences * task.tokens(length)
+    free = short_of(needed, device)
+    if free is not None:
         raise OutlastError(
             f"sequences={sequences} of length {length} ({multiple:g} x) take {needed / GIB:.3g} "
             f"GiB: expected no more than the {free / GIB:.3g} GiB that {device} has free; take "

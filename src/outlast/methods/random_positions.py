@@ -20,6 +20,9 @@ from outlast.errors import bad_value, require
 from outlast.methods.base import Control, Method, MethodState, Setup
 from outlast.registry import methods
 
+#: the largest range: a float32 holds every position up to it exactly
+MOST = 2**24
+
 
 @methods.register("random_positions")
 class RandomPositions(Method):
@@ -28,7 +31,7 @@ class RandomPositions(Method):
     paper = "arXiv 2305.16843"
 
     def __init__(self, range_: int = 2048) -> None:
-        require(range_ >= 1, "range", range_, "a number of positions >= 1")
+        require(1 <= range_ <= MOST, "range", range_, f"a number of positions from 1 to {MOST:,}")
         self.range = range_
 
     def begin(self, setup: Setup) -> MethodState:

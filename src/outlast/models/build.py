@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
-from outlast.errors import SpecError, bad_value, incompatible
+from outlast.errors import SpecError, bad_value, incompatible, shortened
+from outlast.machine import GIB, short_of
 from outlast.models.model import EMBEDDING_SCALE, Branches, Chain, Model, Sublayer
 from outlast.registry import mixers, presets, suggest
 from outlast.specs import Layout, Node, Parallel, Repeat, Serial, Spec, parse_layout
 
 DEFAULT_WIDTH = 128
+#: the most sublayers of a model and the widest one; far more than can be trained
+MOST_SUBLAYERS, MOST_WIDTH = 2000, 2**20
 
 
 def canonical_layout(text: str | Layout, full: bool = False) -> Layout:
@@ -19,7 +27,12 @@ def canonical_layout(text: str | Layout, full: bool = False) -> Layout:
     `full` also writes out every default. Then the line means the same if a default changes.
     """
     layout = _written_out(parse_layout(text))
+    if layout.width is not None and layout.width > MOST_WIDTH:
+        raise bad_value("width", layout.width, f"a whole number up to {MOST_WIDTH:,}")
     node = _resolve(layout.node, full)
+    if (sublayers := _count(node)) > MOST_SUBLAYERS:
+        accepted = f"at most {MOST_SUBLAYERS:,}; every 'n x' multiplies them"
+        raise bad_value("sublayers", f"{sublayers:,}", accepted)
     scale = layout.embedding or EMBEDDING_SCALE
     return Layout(
         node,
@@ -45,11 +58,58 @@ def build_model(
     outputs = vocabulary if layout.head is None else layout.head
     if outputs < classes:
         raise bad_value("head", outputs, f"at least {classes}, the number of the task's answers")
-    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+    with (
+        torch.random.fork_rng(devices=[], enabled=seed is not None),
+        MemoryLimit(f"the line is {shortened(layout)}, the vocabulary {vocabulary}"),
+    ):
         if seed is not None:
             torch.default_generator.manual_seed(seed)  # weights are drawn on the CPU
         nodes = _make(layout.node, layout)
         return Model(layout, Chain(nodes), vocabulary, outputs)
+
+
+class MemoryLimit(TorchFunctionMode):
+    """Refuses the first table of a model for which there is no memory, before it is allocated.
+
+    `sizes` says in words what decides the size of the model.
+    """
+
+    def __init__(self, sizes: str) -> None:
+        super().__init__()
+        self.sizes, self.used = sizes, 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func in _ALLOCATORS:
+            shape = args[0] if args and isinstance(args[0], Sequence) else args
+            self.used += 4 * math.prod(size for size in shape if isinstance(size, int))
+            free = short_of(self.used, torch.device("cpu"))
+            if free is not None:
+                raise SpecError(
+                    f"{self.used / GIB:.3g} GiB of weights: expected no more than the "
+                    f"{free / GIB:.3g} GiB of memory that are free; take smaller numbers ("
+                    f"{self.sizes})"
+                )
+        return func(*args, **(kwargs or {}))
+
+
+#: what makes a table from its shape
+_ALLOCATORS = (torch.empty, torch.zeros, torch.ones, torch.randn, torch.rand, torch.arange)
+
+
+def _count(node: Node) -> int:
+    """How many sublayers a node stands for."""
+    match node:
+        case Serial(nodes) | Parallel(nodes):
+            return sum(map(_count, nodes))
+        case Repeat(times, inner):
+            return times * _count(inner)
+    return 1
 
 
 def _written_out(layout: Layout) -> Layout:

@@ -16,13 +16,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from outlast.errors import RunFolderError
+from outlast.errors import RunFolderError, shortened
 from outlast.runs.folder import CHECKPOINT, has_file, require_regular, write_atomically
 from outlast.runs.reading import FORMAT, check_format, checked, parse_json
 from outlast.runs.spec import RunSpec
@@ -67,7 +68,8 @@ class TrainingState:
         saved, expected = _flat(self.run), _flat(run.identity)
         for name, value in saved.items():
             if value != expected.get(name):
-                both = f"its {name} is {value}, this run's is {expected.get(name)}"
+                mine = shortened(expected.get(name))
+                both = f"its {name} is {shortened(value)}, this run's is {mine}"
                 raise RunFolderError(f"{path} is of another run: {both}")
         if len(self.averaged) != len(run.seeds):
             both = f"it has {len(self.averaged)} seeds, this run has {len(run.seeds)}"
@@ -135,8 +137,8 @@ def load_checkpoint(
             _check_rows(tensors, checksums, rows)
     except (SafetensorError, OSError, ValueError) as error:
         raise RunFolderError(
-            f"{path} is damaged or cut short: {error}; put a copy of it in its place, or train "
-            f"anew with --overwrite"
+            f"{path} is damaged or cut short: {shortened(error)}; put a copy of it in its place, "
+            f"or train anew with --overwrite"
         ) from None
     return tensors, state
 
@@ -239,7 +241,10 @@ def _read_checksums(header: Mapping[str, str], names: Sequence[str]) -> dict[str
     rows = header.get(ROWS, "")
     if header.get(CHECKSUM) != _text_checksum(header[STATE], rows):
         raise ValueError("its header is not as it was saved")
-    checksums: dict[str, list[int]] = json.loads(rows)
+    try:
+        checksums = msgspec.convert(parse_json(rows), dict[str, list[int]])
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the checksums of its rows: {error}") from None
     if checksums.keys() != set(names):
         raise ValueError("its tensors have other names than were saved")
     return checksums

@@ -123,6 +123,8 @@ def check_writable(path: Path) -> None:
         _new_file_beside(path).unlink(missing_ok=True)
     except OSError as error:
         raise RunFolderError(f"cannot write {path}: {why(error)}") from None
+    except ValueError as error:  # a NUL in its name
+        raise RunFolderError(f"cannot write {str(path)!a}: {error}") from None
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -33,6 +33,8 @@ RENAMED = {
 NEVER = "never"
 #: the most seeds of a run; far more than can be trained
 MOST_SEEDS = 100_000
+#: the most processes of a run
+MOST_PROCESSES = 1024
 #: settings that may change when a run is resumed: they say when it is saved and how it is stepped
 CHANGEABLE = ("checkpoint_every", "seeds_at_once", "processes")
 
@@ -87,6 +89,8 @@ class Settings:
         for name in ("warmup", "probe_every", "weight_decay", "seeds_at_once", "processes"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise bad_value(name, getattr(self, name), "a number >= 0")
+        if self.processes > MOST_PROCESSES:
+            raise bad_value("processes", self.processes, f"a number from 0 to {MOST_PROCESSES:,}")
         for name in ("lr", "max_grad_norm"):
             if not 0 < getattr(self, name) < math.inf:
                 raise bad_value(name, getattr(self, name), "a number > 0")

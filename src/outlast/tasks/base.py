@@ -19,10 +19,13 @@ import torch
 from torch import Tensor
 
 from outlast.errors import bad_value
+from outlast.machine import GIB, short_of
 from outlast.specs import Spec
 from outlast.tasks.sampling import SeedGenerators, randint
 
 IGNORE = -100
+#: bytes of a token: its id, the answer due there, and the part that is tested
+TOKEN = 8 + 8 + 1
 #: `outcome` asks for the final state alone, `aligned` for the running state as well
 Supervision = Literal["outcome", "aligned"]
 #: how padding is shown
@@ -209,7 +212,15 @@ class Task(ABC):
             kind = "lengths" if step == 1 else f"multiples of {step},"
             shown = length if isinstance(length, int) else f"{low}-{high}"
             raise bad_value("length", shown, f"{kind} {bound} for {self.name}")
+        self._check_memory(high, batch, generator.device)
         return randint(low // step, high // step + 1, (batch,), generator) * step, high
+
+    def _check_memory(self, length: int, batch: int, device: torch.device) -> None:
+        needed = TOKEN * batch * self.tokens(length)
+        free = short_of(needed, device)
+        if free is not None:
+            accepted = f"sequences that fit into the {free / GIB:.3g} GiB that {device} has free"
+            raise bad_value("length", length, f"{accepted}: {batch} take {needed / GIB:.3g} GiB")
 
     @property
     def name(self) -> str:

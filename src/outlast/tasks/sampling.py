@@ -13,6 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from outlast.errors import bad_value
+from outlast.machine import GIB, short_of
+
 _MANY = 2**62
 
 
@@ -83,6 +86,11 @@ def distinct(batch: int, choices: int, count: int, generator: torch.Generator) -
 def by_rank(batch: int, choices: int, count: int, generator: torch.Generator) -> Tensor:
     """`distinct` as the places of the highest random scores."""
     # In double precision ties almost never occur, so every device's topk gives one result.
+    needed, device = 8 * batch * choices, generator.device
+    free = short_of(needed, device)
+    if free is not None:
+        accepted = f"a number whose draws fit into the {free / GIB:.3g} GiB that {device} has free"
+        raise bad_value("keys", choices, f"{accepted}: {batch} sequences take {needed / GIB:.3g}")
     scores = rand((batch, choices), generator, torch.float64)
     return scores.topk(count, dim=1).indices
 

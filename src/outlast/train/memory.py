@@ -18,19 +18,19 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from outlast.errors import TrainingError, bad_value, short_of_memory
 from outlast.kernels.loss import part_losses
-from outlast.machine import free_memory
+from outlast.machine import GIB, free_memory, short_of
 from outlast.runs.spec import Settings
 from outlast.streams import stream
 from outlast.tasks import IGNORE, Batch, Task
+from outlast.tasks.base import TOKEN
 from outlast.train.seeds import SeedState
 
 #: the most rows of a dry step; as with many, so that kernels are not made for it alone
 DRY = 8
 #: what a step takes over what it keeps for the backward pass: gradients on their way, copies
 OVERHEAD = 2.0
-#: bytes of a token: its id, the answer due there, and the part that is tested
-TOKEN = 8 + 8 + 1
-GIB = 2**30
+#: tables of all weights that training keeps: the weights, two moments, and a copy to fall back to
+TABLES = 4
 
 
 def bytes_of_data(task: Task, rows: int, settings: Settings) -> int:
@@ -53,6 +53,20 @@ def check_data(task: Task, rows: int, settings: Settings, device: torch.device) 
             f"{settings.steps_per_block} steps of {count_seeds(rows)} takes "
             f"{needed / GIB:.3g} GiB. Take a smaller batch_size or steps_per_block, or fewer seeds "
             f"in one run; seeds_at_once=1 tries all the same",
+        )
+
+
+def check_weights(parameters: int, rows: int, device: torch.device) -> None:
+    """Raise if the weights of all seeds, and what training keeps beside them, do not fit."""
+    needed = 4 * TABLES * parameters * rows
+    free = short_of(needed, device)
+    if free is not None:
+        raise bad_value(
+            "seeds",
+            count_seeds(rows),
+            f"as many as fit into the {free / GIB:.3g} GiB that {device} has free: weights and "
+            f"moments take {needed / GIB:.3g} GiB at {parameters:,} parameters a seed. Take fewer "
+            f"seeds, a smaller width or a smaller vocabulary",
         )
 
 

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from outlast.errors import TrainingError, short_of_memory
-from outlast.machine import free_memory, usable_threads
+from outlast.machine import GIB, free_memory, usable_threads
 from outlast.runs.spec import RunSpec
 from outlast.tasks import Batch
 from outlast.train.data import of_seeds
-from outlast.train.memory import GIB, bytes_of_data, bytes_of_seed, check_tables, count_seeds
+from outlast.train.memory import bytes_of_data, bytes_of_seed, check_tables, count_seeds
 from outlast.train.plan import Plan
 from outlast.train.seeds import SeedState, rows_to_step
 from outlast.train.step import Stepper

@@ -24,7 +24,7 @@ from outlast.runs.folder import RUN, locked, remove_outcomes, require_free_folde
 from outlast.runs.records import RunRecord, Shown, write_run
 from outlast.runs.spec import NEVER, RunSpec
 from outlast.tasks import Task
-from outlast.train.memory import check_data
+from outlast.train.memory import check_data, check_weights
 from outlast.train.plan import setup
 from outlast.version import __version__
 
@@ -51,6 +51,7 @@ def canonical(run: RunSpec) -> RunSpec:
 def describe(run: RunSpec, device: str = "", pack: Sequence[str] = ()) -> RunRecord:
     """The record of a run whose specs are canonical; what does not fit together is an error."""
     task: Task = tasks.build(run.task)
+    chance = task.chance_levels()  # first: lengths and keys that are too many for memory
     model = build_model(run.model, task.vocabulary, task.classes, seed=0)
     _check_methods(run, task, model)
     _check_stop(run, task, model)
@@ -72,7 +73,7 @@ def describe(run: RunSpec, device: str = "", pack: Sequence[str] = ()) -> RunRec
         auxiliary=task.auxiliary,
         length=task.lengths[1],
         parameters=model.size,
-        chance=task.chance_levels(),
+        chance=chance,
         versions={"python": platform.python_version()} | versions,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         device=device,
@@ -116,7 +117,8 @@ def create_runs(
     records = [(folder, describe(canonical(run), name, pack)) for run, folder in runs]
     for folder, _ in records:
         require_free_folder(folder, overwrite, resume=grid)
-    for run, _ in runs:
+    for (run, _), (_, record) in zip(runs, records, strict=True):
+        check_weights(record.parameters, len(run.seeds), device)
         check_data(tasks.build(run.task), len(run.seeds), run.settings, device)
     with ExitStack() as locks:
         for folder, _ in records:

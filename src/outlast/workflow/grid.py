@@ -12,6 +12,7 @@ In the name of a folder each value is written without brackets, quotes and space
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
@@ -29,6 +30,8 @@ from outlast.workflow.create import canonical
 
 #: the axis that is no setting; and how a run without any method is written there
 METHOD, NONE = "method", "none"
+#: the most runs of a grid
+MOST_RUNS = 1000
 
 
 def expand_grid(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, Path]]:
@@ -39,6 +42,9 @@ def expand_grid(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunS
         raise bad_value("out", out, "a folder that is no run itself, for the runs of a grid")
     if METHOD in values_by_name and run.methods:
         raise conflict(METHOD, f"--method {' + '.join(run.methods)}", "--grid method=...")
+    count = math.prod(map(len, values_by_name.values()))
+    if count > MOST_RUNS:
+        raise bad_value("grid", " ".join(axes), f"at most {MOST_RUNS:,} runs; this has {count:,}")
     canonical(run)  # what is wrong with every run is not the grid's
     runs: dict[Path, RunSpec] = {}
     known: set[RunSpec] = set()

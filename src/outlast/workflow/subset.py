@@ -12,11 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import torch
 
 from outlast.errors import RunFolderError, bad_value
 from outlast.runs.checkpoint import load_checkpoint, save_checkpoint
 from outlast.runs.folder import CHECKPOINT, copying, has_file, locked, require_free_folder
 from outlast.runs.records import read_metrics, read_run, write_metrics, write_run
+from outlast.workflow.load import open_run
 
 
 def take_seeds(folder: Path, seeds: Sequence[int], out: Path) -> None:
@@ -35,6 +37,7 @@ def take_seeds(folder: Path, seeds: Sequence[int], out: Path) -> None:
             f"{folder} has no {CHECKPOINT}: its seeds would start from the beginning. Resume it "
             f"until one is saved, or train these seeds by 'outlast train ... --seeds {written}'"
         )
+    open_run(folder, torch.device("cpu"), chosen)  # what could not go on is an error here
     tensors, state = load_checkpoint(folder, rows=rows, run=run)
     state = state.of_seeds(rows, chosen)
     if None not in state.parked:

@@ -18,10 +18,10 @@ from outlast.methods.delay.selection import Where, choose
 from outlast.methods.delay.sublayer import Gate, HeldSublayer
 from outlast.methods.triggers import as_step
 from outlast.registry import methods
-from outlast.specs import Spec, parse_value
+from outlast.specs import LARGEST, Spec, parse_value
 
 #: a step that no training reaches
-FOREVER = 2**62
+FOREVER = LARGEST
 
 
 def delay(
