@@ -18,7 +18,7 @@ from report_folders import claim, write_many, write_run, write_study
 from outlast.errors import RunFolderError
 from outlast.reporting.page import report
 
-VOID = {"meta", "br", "hr", "img", "link", "input"}
+VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
 
 
 class Checker(HTMLParser):
