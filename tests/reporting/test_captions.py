@@ -127,6 +127,11 @@ def test_training_captions_give_the_last_values_and_how_phase_1_ended(tmp_path: 
     assert captions.probe_finding(arms) == f"The last probe at 3×: “an arm” {25 * sum(last):.1f} %."
 
 
+def test_caption_speaks_of_a_length_at_which_every_arm_was_tested(tmp_path: Path) -> None:
+    arms = arms_of(tmp_path, {"a": GOOD, "b": {1: [1.0, 0.5]}})
+    assert captions.seeds_finding(arms).startswith("Seeds that reach 90 % at 1×: “a” on 2 of 2,")
+
+
 def test_losses_that_are_not_finite_are_left_out_of_the_caption(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", label="an arm", seeds=(0,), methods=(), until=0)
     lines = [

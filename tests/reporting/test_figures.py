@@ -200,6 +200,18 @@ def test_long_names_end_within_the_figure_and_are_whole(tmp_path: Path, form: Fo
         assert key.get_window_extent().x1 <= figure.bbox.x1
 
 
+@pytest.mark.parametrize("form", [WIDE, NARROW])
+def test_name_of_a_hundred_letters_is_whole_if_arms_are_few(tmp_path: Path, form: Form) -> None:
+    label = (
+        "1 x (lstm | attention(random_positions(10000), heads=4) > mlp) @ 64, dat(mode=skip, x=y)"
+    )
+    runs = [write_run(tmp_path / "a", label, until=0), write_run(tmp_path / "b", "b", until=0)]
+    figure = figure_of([summarise_arm(arm) for arm in read(runs)[0].arms], form)
+    shown = [text.get_text() for text in figure.axes[0].texts]
+    shown += [name for key in keys(figure) for name in names(key)]
+    assert label in {text.replace("\n", " ") for text in shown}
+
+
 def test_names_beside_lines_stay_within_the_figure_and_apart(tmp_path: Path) -> None:
     """Seven arms that end together, with names of two rows."""
     arms = [(f"a{i}", f"arm {i} of a name that is so long that it breaks", "") for i in range(7)]

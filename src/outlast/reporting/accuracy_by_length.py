@@ -20,6 +20,7 @@ from outlast.reporting.summary import ArmSummary, Ladder, multiples_of, variants
 
 SAME = 0.004  # accuracies that cannot be told apart in a panel
 NAME_GAP = 0.048  # of the axis: what a row of a name takes
+FEW = 4  # arms whose names may have four rows each beside a panel
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def _name_arms(ax: Axes, panel: Panel, letters: int) -> None:
         limit = f" (to {times(last.multiple)})" if early else ""
         ends.append((last.exact[panel.part].summary.mean, arm, limit))
     ends.sort(key=lambda end: end[0])
-    names = in_rows([arm.label for _, arm, _ in ends], letters, 2)
+    names = in_rows([arm.label for _, arm, _ in ends], letters, 4 if len(ends) <= FEW else 2)
     rows = max(name.count("\n") + 1 for name in names)
     heights = _spread([end for end, *_ in ends], NAME_GAP * rows)
     beside = ax.get_yaxis_transform()  # x in widths of the panel

@@ -84,10 +84,12 @@ def loss_finding(arms: Sequence[ArmSummary]) -> str:
     for part in dict.fromkeys(part for _, run in runs for part in run.losses):
         ends = [(_last_mean(run.losses.get(part, {})), arm) for arm, run in runs]
         known = sorted(((end, arm) for end, arm in ends if end is not None), key=lambda e: e[0])
-        if len(known) == 1:
-            clauses.append(f"{part} {known[0][0]:.2g}")
-        elif known:
-            (low, lowest), (high, highest) = known[0], known[-1]
+        if not known:
+            continue
+        (low, lowest), (high, highest) = known[0], known[-1]
+        if f"{low:.2g}" == f"{high:.2g}":
+            clauses.append(f"{part} {low:.2g}")
+        else:
             span = f"from {low:.2g} ({_named(lowest)}) to {high:.2g} ({_named(highest)})"
             clauses.append(f"{part} {span}")
     ended = "The last mean loss: " + "; ".join(clauses) if clauses else ""
@@ -205,9 +207,10 @@ def _order(arm: ArmSummary, variant: str | None) -> tuple[float, float]:
 def _key_multiple(
     arms: Sequence[ArmSummary], variant: str | None, parts: Sequence[str] = ("joint",)
 ) -> float:
-    """The tested length nearest to 3×."""
+    """The length nearest to 3× among those at which every arm was tested, or else any."""
     tested = [m for m in multiples_of(arms) if any(_any_mean(a, variant, m, parts) for a in arms)]
-    return min(tested, key=lambda multiple: (abs(multiple - 3), multiple))
+    shared = [m for m in tested if all(_any_mean(a, variant, m, parts) for a in arms)]
+    return min(shared or tested, key=lambda multiple: (abs(multiple - 3), multiple))
 
 
 def _mean(

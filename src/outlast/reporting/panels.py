@@ -28,7 +28,7 @@ from outlast.reporting.style import INK, RULE, SHADE, drawing
 PANEL, SINGLE_WIDE, SINGLE_NARROW = 2.2, 3.9, 2.6  # inches: the height of a panel
 ROWS = (1, 1e-4, 0.1)  # panels, the key that hangs under them, a gap
 LETTERS = 15  # of a key that fit in an inch
-KEY_LETTERS, KEY_ROWS = 40, 3  # of one label in a key
+KEY_LETTERS, KEY_ROWS = 40, 5  # of one label in a key
 Key = tuple[Line2D | Patch, str]
 
 
