@@ -7,19 +7,23 @@ import re
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 from report_folders import MULTIPLES, write_run, write_study
 
 from outlast.reporting.accuracy_by_length import accuracy_figure
 from outlast.reporting.groups import MOST, grouped
-from outlast.reporting.learning_curves import loss_figure
+from outlast.reporting.learning_curves import loss_figure, probe_figure
 from outlast.reporting.load import read
 from outlast.reporting.panels import NARROW, PANEL, WIDE, Form
+from outlast.reporting.seed_dots import seed_dots_figure
 from outlast.reporting.style import MARKERS, PALETTE, svg
 from outlast.reporting.summary import ArmSummary, summarise_arm
 
@@ -196,6 +200,18 @@ def test_long_names_end_within_the_figure_and_are_whole(tmp_path: Path, form: Fo
         assert key.get_window_extent().x1 <= figure.bbox.x1
 
 
+@pytest.mark.parametrize("form", [WIDE, NARROW])
+def test_name_of_a_hundred_letters_is_whole_if_arms_are_few(tmp_path: Path, form: Form) -> None:
+    label = (
+        "1 x (lstm | attention(random_positions(10000), heads=4) > mlp) @ 64, dat(mode=skip, x=y)"
+    )
+    runs = [write_run(tmp_path / "a", label, until=0), write_run(tmp_path / "b", "b", until=0)]
+    figure = figure_of([summarise_arm(arm) for arm in read(runs)[0].arms], form)
+    shown = [text.get_text() for text in figure.axes[0].texts]
+    shown += [name for key in keys(figure) for name in names(key)]
+    assert label in {text.replace("\n", " ") for text in shown}
+
+
 def test_names_beside_lines_stay_within_the_figure_and_apart(tmp_path: Path) -> None:
     """Seven arms that end together, with names of two rows."""
     arms = [(f"a{i}", f"arm {i} of a name that is so long that it breaks", "") for i in range(7)]
@@ -211,6 +227,74 @@ def test_names_beside_lines_stay_within_the_figure_and_apart(tmp_path: Path) -> 
     for box in boxes:
         assert box.x1 <= figure.bbox.x1
         assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+
+
+def scenario(folder: Path, name: str) -> list[ArmSummary]:
+    """Arms whose labels or values are hard to place."""
+    long = "1 x (lstm | attention(random_positions(10000), heads=4) > mlp) @ 64, dat(mode=skip)"
+    shapes: dict[str, list[dict[str, Any]]] = {
+        "long labels": [{"label": f"{long} {i}", "reach": 1 + 3 * i} for i in range(3)],
+        "labels without a space": [{"label": f"{long} {i}".replace(" ", "")} for i in range(3)],
+        "one length": [{"multiples": (1,)}],
+        "two lengths, one seed": [{"multiples": (1, 2), "seeds": (0,)}],
+        "all right, all wrong": [
+            {"label": "right", "reach": 1e9},
+            {"label": "wrong", "reach": 1e-9},
+        ],
+        "lengths far apart": [{"multiples": (1, 2, 3, 10, 100, 12800)}],
+        "lengths close together": [{"multiples": (0.5, 1, 1.01, 1.02, 1.03)}],
+        "nine arms": [{"label": f"arm {i}", "seeds": (0, 1)} for i in range(9)],
+    }
+    runs = [
+        write_run(folder / str(i), **{"label": "an arm", "until": 500, **options})
+        for i, options in enumerate(shapes[name])
+    ]
+    return [summarise_arm(arm) for arm in read(runs)[0].arms]
+
+
+@pytest.mark.parametrize("form", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "long labels",
+        "labels without a space",
+        "one length",
+        "two lengths, one seed",
+        "all right, all wrong",
+        "lengths far apart",
+        "lengths close together",
+        "nine arms",
+    ],
+)
+def test_no_text_is_cut_or_covers_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, form: Form
+) -> None:
+    boxes: list[tuple[str, Bbox]] = []
+    draw = Text.draw
+
+    def draw_and_note(self: Text, renderer: Any, *args: Any, **kwargs: Any) -> None:
+        if self.get_visible() and self.get_text().strip():
+            boxes.append((self.get_text(), self.get_window_extent(renderer)))
+        draw(self, renderer, *args, **kwargs)
+
+    monkeypatch.setattr(Text, "draw", draw_and_note)
+    arms = scenario(tmp_path, name)
+    for figure in (
+        accuracy_figure(arms, ["joint"], form),
+        seed_dots_figure(arms, form),
+        loss_figure(arms, form),
+        probe_figure(arms, form),
+    ):
+        if figure is None:
+            continue
+        boxes.clear()
+        figure.draw_without_rendering()
+        assert boxes
+        for text, box in boxes:
+            inside = figure.bbox.padded(1).contains
+            assert all((inside(box.x0, box.y0), inside(box.x1, box.y1))), f"{text!r} is cut"
+        for (one, a), (other, b) in combinations(boxes, 2):
+            assert not a.padded(-2).overlaps(b.padded(-2)), f"{one!r} covers {other!r}"
 
 
 def test_loss_has_the_first_arm_in_every_panel_of_its_group(tmp_path: Path) -> None:

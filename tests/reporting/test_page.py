@@ -18,7 +18,7 @@ from report_folders import claim, write_many, write_run, write_study
 from outlast.errors import RunFolderError
 from outlast.reporting.page import report
 
-VOID = {"meta", "br", "hr", "img", "link", "input"}
+VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
 
 
 class Checker(HTMLParser):
@@ -70,6 +70,74 @@ def test_demo_page_is_valid_and_has_every_figure(demo: Path) -> None:
     assert {p.name for p in (demo / "figures").iterdir()} == {
         f"{name}.{kind}" for name in names for kind in ("png", "svg")
     }
+
+
+def test_contents_link_to_every_section_figure_and_arm(demo: Path) -> None:
+    text = check(demo / "index.html")
+    (contents,) = re.findall(r"<nav.*?</nav>", text, re.DOTALL)
+    listed = re.findall(r'href="#([^"]+)"', contents)
+    headings = re.findall(r'<h2 id="([^"]+)"><a class="self" href="#([^"]+)">', text)
+    assert headings
+    assert text.count("<h2") == len(headings), "a heading without an anchor"
+    assert all(anchor == target for anchor, target in headings)
+    assert {anchor for anchor, _ in headings} <= set(listed)
+    arms = ("joint", "dat", "control", "lstm", "transformer")
+    assert {"loss", "probes", *(f"arm-{arm}" for arm in arms)} <= set(listed)
+    assert text.count("<h3 id=") == text.count("<h3")
+    for name in ("accuracy", "seeds", "parts", "loss", "probes"):
+        assert f'<figure id="figure-{name}">' in text
+
+
+def test_anchors_of_several_studies_and_alike_arms_differ(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        for arm in ("A b", "a-b", "ü"):
+            write_run(tmp_path / name / arm, label=f"label of {arm}", seeds=(0,), until=0)
+        arms = [(arm, f"label of {arm}", "") for arm in ("A b", "a-b", "ü")]
+        write_study(tmp_path / name, arms, [])
+    text = check(report([tmp_path / "one", tmp_path / "two"], tmp_path / "out"))
+    assert len(re.findall(r"<nav", text)) == 2
+    assert len(re.findall(r'<h3 id="[12]-dat-arm-', text)) == 6
+
+
+def test_tables_are_regions_that_the_keyboard_can_scroll(demo: Path) -> None:
+    text = (demo / "index.html").read_text()
+    boxes = re.findall(r'<div class="box[^>]*>\s*<table>', text)
+    assert len(boxes) == text.count("<table>") == 5
+    for box in boxes:
+        assert re.search(r'tabindex="0" role="region" aria-label="[^"]+"', box)
+    assert "overflow-x: auto" in text
+    assert "scroll;" in text.partition(".box {")[2].partition("}")[0]  # shadows at the ends
+
+
+def test_words_may_break_at_brackets_and_nowhere_else(tmp_path: Path) -> None:
+    label = "attention(random_positions(10000),heads=4)"
+    text = check(report([write_run(tmp_path / "run", label=label, until=0)], tmp_path / "out"))
+    assert "attention(<wbr>random_<wbr>positions(<wbr>10000),<wbr>heads=<wbr>4)" in text
+    assert "overflow-wrap: anywhere" not in text
+    assert "break-all" not in text
+
+
+def test_meaning_of_orange_is_said_before_each_table_that_has_it(demo: Path) -> None:
+    text = (demo / "index.html").read_text().replace("\xa0", " ")
+    below = '<p class="note"><b class="low">Orange</b>: below 90 %'
+    assert text.count(below) == 3  # the parts, the results, every seed
+    first = text.index(' class="number low"')
+    assert text.index(below) < first
+    assert "phase 1 did not converge" in text
+
+
+def test_page_without_orange_numbers_does_not_explain_them(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", seeds=(0,), multiples=(1,), reach=1000, until=0)
+    assert "Orange" not in check(report([run], tmp_path / "out"))
+
+
+def test_figures_have_their_finding_in_the_caption_and_for_screen_readers(demo: Path) -> None:
+    text = (demo / "index.html").read_text().replace("\xa0", " ")
+    finding = "“serial hybrid, DAT” holds 90 % to length 100 (10×), the longest tested"
+    assert re.search(rf'<figcaption><p class="finding">[^<]*{re.escape(finding)}', text)
+    assert re.search(rf'aria-label="Accuracy by length. [^"]*{re.escape(finding)}', text)
+    assert finding in (demo / "report.md").read_text()
+    assert text.count('<p class="finding">') == 5
 
 
 def test_demo_markdown_has_whole_tables_and_no_dead_link(demo: Path) -> None:

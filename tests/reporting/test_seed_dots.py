@@ -96,8 +96,10 @@ def test_group_has_a_line_that_says_what_its_arms_share(tmp_path: Path) -> None:
     figure = figure_of(tmp_path, arms)
     assert names(figure) == ["serial", "joint", "dat", "pure", "lstm, wide", "lstm"]
     assert list(figure.axes[0].get_yticks()) == [0, 1, 2, 3, 4, 5]
-    colours = [INK, PALETTE[0], PALETTE[1], INK, PALETTE[2], PALETTE[3]]
-    assert [label.get_color() for label in labels(figure)] == colours
+    weights = ["bold", "normal", "normal", "bold", "normal", "normal"]
+    assert [label.get_fontweight() for label in labels(figure)] == weights
+    dots = [line.get_color() for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert dots == list(PALETTE[:4])
 
 
 GRID = [

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from outlast.reporting.formatting import in_rows, percent, times
 from outlast.reporting.groups import Group, StyledArm, grouped
+from outlast.reporting.hover import HoverFigure
+from outlast.reporting.hover_values import accuracy_texts, add_accuracies
 from outlast.reporting.overlapping_curves import Curve, draw_curves
 from outlast.reporting.panels import Form, Key, chance_key, panel_grid, range_key
 from outlast.reporting.style import INK, MUTED, SHADE, drawing
@@ -19,6 +20,7 @@ from outlast.reporting.summary import ArmSummary, Ladder, multiples_of, variants
 
 SAME = 0.004  # accuracies that cannot be told apart in a panel
 NAME_GAP = 0.048  # of the axis: what a row of a name takes
+FEW = 4  # arms whose names may have four rows each beside a panel
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Panel:
         return sorted({chance[self.part] for chance in levels if self.part in chance})
 
 
-def accuracy_figure(arms: Sequence[ArmSummary], parts: Sequence[str], form: Form) -> Figure | None:
+def accuracy_figure(
+    arms: Sequence[ArmSummary], parts: Sequence[str], form: Form
+) -> HoverFigure | None:
     """Exact accuracy of ``parts`` by length, with every seed. None if nothing was tested."""
     panels = _panels(arms, parts)
     if not panels:
@@ -66,6 +70,7 @@ def accuracy_figure(arms: Sequence[ArmSummary], parts: Sequence[str], form: Form
     with drawing():
         for ax, panel in zip(grid.axes, panels, strict=True):
             _draw(ax, panel, multiples_of(arms), small)
+            _add_values(ax, panel)
             grid.set_title(ax, panel.title)
             if grid.direct:
                 _name_arms(ax, panel, form.letters)
@@ -116,6 +121,18 @@ def _draw(ax: Axes, panel: Panel, multiples: list[float], small: bool) -> None:
     draw_curves(ax, means, SAME, clip=False)
 
 
+def _add_values(ax: Axes, panel: Panel) -> None:
+    """What each point says on hover."""
+    for arm, ladder in panel.ladders:
+        for rung in ladder.rungs:
+            if measure := rung.exact.get(panel.part):
+                x = rung.multiple
+                texts = accuracy_texts(arm.summary, panel.variant, rung, panel.part)
+                places = [(seed, x, share) for seed, share in sorted(measure.seeds.items())]
+                mean = (x, measure.summary.mean)
+                add_accuracies(ax, arm.summary.label, texts, places, mean)
+
+
 def _draw_seeds(ax: Axes, arm: StyledArm, ladder: Ladder, part: str) -> None:
     xs = [rung.multiple for rung in ladder.rungs]
     seeds = sorted({s for r in ladder.rungs if part in r.exact for s in r.exact[part].seeds})
@@ -148,7 +165,11 @@ def _mean(ax: Axes, arm: StyledArm, ladder: Ladder, part: str) -> Curve:
 
 
 def _name_arms(ax: Axes, panel: Panel, letters: int) -> None:
-    """Each arm's name at the end of its line. Names of lines that end together are pushed apart."""
+    """Each arm's name at the end of its line, after a line and a mark of the arm's colour.
+
+    Names of lines that end together are pushed apart. They are in ink: some of the colours are too
+    pale for text.
+    """
     ends = []
     for arm, ladder in panel.ladders:
         last = [rung for rung in ladder.rungs if panel.part in rung.exact][-1]
@@ -156,18 +177,27 @@ def _name_arms(ax: Axes, panel: Panel, letters: int) -> None:
         limit = f" (to {times(last.multiple)})" if early else ""
         ends.append((last.exact[panel.part].summary.mean, arm, limit))
     ends.sort(key=lambda end: end[0])
-    names = in_rows([arm.label for _, arm, _ in ends], letters, 2)
+    names = in_rows([arm.label for _, arm, _ in ends], letters, 4 if len(ends) <= FEW else 2)
     rows = max(name.count("\n") + 1 for name in names)
     heights = _spread([end for end, *_ in ends], NAME_GAP * rows)
     beside = ax.get_yaxis_transform()  # x in widths of the panel
     for (end, arm, limit), name, height in zip(ends, names, heights, strict=True):
         leader = [1.012, 1.035], [end, height]
-        ax.plot(*leader, color=arm.colour, linewidth=0.8, clip_on=False, transform=beside)
+        ax.plot(
+            *leader,
+            color=arm.colour,
+            linewidth=0.8,
+            marker=arm.marker,
+            markersize=4.5,
+            markevery=[1],
+            clip_on=False,
+            transform=beside,
+        )
         ax.text(
-            1.043,
+            1.046,
             height,
             name + limit,
-            color=arm.colour,
+            color=INK,
             va="center",
             fontsize=8.0,
             fontweight="bold",

@@ -8,32 +8,34 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from outlast.reporting.accuracy_by_length import SAME, accuracy_axis
 from outlast.reporting.formatting import times
 from outlast.reporting.groups import Group, StyledArm, grouped
+from outlast.reporting.hover import HoverFigure, HoverPoint, hover_figure
+from outlast.reporting.hover_values import add_curves
 from outlast.reporting.load import Run, Series
 from outlast.reporting.overlapping_curves import Curve, draw_curves
 from outlast.reporting.panels import Form, Key, panel_grid
 from outlast.reporting.style import MUTED, drawing
 from outlast.reporting.summary import ArmSummary
+from outlast.runs.records import EventLine
 
 POINTS = 160  # of one line; more cannot be told apart at a panel's width
 Pick = Callable[[Run], Series]
 Panel = tuple[Group, str, Pick]
 
 
-def loss_figure(arms: Sequence[ArmSummary], form: Form) -> Figure | None:
+def loss_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None:
     """Each part's loss over the steps, with a tick for each seed's switch."""
     runs = [arm.run for arm in arms if arm.run]
     parts = dict.fromkeys(part for run in runs for part in run.losses)
     return _figure(arms, [(part, _loss_of(part)) for part in parts], form, _loss_axis, 0)
 
 
-def probe_figure(arms: Sequence[ArmSummary], form: Form) -> Figure | None:
+def probe_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None:
     """The quick probes of joint accuracy over the steps, a panel for each length."""
     runs = [arm.run for arm in arms if arm.run]
     at = sorted({multiple for run in runs for multiple in run.probes})
@@ -55,7 +57,7 @@ def _figure(
     form: Form,
     axis: Callable[[Axes], None],
     near: float,
-) -> Figure | None:
+) -> HoverFigure | None:
     panels = _panels(arms, picks)
     if not panels:
         return None
@@ -63,7 +65,10 @@ def _figure(
     grid = panel_grid(form, [group for group, *_ in panels], [_switch_key()] if switches else [])
     with drawing():
         for ax, (group, title, pick) in zip(grid.axes, panels, strict=True):
-            means = [_draw(ax, arm, arm.summary.run, pick) for arm in group.arms if arm.summary.run]
+            runs = [(arm, arm.summary.run) for arm in group.arms if arm.summary.run]
+            means = [_draw(ax, arm, run, pick) for arm, run in runs]
+            curves = {arm.summary.label: pick(run) for arm, run in runs}
+            add_curves(ax, curves, "%" if axis is accuracy_axis else "")
             draw_curves(ax, means, near)
             grid.set_title(ax, title)
             axis(ax)
@@ -94,6 +99,7 @@ def _draw(ax: Axes, arm: StyledArm, run: Run, pick: Pick) -> Curve:
     failed = [event for event in switches if event.details.get("converged") is False]
     _ticks(ax, arm, [event.step for event in switches if event not in failed], "solid")
     _ticks(ax, arm, [event.step for event in failed], (0, (1, 1)))
+    _add_switches(ax, arm, switches)
     mean = _mean(series)
     points = list(zip(*_thinned(mean), strict=True))
     return Curve(arm, points, 0.75 * arm.weight, 5 if len(mean) <= 12 else 0)
@@ -105,6 +111,16 @@ def _ticks(ax: Axes, arm: StyledArm, steps: list[int], style: Any) -> None:
         foot = ax.get_xaxis_transform()
         ax.vlines(steps, 0, 0.08, arm.colour, style, linewidth=2, transform=foot, zorder=5)
         ax.vlines(steps, 0, 1, arm.colour, linewidth=0.5, alpha=0.25, transform=foot, zorder=2)
+
+
+def _add_switches(ax: Axes, arm: StyledArm, switches: Sequence[EventLine]) -> None:
+    """What the ticks at the foot say on hover."""
+    points = hover_figure(ax).hover_points
+    for event in switches:
+        failed = event.details.get("converged") is False
+        text = "switch to phase 2" + (", phase 1 not converged" if failed else "")
+        label, place = arm.summary.label, f"step {event.step:,}"
+        points.append(HoverPoint(ax, event.step, 0.04, label, event.seed, place, text, True))
 
 
 def _mean(series: Series) -> dict[int, float]:

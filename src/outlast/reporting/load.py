@@ -64,6 +64,15 @@ class Run:
         tested = {row["seed"]: row["parked"] for row in self.rows if "parked" in row}
         return tested | {event.seed: event.details.get("since", event.step) for event in parked}
 
+    @cached_property
+    def nan_shares(self) -> dict[tuple[int, str | None, float], float]:
+        """Shares of answers whose logits were NaN, by seed, variant and multiple; none of 0."""
+        return {
+            (row["seed"], row["variant"], row["multiple"]): row["nan"]
+            for row in self.rows
+            if row.get("nan", 0) > 0
+        }
+
     @property
     def diverged(self) -> bool:
         """Whether no seed is sound: every one was parked."""

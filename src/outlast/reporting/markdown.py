@@ -20,19 +20,29 @@ def study_markdown(
     study: Study,
     headline: str,
     facts: Sequence[tuple[str, str]],
-    figures: Mapping[str, str],
+    figures: Mapping[str, tuple[str, str]],
     tables: Mapping[str, Table],
-    reasons: Sequence[str],
+    notes: Sequence[str],
 ) -> str:
-    """One study; ``figures`` maps each figure's file name to its title."""
+    """One study as Markdown.
+
+    Args:
+        study: The study.
+        headline: It in one sentence.
+        facts: Names and values under the title.
+        figures: The title and the finding of each figure, by its file name.
+        tables: The tables, by their names in `TITLES`.
+        notes: What stands under the tables.
+    """
     blocks = [f"# {plain(study.title)}"]
     if study.record.question:
         blocks.append(f"*{plain(study.record.question)}*")
     blocks.append(plain(headline))
     blocks.append("\n".join(f"- {name}: {plain(value)}" for name, value in facts))
-    blocks += [f"![{title}](figures/{name}.png)" for name, title in figures.items()]
+    for name, (title, finding) in figures.items():
+        blocks += [f"![{title}](figures/{name}.png)", plain(finding)]
     for key, title in TITLES.items():
         if key in tables:
             blocks += [f"## {title}", tables[key].markdown]
-    blocks += [f"n/a: {plain(reason)}" for reason in reasons]
+    blocks += [plain(note) for note in notes]
     return "\n\n".join(block for block in blocks if block) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -13,42 +13,43 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from outlast.arguments import as_path, shown
 from outlast.errors import bad_value
+from outlast.evaluation.statistics import LEVEL
 from outlast.reporting import tables
-from outlast.reporting.accuracy_by_length import accuracy_figure
+from outlast.reporting.captions import nan_findings
 from outlast.reporting.claims import Verdict, headline, judge
+from outlast.reporting.contents import Entry, arm_anchors, list_contents, slug
+from outlast.reporting.formatting import percent
 from outlast.reporting.groups import grouped
-from outlast.reporting.learning_curves import loss_figure, probe_figure
 from outlast.reporting.load import Study, read
 from outlast.reporting.markdown import study_markdown
-from outlast.reporting.panels import NARROW, WIDE, Form
-from outlast.reporting.seed_dots import seed_dots_figure
-from outlast.reporting.style import inline, png, svg
+from outlast.reporting.pictures import Picture, pictures_of
+from outlast.reporting.run_facts import moment, run_facts, train_command, versions
 from outlast.reporting.summary import ArmSummary, parts_of, study_json, summarise_arm
-from outlast.runs.folder import RESULTS, RUN, write_bytes, write_text
+from outlast.runs.folder import RESULTS, RUN, write_text
 from outlast.version import __version__
 
-Draw = Callable[[Form], Figure | None]
+FOLDED = 24  # rows of a table, from which on it is folded
 
 
 @dataclass(frozen=True)
-class Picture:
-    """One figure: its file name, what it shows, and its two inline forms."""
+class RunFacts:
+    """What made one arm: its settings and its command. An arm that is not run has none."""
 
-    name: str
-    title: str
-    caption: str
-    wide: Markup
-    narrow: Markup
+    anchor: str
+    label: str
+    facts: list[tuple[str, str]]
+    command: str
 
 
 @dataclass(frozen=True)
 class Section:
     """One study as the page shows it."""
 
+    #: what its anchors and the names of its figures begin with
+    prefix: str
     study: Study
     arms: list[ArmSummary]
     verdicts: list[Verdict]
@@ -58,7 +59,15 @@ class Section:
     pictures: dict[str, Picture]
     tables: dict[str, tables.Table]
     reasons: list[str]
+    nan: list[str]
     colours: dict[str, int]
+    runs: list[RunFacts]
+    contents: list[Entry]
+
+    @property
+    def links(self) -> dict[str, str]:
+        """The anchor of each arm's settings, by its label."""
+        return {run.label: run.anchor for run in self.runs}
 
 
 def report(
@@ -110,11 +119,7 @@ def _prefix(studies: Sequence[Study], index: int) -> str:
     """What the figures' names of one study begin with, where there are several."""
     if len(studies) == 1:
         return ""
-    return (
-        f"{index + 1}-"
-        + re.sub(r"[^a-z0-9]+", "-", studies[index].record.study.lower()).strip("-")
-        + "-"
-    )
+    return f"{index + 1}-{slug(studies[index].record.study)}-"
 
 
 def _section(study: Study, out: Path, prefix: str) -> Section:
@@ -122,18 +127,38 @@ def _section(study: Study, out: Path, prefix: str) -> Section:
     verdicts = judge(study.record.claims, arms)
     tests = [arm.run.results for arm in arms if arm.run and arm.run.results]
     counts = sorted({results.sequences for results in tests if results.sequences})
+    pictures, built = pictures_of(arms, out, prefix), _tables(arms, verdicts)
+    runs = _runs(arms, prefix)
+    entries = [Entry(run.anchor, run.label) for run in runs]
     return Section(
+        prefix,
         study,
         arms,
         verdicts,
         headline(arms, verdicts),
         _facts(study, arms),
         " or ".join(f"{count:,}" for count in counts),
-        _pictures(arms, out, prefix),
-        _tables(arms, verdicts),
+        pictures,
+        built,
         tables.reasons(arms),
+        nan_findings(arms),
         {a.summary.label: a.index for group in grouped(arms) for a in group.arms},
+        runs,
+        list_contents(prefix, pictures, built, entries),
     )
+
+
+def _runs(arms: list[ArmSummary], prefix: str) -> list[RunFacts]:
+    anchors = arm_anchors([arm.name for arm in arms], prefix)
+    return [
+        RunFacts(
+            anchors[arm.name],
+            arm.label,
+            run_facts(arm.run) if arm.run else [],
+            train_command(arm.run) if arm.run else "",
+        )
+        for arm in arms
+    ]
 
 
 def _tables(arms: list[ArmSummary], verdicts: list[Verdict]) -> dict[str, tables.Table]:
@@ -148,96 +173,27 @@ def _tables(arms: list[ArmSummary], verdicts: list[Verdict]) -> dict[str, tables
     return built
 
 
-def _pictures(arms: list[ArmSummary], out: Path, prefix: str) -> dict[str, Picture]:
-    parts = parts_of(arms)
-    plans: list[tuple[str, str, str, Draw]] = [
-        (
-            "accuracy",
-            "Accuracy by length",
-            "Share of test sequences with every answer right, by test length. Thick: mean over "
-            "seeds. Band: 95 % interval of the mean. Thin: each seed. Striped: arms that lie on "
-            "each other.",
-            lambda form: accuracy_figure(arms, ["joint"], form),
-        ),
-        (
-            "seeds",
-            "Seed by seed",
-            "The same share at some lengths. Each dot is a seed, the stroke their mean; at the "
-            "right, how many seeds reach 90 %.",
-            lambda form: seed_dots_figure(arms, form),
-        ),
-        (
-            "parts",
-            "Part by part",
-            "Share of test sequences with every answer of one part right.",
-            lambda form: accuracy_figure(arms, parts, form) if parts else None,
-        ),
-        (
-            "loss",
-            "Loss while training",
-            "Smoothed training loss of each part, logarithmic. Thick: mean over seeds. Thin: each "
-            "seed. Ticks at the foot: where a seed switched to phase 2, dotted if phase 1 had not "
-            "converged.",
-            lambda form: loss_figure(arms, form),
-        ),
-        (
-            "probes",
-            "Probes while training",
-            "Quick tests during training: share of sequences with every answer right, at multiples "
-            "of the training length.",
-            lambda form: probe_figure(arms, form),
-        ),
-    ]
-    drawn = {plan[0]: _picture(*plan, out, prefix) for plan in plans}
-    return {name: picture for name, picture in drawn.items() if picture}
-
-
-def _picture(
-    name: str, title: str, caption: str, draw: Draw, out: Path, prefix: str
-) -> Picture | None:
-    """Draw a figure for the page and for a phone; keep the former as files, too."""
-    wide, narrow = draw(WIDE), draw(NARROW)
-    if wide is None or narrow is None:
-        return None
-    name = prefix + name
-    source = svg(wide)
-    write_text(out / "figures" / f"{name}.svg", source)
-    write_bytes(out / "figures" / f"{name}.png", png(wide))
-    small = Markup(inline(svg(narrow), f"{name}-s"))  # ours: text is outlines
-    return Picture(name, title, caption, Markup(inline(source, name)), small)
-
-
 def _facts(study: Study, arms: list[ArmSummary]) -> list[tuple[str, str]]:
     """The lines under the title: command, task, date, device, versions."""
     records = [arm.run.record for arm in arms if arm.run]
     created = sorted(record.created for record in records if record.created)
-    versions = dict.fromkeys(
-        f"{name} {version}"
-        for record in records
-        for name, version in [("outlast", record.outlast), *record.versions.items()]
-        if version
-    )
+    used = dict.fromkeys(word for r in records for word in versions(r).split(", ") if word)
     facts = [
         ("command", study.record.command or ""),
         ("task", "; ".join(dict.fromkeys(record.short.task for record in records))),
         ("scale", study.record.scale or ""),
-        ("date", _moment(created[-1]) if created else ""),
+        ("date", moment(created[-1]) if created else ""),
         ("device", ", ".join(dict.fromkeys(r.device for r in records if r.device))),
-        ("versions", ", ".join(versions)),
+        ("versions", ", ".join(used)),
     ]
     return [(name, value) for name, value in facts if value]
 
 
-def _moment(created: str) -> str:
-    """2026-11-15T08:00:00+00:00 as a reader wants it."""
-    zone = " UTC" if created.endswith(("+00:00", "Z")) else ""
-    return created[:16].replace("T", " ") + zone
-
-
 def _markdown(section: Section) -> str:
-    figures = {picture.name: picture.title for picture in section.pictures.values()}
+    figures = {p.name: (p.title, p.finding) for p in section.pictures.values()}
+    notes = [*(f"n/a: {reason}" for reason in section.reasons), *section.nan]
     return study_markdown(
-        section.study, section.headline, section.facts, figures, section.tables, section.reasons
+        section.study, section.headline, section.facts, figures, section.tables, notes
     )
 
 
@@ -249,9 +205,29 @@ def _page(sections: list[Section]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"breakable": _breakable, "orange": _orange}
     title = sections[0].study.title if len(sections) == 1 else "Outlast report"
     template = environment.get_template("page.html")
-    return template.render(sections=sections, title=title, version=__version__)
+    return template.render(sections=sections, title=title, version=__version__, folded_from=FOLDED)
+
+
+def _breakable(text: str) -> Markup:
+    """Text whose long words may break after a bracket, a comma and the like, but nowhere else."""
+    words = []
+    for word in text.split(" "):
+        pieces = re.split(r"(?<=[(,=_/|>])(?![(,=_/|>])", word) if len(word) > 12 else [word]
+        words.append(Markup("<wbr>").join(pieces))
+    return Markup(" ").join(words)
+
+
+def _orange(table: tables.Table) -> str:
+    """What orange means in a table; nothing if it has none."""
+    tones = {word for row in table.rows for cell in row for word in cell.tone.split()}
+    meanings = {
+        "low": f"below {percent(LEVEL, 0)} %",
+        "bad": "seeds that were parked, or whose phase 1 did not converge",
+    }
+    return "; ".join(meaning for tone, meaning in meanings.items() if tone in tones)
 
 
 def _finite(value: Any) -> Any:

@@ -22,12 +22,13 @@ from matplotlib.patches import Patch
 
 from outlast.reporting.formatting import in_rows, times, wrapped
 from outlast.reporting.groups import Group, StyledArm
+from outlast.reporting.hover import HoverFigure
 from outlast.reporting.style import INK, RULE, SHADE, drawing
 
 PANEL, SINGLE_WIDE, SINGLE_NARROW = 2.2, 3.9, 2.6  # inches: the height of a panel
 ROWS = (1, 1e-4, 0.1)  # panels, the key that hangs under them, a gap
 LETTERS = 15  # of a key that fit in an inch
-KEY_LETTERS, KEY_ROWS = 40, 3  # of one label in a key
+KEY_LETTERS, KEY_ROWS = 40, 5  # of one label in a key
 Key = tuple[Line2D | Patch, str]
 
 
@@ -57,7 +58,7 @@ class Block:
 class Panels:
     """A figure with empty panels. If ``direct``, the arms are named beside the only panel."""
 
-    figure: Figure
+    figure: HoverFigure
     axes: tuple[Axes, ...]
     corner: Axes
     height: float
@@ -68,7 +69,7 @@ class Panels:
         letters = 12 * self.figure.get_figwidth() / _grid(ax).ncols
         ax.set_title(wrapped(text, int(letters) - 4, 2), pad=16 if self.direct else 6)
 
-    def finish(self, xlabel: str) -> Figure:
+    def finish(self, xlabel: str) -> HoverFigure:
         """Say once what the x axes show, and lay the figure out."""
         self.corner.set_xlabel(xlabel, loc="left")
         fit_height(self.figure, self.corner, self.height)
@@ -106,7 +107,7 @@ def panel_grid(
     blocks = _blocks(runs, columns)
     rows = blocks[-1].cells[-1][0] + 1
     with drawing():
-        figure = Figure(figsize=(form.width, 1), dpi=180)
+        figure = HoverFigure(figsize=(form.width, 1), dpi=180)
         grid = figure.add_gridspec(3 * rows - 1, columns, height_ratios=(ROWS * rows)[:-1])
         cells = [cell for block in blocks for cell in block.cells]
         axes = {cell: figure.add_subplot(grid[3 * cell[0], cell[1]]) for cell in cells}

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from outlast.evaluation.statistics import LEVEL
 from outlast.reporting.formatting import in_rows, percent, successes, times
 from outlast.reporting.groups import StyledArm, grouped
+from outlast.reporting.hover import HoverFigure
+from outlast.reporting.hover_values import accuracy_texts, add_accuracies
 from outlast.reporting.panels import Form, fit_height
 from outlast.reporting.style import INK, MUTED, RULE, drawing
 from outlast.reporting.summary import ArmSummary, Measure, multiples_of, variants_of
@@ -39,7 +40,7 @@ class Line:
         return _height(self.name)
 
 
-def seed_dots_figure(arms: Sequence[ArmSummary], form: Form) -> Figure | None:
+def seed_dots_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None:
     """Exact accuracy of each seed. None if no arm has two seeds that were tested."""
     variants = variants_of(arms)
     if not variants:
@@ -53,7 +54,7 @@ def seed_dots_figure(arms: Sequence[ArmSummary], form: Form) -> Figure | None:
         return None
     lines = _lines(arms, form.letters)
     with drawing():
-        figure = Figure(figsize=(form.width, 1), dpi=180)
+        figure = HoverFigure(figsize=(form.width, 1), dpi=180)
         panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
         for ax, multiple in zip(panels, shown, strict=True):
             _panel(ax, lines, variants[0], multiple)
@@ -146,7 +147,10 @@ def _panel(ax: Axes, lines: Sequence[Line], variant: str | None, multiple: float
     for line in lines:
         if line.arm:
             ax.axhline(line.y, color=RULE, linewidth=0.6, zorder=0)
-            _draw_arm(ax, line.y, line.arm, _measure(line.arm.summary, variant, multiple))
+            measure = _measure(line.arm.summary, variant, multiple)
+            _draw_arm(ax, line.y, line.arm, measure)
+            if measure:
+                _add_values(ax, line.y, line.arm.summary, variant, multiple)
     over = f"≥ {percent(LEVEL, 0)} %"
     ax.text(1.03, 1, f" {over}", transform=ax.transAxes, va="bottom", color=MUTED, fontsize=7)
 
@@ -181,6 +185,19 @@ def _draw_arm(ax: Axes, y: float, arm: StyledArm, measure: Measure | None) -> No
     )
 
 
+def _add_values(ax: Axes, y: float, arm: ArmSummary, variant: str | None, multiple: float) -> None:
+    """What the dots and the stroke say on hover."""
+    ladder = arm.ladder(variant)
+    rung = ladder.rung(multiple) if ladder else None
+    if rung is None:
+        return
+    measure, texts = rung.exact["joint"], accuracy_texts(arm, variant, rung)
+    seeds = sorted(measure.seeds, key=measure.seeds.__getitem__)
+    xs, ys = _heaped([measure.seeds[seed] for seed in seeds])
+    places = [(seed, x, y + above) for seed, x, above in zip(seeds, xs, ys, strict=True)]
+    add_accuracies(ax, arm.label, texts, places, (measure.summary.mean, y))
+
+
 def _heaped(values: Sequence[float]) -> tuple[list[float], list[float]]:
     """The values in order, and how far from their line each is drawn: no dot hides another."""
     heaps: list[list[float]] = []
@@ -197,9 +214,9 @@ def _heaped(values: Sequence[float]) -> tuple[list[float], list[float]]:
 
 
 def _name_lines(ax: Axes, lines: Sequence[Line]) -> None:
-    """The names as labels of the y axis, each in its arm's colour."""
+    """The names as labels of the y axis. The dots beside them have the arms' colours."""
     names = [line.name for line in lines]
     ax.set_yticks([line.y for line in lines], names, va="center", linespacing=1.1)
     for label, line in zip(ax.get_yticklabels(), lines, strict=True):
-        label.set_color(line.arm.colour if line.arm else INK)
+        label.set_color(INK)
         label.set_fontweight("normal" if line.arm else "bold")

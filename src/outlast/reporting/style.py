@@ -15,7 +15,9 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-INK, MUTED, RULE, SHADE, PAPER = "#1c1e21", "#6b7178", "#e3e5e8", "#f1f3f5", "#fefefe"
+from outlast.reporting.hover import HoverFigure
+
+INK, MUTED, RULE, SHADE, PAPER = "#1c1e21", "#5d636a", "#e3e5e8", "#f1f3f5", "#fefefe"
 # Okabe and Ito's colours, told apart by colour-blind readers; the markers say it once more.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5a5f66")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -63,6 +65,10 @@ STYLE: dict[str, Any] = {
 }
 
 
+#: what may not stand in an SVG; labels come from files, and matplotlib repeats them in comments
+NOT_XML = re.compile("[^\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
 @contextmanager
 def drawing() -> Iterator[None]:
     """Our style, and nothing of the user's matplotlibrc, for the time of the block."""
@@ -78,9 +84,11 @@ def png(figure: Figure) -> bytes:
     return _saved(figure, "png", {"Software": None})
 
 
-def svg(figure: Figure) -> str:
-    """The figure as SVG, text as paths, the same bytes each time."""
-    return _saved(figure, "svg", dict.fromkeys(("Date", "Creator", "Format", "Type"))).decode()
+def svg(figure: HoverFigure) -> str:
+    """The figure as SVG, text as paths, values as titles, the same bytes each time."""
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    body, end, rest = _saved(figure, "svg", metadata).decode().rpartition("</svg>")
+    return NOT_XML.sub(" ", body + figure.titles() + end + rest)
 
 
 def _saved(figure: Figure, kind: str, metadata: dict[str, str | None]) -> bytes:

@@ -1,0 +1,109 @@
+"""The figures of a study: drawn, saved as files, and in the two forms that the page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from outlast.reporting import captions
+from outlast.reporting.accuracy_by_length import accuracy_figure
+from outlast.reporting.hover import HoverFigure
+from outlast.reporting.learning_curves import loss_figure, probe_figure
+from outlast.reporting.panels import NARROW, WIDE, Form
+from outlast.reporting.seed_dots import seed_dots_figure
+from outlast.reporting.style import inline, png, svg
+from outlast.reporting.summary import ArmSummary, parts_of
+from outlast.runs.folder import write_bytes, write_text
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A figure to draw, how to read it, and what it shows once it is drawn."""
+
+    name: str
+    title: str
+    legend: str
+    draw: Callable[[Form], HoverFigure | None]
+    finding: Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure: its file name, what it shows, how to read it, and its two inline forms."""
+
+    name: str
+    title: str
+    finding: str
+    legend: str
+    wide: Markup
+    narrow: Markup
+
+
+def pictures_of(arms: list[ArmSummary], out: Path, prefix: str) -> dict[str, Picture]:
+    """The figures that there are data for, by their names without the prefix."""
+    drawn = {plan.name: _picture(plan, out, prefix) for plan in _plans(arms)}
+    return {name: picture for name, picture in drawn.items() if picture}
+
+
+def _plans(arms: Sequence[ArmSummary]) -> list[Plan]:
+    parts = parts_of(arms)
+    return [
+        Plan(
+            "accuracy",
+            "Accuracy by length",
+            "Share of test sequences with every answer right, by test length. Thick: mean over "
+            "seeds. Band: 95 % interval of the mean. Thin: each seed. Striped: arms that lie on "
+            "each other.",
+            lambda form: accuracy_figure(arms, ["joint"], form),
+            lambda: captions.accuracy_finding(arms),
+        ),
+        Plan(
+            "seeds",
+            "Seed by seed",
+            "The same share at some lengths. Each dot is a seed, the stroke their mean; at the "
+            "right, how many seeds reach 90 %.",
+            lambda form: seed_dots_figure(arms, form),
+            lambda: captions.seeds_finding(arms),
+        ),
+        Plan(
+            "parts",
+            "Part by part",
+            "Share of test sequences with every answer of one part right.",
+            lambda form: accuracy_figure(arms, parts, form) if parts else None,
+            lambda: captions.parts_finding(arms, parts),
+        ),
+        Plan(
+            "loss",
+            "Loss while training",
+            "Smoothed training loss of each part, logarithmic. Thick: mean over seeds. Thin: each "
+            "seed. Ticks at the foot: where a seed switched to phase 2, dotted if phase 1 had not "
+            "converged.",
+            lambda form: loss_figure(arms, form),
+            lambda: captions.loss_finding(arms),
+        ),
+        Plan(
+            "probes",
+            "Probes while training",
+            "Quick tests during training: share of sequences with every answer right, at multiples "
+            "of the training length.",
+            lambda form: probe_figure(arms, form),
+            lambda: captions.probe_finding(arms),
+        ),
+    ]
+
+
+def _picture(plan: Plan, out: Path, prefix: str) -> Picture | None:
+    """Draw a figure for the page and for a phone; keep the former as files, too."""
+    wide, narrow = plan.draw(WIDE), plan.draw(NARROW)
+    if wide is None or narrow is None:
+        return None
+    name = prefix + plan.name
+    source = svg(wide)
+    write_text(out / "figures" / f"{name}.svg", source)
+    write_bytes(out / "figures" / f"{name}.png", png(wide))
+    small = Markup(inline(svg(narrow), f"{name}-s"))  # ours: text is outlines, titles are escaped
+    large = Markup(inline(source, name))
+    return Picture(name, plan.title, plan.finding(), plan.legend, large, small)
