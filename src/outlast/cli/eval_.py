@@ -32,7 +32,7 @@ def main(
             had more lengths or sequences, it is kept as results-before.json.
     """
     from outlast.cli.common import check_out, say
-    from outlast.cli.listener import show_results
+    from outlast.cli.results import show_results
     from outlast.errors import incompatible
     from outlast.machine import pick_device
     from outlast.runs.folder import RESULTS, check_writable
