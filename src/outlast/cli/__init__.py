@@ -8,11 +8,19 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from outlast.cli.exit_codes import MISTAKE, STOPPED
+from outlast.cli.exit_codes import MISTAKE, NO_READER, STOPPED
 from outlast.errors import OutlastError
 from outlast.version import __version__
 
-VERBS = ("list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor")
+DESCRIPTION = """Train short, test long.
+
+- outlast VERB --help: about a verb
+- outlast --version: the version
+- outlast completion bash: Tab completion"""
+VERBS = (
+    "list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor",
+    "completion",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,19 +48,31 @@ def main(argv: Sequence[str] | None = None) -> int:
                 rest = _current_flags(rest)
             code = tyro.cli(_function(verb), args=rest, prog=f"outlast {verb}")
         else:
-            code = tyro.extras.subcommand_cli_from_dict(
-                {verb: _function(verb) for verb in VERBS},
-                args=arguments,
-                prog="outlast",
-                description="Train short, test long: models that outlast their training length.",
-            )
+            code = run_all(arguments)
+        sys.stdout.flush()
     except OutlastError as error:
         sys.stderr.write(f"error: {error}\n")
         return MISTAKE
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         return STOPPED
+    except BrokenPipeError:  # whoever read the output has left, as in: outlast list | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO_READER
     return int(code or 0)
+
+
+def run_all(arguments: Sequence[str]) -> int | None:
+    """Run a command line of which any verb may be a part: the help, or what the shell completes."""
+    import tyro
+
+    code: int | None = tyro.extras.subcommand_cli_from_dict(
+        {verb: _function(verb) for verb in VERBS},
+        args=arguments,
+        prog="outlast",
+        description=DESCRIPTION,
+    )
+    return code
 
 
 def _current_flags(arguments: Sequence[str]) -> list[str]:
