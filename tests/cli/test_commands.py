@@ -301,7 +301,7 @@ def test_eval_shows_a_table_and_out_leaves_the_results_of_the_run(here: Path, sh
     model = "attention(learned(ceiling=16), heads=2) @ 8"
     results = trained(tiny(model=model, steps=10, probe_every=0), here / "run") / RESULTS
     text = shown("eval", "run", "--lengths", "1", "3", "--sequences", "16").out
-    first, second = [line.split() for line in text.splitlines() if " x" in line]
+    first, second = [x.split() for x in text.splitlines() if re.match(r" *\d+ +\d x", x)]
     joint = [r["exact"]["joint"] for r in read_results(results).rows if r["multiple"] == 1]
     assert first[:5] == ["4", "1", "x", f"{sum(joint) / 2:.3f}", f"{min(joint):.3f}"]
     assert second[:4] == ["12", "3", "x", "n/a"]
