@@ -15,6 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from shell import Shell
 
 from outlast.cli import VERBS, main
@@ -84,6 +85,35 @@ def test_python_dash_m_runs_the_command_line(word: str) -> None:
     assert "outlast" in process.stdout
 
 
+def test_usual_words_stand_for_flags(shown: Shell) -> None:
+    assert shown("help").out == shown("--help").out
+    assert shown("help", "train").out == shown("train", "--help").out
+    assert shown("version").out == shown("-V").out == shown("--version").out
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [("show", "SPEC"), ("eval", "FOLDER"), ("resume", "FOLDER"), ("reproduce", "STUDY"),
+     ("bench", "NAME")],
+)  # fmt: skip
+def test_missing_argument_is_named(verb: str, name: str, run: Shell) -> None:
+    code, out, err = run(verb)
+    assert code == MISTAKE
+    assert name in (out + err).split()
+
+
+def test_error_on_a_terminal_breaks_between_words(
+    monkeypatch: pytest.MonkeyPatch, run: Shell
+) -> None:
+    console = Console(width=40)
+    monkeypatch.setattr("outlast.cli.common.console", console)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    error = run("reproduce", "dat", "--arms", "jiont").err
+    assert "joint" in error
+    assert "\n" in error.rstrip()
+    assert max(map(len, error.splitlines())) <= 40
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_verbs_and_flags(shell: str, shown: Shell) -> None:
     script = shown("completion", shell).out
@@ -130,6 +160,7 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     ((*TRAIN, "--out", "long" * 100), r"cannot use (long)+ as a run folder: File name too long"),
     ((*TRAIN, "--out", "run"), r"run holds a run already: .*--overwrite"),
     ((*TRAIN, "--stop", "0.9"), r"stop=0.9: expected never or success"),
+    (("resume", "run", "--seeds", "0"), r"out=none: expected a new folder .* --out run-seeds"),
     (("resume", "missing"), r"missing has no run.json: it is not a run folder\n"),
     (("show", "dat(latest=-1)"), r"latest=-1: expected"),
     (("show", "composite(modulus=1)"), r"modulus=1: expected"),

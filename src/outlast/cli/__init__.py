@@ -30,13 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # threads that wait in a spin make small models many times slower on a machine that is shared;
     # read when torch is first imported, and by the processes of a study
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    arguments = _usual_words(list(sys.argv[1:] if argv is None else argv))
     if arguments and not arguments[0].startswith("-") and arguments[0] not in VERBS:
         from outlast.registry import suggest
 
-        hint = suggest(arguments[0], VERBS)
-        sys.stderr.write(f"error: there is no command {arguments[0]!r}{hint}\n")
-        return MISTAKE
+        return _refuse(f"there is no command {arguments[0]!r}{suggest(arguments[0], VERBS)}")
     if arguments == ["--version"]:
         sys.stdout.write(f"outlast {__version__}\n")
         return 0
@@ -51,8 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = run_all(arguments)
         sys.stdout.flush()
     except OutlastError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return MISTAKE
+        return _refuse(str(error))
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         return STOPPED
@@ -60,6 +57,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NO_READER
     return int(code or 0)
+
+
+def _usual_words(arguments: list[str]) -> list[str]:
+    """``outlast``, ``outlast help train`` and ``outlast version`` as the flags they stand for."""
+    match arguments:
+        case [] | ["help"]:
+            return ["--help"]
+        case ["help", verb]:
+            return [verb, "--help"]
+        case ["version" | "-V"]:
+            return ["--version"]
+    return arguments
+
+
+def _refuse(message: str) -> int:
+    """Say what is wrong, on a terminal with lines that break between words."""
+    text = f"error: {message}"
+    if sys.stderr.isatty():
+        from outlast.cli.tables import wrapped
+
+        text = wrapped(text)
+    sys.stderr.write(f"{text}\n")
+    return MISTAKE
 
 
 def run_all(arguments: Sequence[str]) -> int | None:

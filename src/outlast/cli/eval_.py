@@ -11,7 +11,7 @@ from outlast.runs.spec import LADDER, SEQUENCES
 
 
 def main(
-    folder: Annotated[Path, tyro.conf.Positional],
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")],
     lengths: tuple[float, ...] = LADDER,
     sequences: int = SEQUENCES,
     precision: Literal["fp32", "tf32", "bf16"] = "fp32",

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 
-def main(kind: Annotated[str, tyro.conf.Positional] = "all") -> None:
+def main(kind: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="KIND")] = "all") -> None:
     """Show every task, mixer, scheme, weights, method, preset and study, plug-ins included.
 
     Example: outlast list task

@@ -17,7 +17,7 @@ IN_ALL = "the study"
 
 
 def main(
-    study: Annotated[str, tyro.conf.Positional],
+    study: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")],
     scale: Literal["demo", "paper"] = "demo",
     arms: tuple[str, ...] = (),
     seeds: str | None = None,

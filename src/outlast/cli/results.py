@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outlast.cli.common import say
-from outlast.cli.tables import Column, show_table
+from outlast.cli.tables import Column, show_table, wrapped
 from outlast.runs.folder import RESULTS
 from outlast.runs.records import ResultRow, read_run
 from outlast.runs.spec import seed_words
@@ -23,7 +23,7 @@ def show_results(folder: Path, rows: Sequence[ResultRow], out: Path | None = Non
     say("")
     show_accuracies(rows, read_run(folder).parts)
     for remark in remarks(rows):
-        say(remark)
+        say(wrapped(remark, "", "  "))
     pages = "" if out else f"; a page of pictures: {command('report', [folder])}"
     say(f"\n{out or folder / RESULTS} has every seed{pages}")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from outlast.studies import Study
 
 
-def main(spec: Annotated[str, tyro.conf.Positional]) -> None:
+def main(spec: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SPEC")]) -> None:
     """Explain a task, model, mixer, scheme, weights, method, preset or study, and its arguments.
 
     Example: outlast show "composite(modulus=10, layout=chained)"
