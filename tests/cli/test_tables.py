@@ -12,9 +12,10 @@ from rich.console import Console
 from shell import Shell
 
 import outlast.cli.common as common
+from outlast.cli.common import wrapped
 from outlast.cli.results import remarks, show_accuracies
 from outlast.cli.show_ import fold_columns, reflow
-from outlast.cli.tables import Column, show_table, wrapped
+from outlast.cli.tables import Column, show_table
 from outlast.runs.records import ResultRow
 
 WIDTHS = (40, 60, 80)

@@ -75,7 +75,7 @@ def _refuse(message: str) -> int:
     """Say what is wrong, on a terminal with lines that break between words."""
     text = f"error: {message}"
     if sys.stderr.isatty():
-        from outlast.cli.tables import wrapped
+        from outlast.cli.common import wrapped
 
         text = wrapped(text)
     sys.stderr.write(f"{text}\n")

@@ -79,7 +79,7 @@ def _say(text: str) -> None:
     import sys
 
     if sys.stdout.isatty():
-        from outlast.cli.tables import wrapped
+        from outlast.cli.common import wrapped
 
         text = wrapped(text, "", "    ")
     sys.stdout.write(f"{text}\n")

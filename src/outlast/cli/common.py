@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from rich.console import Console
@@ -23,3 +24,21 @@ def check_out(out: Path | None) -> None:
         raise bad_value("out", out, "a file in a folder that is there, its name ending in .json")
     if out is not None:
         check_writable(out)
+
+
+def wrapped(text: str, indent: str = "", further: str | None = None) -> str:
+    """Each line of a text broken between words to fit the terminal.
+
+    `indent` stands before each line, `further` before those that were broken off.
+    """
+    return "\n".join(
+        textwrap.fill(
+            line,
+            console.width,
+            initial_indent=indent,
+            subsequent_indent=indent if further is None else further,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.split("\n")
+    )

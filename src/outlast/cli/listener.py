@@ -9,10 +9,9 @@ from types import TracebackType
 
 import torch
 
-from outlast.cli.common import console, say
+from outlast.cli.common import console, say, wrapped
 from outlast.cli.exit_codes import STOPPED
 from outlast.cli.results import command, show_results
-from outlast.cli.tables import wrapped
 from outlast.errors import TrainingError
 from outlast.runs.folder import CHECKPOINT, RESULTS, has_file
 from outlast.runs.records import ResultRow, read_run

@@ -52,9 +52,8 @@ def main(
         overwrite: Start anew where an arm is already there.
         dry: Only say what would be run, and about how long it would take.
     """
-    from outlast.cli.common import console, say
+    from outlast.cli.common import console, say, wrapped
     from outlast.cli.exit_codes import FAILED, STOPPED
-    from outlast.cli.tables import wrapped
     from outlast.errors import bad_value
     from outlast.machine import pick_device, usable_threads
     from outlast.registry import studies

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from outlast.cli.common import say
-from outlast.cli.tables import Column, show_table, wrapped
+from outlast.cli.common import say, wrapped
+from outlast.cli.tables import Column, show_table
 from outlast.runs.folder import RESULTS
 from outlast.runs.records import ResultRow, read_run
 from outlast.runs.spec import seed_words

@@ -62,9 +62,8 @@ def _kind_that_takes(node: Spec, kinds: list[str]) -> str:
 def _show_entry(kind: str, spec: Spec) -> None:
     from rich.markup import escape
 
-    from outlast.cli.common import console, say
+    from outlast.cli.common import console, say, wrapped
     from outlast.cli.explaining import try_item
-    from outlast.cli.tables import wrapped
     from outlast.registry import KINDS
 
     registry = KINDS[kind]
@@ -92,7 +91,7 @@ def _show_entry(kind: str, spec: Spec) -> None:
 def reflow(text: str) -> str:
     """A docstring for the width of the terminal: paragraphs are filled, other lines kept."""
     from outlast.cli import common
-    from outlast.cli.tables import wrapped
+    from outlast.cli.common import wrapped
 
     paragraphs = []
     for paragraph in text.split("\n\n"):
@@ -110,7 +109,7 @@ def reflow(text: str) -> str:
 
 def _hanging(line: str) -> str:
     """A line broken between words, with the rest further to the right."""
-    from outlast.cli.tables import wrapped
+    from outlast.cli.common import wrapped
 
     indent = re.match(r"\s*", line)[0]  # type: ignore[index]
     return wrapped(line[len(indent) :], indent, f"{indent}  ")
@@ -143,8 +142,7 @@ def _show_arguments(registry: Registry, spec: Spec) -> None:
 def _show_task(task: Any) -> None:
     import torch
 
-    from outlast.cli.common import say
-    from outlast.cli.tables import wrapped
+    from outlast.cli.common import say, wrapped
     from outlast.tasks import draw
 
     low, high = task.lengths
@@ -181,8 +179,8 @@ def fold_columns(drawing: str) -> str:
 
 def _show_study(study: Study, title: str) -> None:
     """Its arms, its claims, and how it is run."""
-    from outlast.cli.common import console, say
-    from outlast.cli.tables import Column, show_table, wrapped
+    from outlast.cli.common import console, say, wrapped
+    from outlast.cli.tables import Column, show_table
     from outlast.reporting.claims import OPEN, Verdict
 
     default = {arm.name for arm in study.choose()}
@@ -211,8 +209,7 @@ def _show_preset(spec: Spec) -> None:
     """The line that it stands for, and a command that trains it."""
     import shlex
 
-    from outlast.cli.common import say
-    from outlast.cli.tables import wrapped
+    from outlast.cli.common import say, wrapped
     from outlast.registry import presets
 
     layout = presets.entry(spec.name).factory(**presets.bind(spec))
@@ -225,8 +222,8 @@ def _show_model(line: str) -> None:
     from rich.markup import escape
 
     from outlast.api import model, task
-    from outlast.cli.common import console, say
-    from outlast.cli.tables import Column, show_table, wrapped
+    from outlast.cli.common import console, say, wrapped
+    from outlast.cli.tables import Column, show_table
 
     example = task("composite")
     built = model(line, example, seed=0)

@@ -7,7 +7,6 @@ others fit, each row becomes a few lines.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -115,22 +114,4 @@ def _show_as_lines(columns: Sequence[Column], cells: Sequence[Sequence[str]], he
         for column, cell in zip(columns[1:], others, strict=True):
             name = f"{column.name}: " if header and column.name else ""
             if cell:
-                console.print(wrapped(f"{name}{cell}", "  "), markup=False, soft_wrap=True)
-
-
-def wrapped(text: str, indent: str = "", further: str | None = None) -> str:
-    """Each line of a text broken between words to fit the terminal.
-
-    `indent` stands before each line, `further` before those that were broken off.
-    """
-    return "\n".join(
-        textwrap.fill(
-            line,
-            common.console.width,
-            initial_indent=indent,
-            subsequent_indent=indent if further is None else further,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for line in text.split("\n")
-    )
+                console.print(common.wrapped(f"{name}{cell}", "  "), markup=False, soft_wrap=True)
