@@ -8,23 +8,31 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from shell import Shell
 
 from outlast.cli import VERBS, main
-from outlast.cli.exit_codes import MISTAKE, STOPPED
+from outlast.cli.exit_codes import MISTAKE, NO_READER, STOPPED
 from outlast.errors import SpecError
 from outlast.runs.folder import CHECKPOINT, LOCK, METRICS, PREVIOUS_RESULTS, RESULTS, RUN
 from outlast.runs.records import read_results, read_run
 from outlast.runs.spec import RENAMED, read_seeds, seed_words
-from tiny_runs import outlast, tiny, trained
+from outlast.version import __version__
+from outlast.workflow.train import open_trainer
+from tiny_runs import CPU, create, outlast, tiny, trained
 
 #: the order in which one example can use what another left
-ORDER = ("list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor")
+ORDER = (
+    "list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor",
+    "completion",
+)  # fmt: skip
 
 
 def example(verb: str) -> list[str]:
@@ -53,6 +61,8 @@ def test_help_of_a_verb_has_an_example(verb: str, shown: Shell) -> None:
 
 def test_help_lists_every_verb(shown: Shell) -> None:
     text = shown("--help").line
+    assert "outlast --version" in text
+    assert "outlast completion bash" in text
     assert all(re.search(rf"\b{verb}\b", text) for verb in VERBS)
 
 
@@ -73,6 +83,54 @@ def test_python_dash_m_runs_the_command_line(word: str) -> None:
     process = outlast(word)
     assert process.returncode == 0, process.stderr
     assert "outlast" in process.stdout
+
+
+def test_usual_words_stand_for_flags(shown: Shell) -> None:
+    assert shown("help").out == shown("--help").out
+    assert shown("help", "train").out == shown("train", "--help").out
+    assert shown("version").out == shown("-V").out == shown("--version").out
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [("show", "SPEC"), ("eval", "FOLDER"), ("resume", "FOLDER"), ("reproduce", "STUDY"),
+     ("bench", "NAME")],
+)  # fmt: skip
+def test_missing_argument_is_named(verb: str, name: str, run: Shell) -> None:
+    code, out, err = run(verb)
+    assert code == MISTAKE
+    assert name in (out + err).split()
+
+
+def test_error_on_a_terminal_breaks_between_words(
+    monkeypatch: pytest.MonkeyPatch, run: Shell
+) -> None:
+    console = Console(width=40)
+    monkeypatch.setattr("outlast.cli.common.console", console)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    error = run("reproduce", "dat", "--arms", "jiont").err
+    assert "joint" in error
+    assert "\n" in error.rstrip()
+    assert max(map(len, error.splitlines())) <= 40
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_verbs_and_flags(shell: str, shown: Shell) -> None:
+    script = shown("completion", shell).out
+    assert all(verb in script for verb in VERBS)
+    assert "seeds-at-once" in script
+
+
+def test_version_is_shown(shown: Shell) -> None:
+    assert shown("--version").out == f"outlast {__version__}\n"
+
+
+def test_reader_that_leaves_early_gets_no_traceback() -> None:
+    command = f"{shlex.quote(sys.executable)} -m outlast completion bash"
+    process = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} | true"], capture_output=True, text=True
+    )
+    assert (process.returncode, process.stderr) == (NO_READER, "")
 
 
 def test_installed_script_is_main() -> None:
@@ -102,6 +160,7 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     ((*TRAIN, "--out", "long" * 100), r"cannot use (long)+ as a run folder: File name too long"),
     ((*TRAIN, "--out", "run"), r"run holds a run already: .*--overwrite"),
     ((*TRAIN, "--stop", "0.9"), r"stop=0.9: expected never or success"),
+    (("resume", "run", "--seeds", "0"), r"out=none: expected a new folder .* --out run-seeds"),
     (("resume", "missing"), r"missing has no run.json: it is not a run folder\n"),
     (("show", "dat(latest=-1)"), r"latest=-1: expected"),
     (("show", "composite(modulus=1)"), r"modulus=1: expected"),
@@ -292,7 +351,7 @@ def test_eval_shows_a_table_and_out_leaves_the_results_of_the_run(here: Path, sh
     model = "attention(learned(ceiling=16), heads=2) @ 8"
     results = trained(tiny(model=model, steps=10, probe_every=0), here / "run") / RESULTS
     text = shown("eval", "run", "--lengths", "1", "3", "--sequences", "16").out
-    first, second = [line.split() for line in text.splitlines() if " x" in line]
+    first, second = [x.split() for x in text.splitlines() if re.match(r" *\d+ +\d x", x)]
     joint = [r["exact"]["joint"] for r in read_results(results).rows if r["multiple"] == 1]
     assert first[:5] == ["4", "1", "x", f"{sum(joint) / 2:.3f}", f"{min(joint):.3f}"]
     assert second[:4] == ["12", "3", "x", "n/a"]
@@ -301,6 +360,29 @@ def test_eval_shows_a_table_and_out_leaves_the_results_of_the_run(here: Path, sh
     shown("eval", "run", "--lengths", "2", "--sequences", "16", "--out", "far.json")
     assert results.read_bytes() == before
     assert {row["multiple"] for row in json.loads(Path("far.json").read_text())["rows"]} == {2.0}
+
+
+def test_train_echoes_what_was_typed(here: Path, shown: Shell) -> None:
+    text = shown(
+        *SMALL[:3], "--model", "4 x (lstm(init=default)) @ 8", "--out", "run", *NUMBERS
+    ).out
+    assert text.startswith("4 x (lstm(init=default)) @ 8  (")
+    assert "\non parity(length=4), seeds 0, cpu\n" in text
+
+
+def test_resume_says_from_which_step(here: Path, shown: Shell) -> None:
+    create(tiny(task="parity(length=4)", model="lstm @ 8", steps=40), here / "run")
+    text = shown("resume", "run").out
+    assert text.startswith("lstm @ 8  (")
+    assert "starts from step 0 of 40: it has no checkpoint yet\n" in text
+    create(tiny(seeds=(4, 5, 6), steps=40), here / "half")
+    with open_trainer([here / "half"], CPU) as trainer:
+        trainer.runs[0].parked[1] = 10
+        trainer.train(blocks=2)
+        trainer.save([0])
+    text = shown("resume", "half").out
+    assert "goes on from step 10 of 40; seed 5 diverged and will rest\n" in text
+    assert "is trained: step 40 of 40\n" in shown("resume", "half").out
 
 
 def test_smaller_eval_says_first_what_it_replaces(home: Path, here: Path, shown: Shell) -> None:

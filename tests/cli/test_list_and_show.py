@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 import torch
 from shell import Shell
 
 from outlast import api
 from outlast.cli.exit_codes import MISTAKE
+from outlast.cli.explaining import accepted, meanings
 from outlast.errors import SpecError, bad_value
 from outlast.mixers import Mixer
+from outlast.models.build import canonical_layout
 from outlast.registry import KINDS, Entry
+from outlast.runs.records import read_run
 from tiny_runs import outlast
 
 
@@ -60,11 +67,97 @@ def test_show_names_kind_and_arguments_of_every_item(kind: str, name: str, shown
     text = shown("show", name).line
     assert len(text) > 60
     if kind == "preset":
+        assert "(preset)" in text
         assert "(model)" in text
     elif name not in [n for k, n in ITEMS[: ITEMS.index((kind, name))] if k != kind]:
         assert f"({kind})" in text
         for parameter in KINDS[kind].entry(name).parameters(KINDS[kind].caller_arguments):
             assert parameter.name in text
+
+
+@pytest.mark.parametrize(("kind", "name"), ITEMS)
+def test_show_says_what_every_argument_means_and_accepts(kind: str, name: str) -> None:
+    registry = KINDS[kind]
+    entry = registry.entry(name)
+    parameters = entry.parameters(registry.caller_arguments)
+    meaning = meanings(entry.factory)
+    assert [p.name for p in parameters if not meaning.get(p.name, "").endswith(".")] == []
+    unbounded = ("a number", "a whole number", "a number or none", "a whole number or none")
+    without_range = [p.name for p in parameters if accepted(registry, entry, p) in unbounded]
+    # any bias will do; the range of `original` is in its meaning, as it needs `scaling`
+    assert set(without_range) <= {"forget_bias", "original"}
+
+
+def test_ranges_come_from_the_checks(shown: Shell) -> None:
+    text = shown("show", "composite").line
+    assert "modulus 10 a whole number >= 2 The sum is taken modulo this number" in text
+    assert "keys 1024 a whole number >= length=25" in text
+    text = shown("show", "attention").line
+    assert "dropout 0.0 a share from 0 to below 1 The share of logits" in text
+    assert (
+        "alpha 1.5 a number > 1 (1 is the softmax) and <= 4, or learned"
+        in shown("show", "entmax").line
+    )
+    assert "latest none a step >= 0, or a share" in shown("show", "dat").line
+
+
+def test_meanings_are_read_from_the_docstrings_of_a_class_and_its_bases() -> None:
+    class Base:
+        """A base.
+
+        Args:
+            first: What the base says
+                on two lines.
+            second: Another.
+
+        Returns:
+            third: Not an argument.
+        """
+
+    class Derived(Base):
+        """Derived.
+
+        Args:
+            second: What is nearer wins.
+            from_: A keyword.
+        """
+
+    assert meanings(Derived) == {
+        "first": "What the base says on two lines.",
+        "second": "What is nearer wins.",
+        "from": "A keyword.",
+    }
+
+
+@pytest.mark.parametrize("name", KINDS["preset"].names())
+def test_show_of_a_preset_has_its_line_and_a_command_that_works(
+    name: str, here: Path, monkeypatch: pytest.MonkeyPatch, shown: Shell
+) -> None:
+    text = shown("show", name).out
+    factory = KINDS["preset"].entry(name).factory
+    assert f"stands for: {factory()}" in " ".join(text.split())
+    (command,) = re.findall("^use: outlast (.+)$", text, re.MULTILINE)
+    words = shlex.split(command)
+    # creates the run, and does not train it
+    monkeypatch.setattr("outlast.workflow.train.train_and_evaluate", lambda *_: None)
+    shown(*words)
+    layout = canonical_layout(words[words.index("--model") + 1], full=True)
+    assert read_run(Path(words[-1])).model == str(layout) == str(canonical_layout(name, full=True))
+
+
+@pytest.mark.parametrize(("spec", "scale"), [("phase1", "demo"), ("dat(scale=paper)", "paper")])
+def test_show_of_a_study_lists_arms_and_claims(spec: str, scale: str, shown: Shell) -> None:
+    name = spec.partition("(")[0]
+    study = KINDS["study"].entry(name).factory(scale=scale)
+    result = shown("show", spec)
+    for arm in study.arms:
+        assert re.search(rf"^{re.escape(arm.name)}\*? ", result.out, re.MULTILINE), arm.name
+    first_words = [claim.text.split()[0] for claim in study.claims]
+    _, _, claims = result.out.partition("\nclaims\n")
+    assert all(word in claims for word in first_words)
+    assert claims.count(" x") >= len(study.claims)
+    scale_words = "" if scale == "demo" else " --scale paper"
+    assert f"use: outlast reproduce {name}{scale_words}\n" in result.out
 
 
 @pytest.mark.parametrize(
@@ -136,7 +229,7 @@ def test_show_names_the_kind_of_an_argument(shown: Shell) -> None:
     assert "scheme nope a scheme such as name(argument=value)" in text
     assert "weights softmax weights such as name(argument=value)" in text
     assert "scheme alibi a scheme such as name(argument=value)" in shown("show", "dape(alibi)").line
-    assert "a number or a spec such as name(argument=value)" in shown("show", "loss_order").line
+    assert "from 0 to 1 or a spec such as name(argument=value)" in shown("show", "loss_order").line
 
 
 def test_show_of_a_task_draws_an_example(shown: Shell) -> None:

@@ -59,8 +59,9 @@ def _registered() -> Iterator[None]:
 @pytest.mark.parametrize("scale", ["demo", "paper"])
 @pytest.mark.parametrize("name", ["dat", "phase1", "tra"])
 def test_dry_run_lists_the_arms_and_writes_nothing(
-    name: str, scale: str, here: Path, shown: Shell
+    name: str, scale: str, here: Path, monkeypatch: pytest.MonkeyPatch, shown: Shell
 ) -> None:
+    monkeypatch.setattr("outlast.studies.estimate.BUDGET", 0.0)
     text = shown("reproduce", name, "--scale", scale, "--dry").out
     study: Study = studies.entry(name).factory(scale=scale)
     for chosen in study.choose():  # a long name may be folded
@@ -81,12 +82,17 @@ def test_study_is_run_once_and_tested_again_only_where_needed(
     text = shown(*command, "--dry").out
     assert "Does it run?" in text
     assert re.search(r"^joint .*2$", text, re.MULTILINE)
+    assert re.search(
+        r"about \d+ \S+ of training: 2 steps of the arm were timed", shown(*command, "--dry").line
+    )
     assert "broken" not in text
     assert list(here.iterdir()) == []
 
     text = shown(*command).out
     folder = here / "runs" / "mini-demo"
     assert "trained jointly: done" in text
+    assert "the study: 0 of 2 arms at their end, 0 % of all seed-steps\n" in text
+    assert "the study: 2 of 2 arms at their end, 100 % of all seed-steps" in text
     for label in ("trained jointly", "delayed attention"):
         lines = re.findall(rf"^{label}: 2 seeds at once \(about .* GiB", text, re.MULTILINE)
         assert len(lines) == 1

@@ -185,3 +185,35 @@ def test_dry_step_on_a_gpu_measures_bytes() -> None:
         sizes[seeds] = dry_step_bytes(trainer)
     assert sizes[2] > 10_000
     assert 2 * sizes[2] < sizes[8] < 8 * sizes[2]
+
+
+# ---- a card that others use too ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "reserved", "others"),
+    [(2, 80, 20, "58"), (0, 80, 0, "80"), (1, 141, 100, "40")],
+)
+def test_error_names_what_other_processes_hold(
+    free: int, total: int, reserved: int, others: str
+) -> None:
+    text = memory.shared_card(free * GIB, total * GIB, reserved * GIB)
+    assert text.startswith(f" Other processes hold {others} of the {total} GiB of this card, and")
+    assert f"this one {reserved}: wait for them, or take another card" in text
+
+
+@pytest.mark.parametrize(("free", "total", "reserved"), [(79.7, 80, 0), (2, 80, 77.7), (6.2, 8, 1)])
+def test_card_that_is_ours_alone_is_not_called_shared(
+    free: float, total: float, reserved: float
+) -> None:
+    """A context of CUDA, a part of a GiB, is ours too."""
+    assert memory.shared_card(*(int(size * GIB) for size in (free, total, reserved))) == ""
+
+
+def test_errors_of_memory_say_that_the_card_is_shared(
+    set_free: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "other_processes", lambda _: " Others hold it.")
+    set_free(1.0)
+    with pytest.raises(TrainingError, match=r"tries all the same\. Others hold it\.$"):
+        InMemory(tiny()).trainer.choose_waves()

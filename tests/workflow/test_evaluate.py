@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import outlast.evaluation.ladder as ladder_module
 from outlast.errors import RunFolderError, SpecError
 from outlast.evaluation.ladder import evaluate_stack
 from outlast.runs.folder import PREVIOUS_RESULTS, RESULTS, write_json
@@ -156,3 +158,43 @@ def test_folder_without_a_run_is_refused_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="not a run folder"):
         evaluate_run(tmp_path / "missing")
     assert not (tmp_path / "missing").exists()
+
+
+def test_test_does_not_log_which_kernel_would_be_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A test is in fp32 whatever training was in, so the remark is of no use there."""
+    folder = trained(tiny(steps=10, probe_every=0), tmp_path / "run")
+    logger = logging.getLogger("outlast.kernels.lstm.op")
+    whole = ladder_module._measure_in_batches
+
+    def remark(*arguments: Any) -> Any:
+        logger.info("a narrower LSTM would stay on chip")
+        logger.warning("this one is slow")
+        return whole(*arguments)
+
+    monkeypatch.setattr(ladder_module, "_measure_in_batches", remark)
+    with caplog.at_level(logging.INFO):
+        evaluate_run(folder, Evaluation((1,), 8))
+        logger.info("said in training")
+    assert [record.message for record in caplog.records if record.name == logger.name] == [
+        "this one is slow", "said in training"
+    ]  # fmt: skip
+
+
+def test_length_that_does_not_fit_in_memory_is_not_available(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = trained(tiny(steps=10, probe_every=0), tmp_path / "run")
+    whole = ladder_module._measure_in_batches
+
+    def short(model: Any, seeds: int, task: Any, batch: Any) -> Any:
+        if batch.inputs.shape[1] > 20:
+            raise MemoryError
+        return whole(model, seeds, task, batch)
+
+    monkeypatch.setattr(ladder_module, "_measure_in_batches", short)
+    rows = evaluate_run(folder, Evaluation((1, 5), 8))
+    assert [row["exact"] is None for row in rows] == [False, True] * 2
+    (reason,) = {row["reason"] for row in rows if row["exact"] is None}
+    assert reason == "the memory of cpu does not suffice for one sequence of 43 tokens"

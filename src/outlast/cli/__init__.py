@@ -8,11 +8,19 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from outlast.cli.exit_codes import MISTAKE, STOPPED
+from outlast.cli.exit_codes import MISTAKE, NO_READER, STOPPED
 from outlast.errors import OutlastError, shortened
 from outlast.version import __version__
 
-VERBS = ("list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor")
+DESCRIPTION = """Train short, test long.
+
+- outlast VERB --help: about a verb
+- outlast --version: the version
+- outlast completion bash: Tab completion"""
+VERBS = (
+    "list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor",
+    "completion",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,13 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # threads that wait in a spin make small models many times slower on a machine that is shared;
     # read when torch is first imported, and by the processes of a study
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    arguments = _usual_words(list(sys.argv[1:] if argv is None else argv))
     if arguments and not arguments[0].startswith("-") and arguments[0] not in VERBS:
         from outlast.registry import suggest
 
         hint = suggest(arguments[0], VERBS)
-        sys.stderr.write(f"error: there is no command {shortened(repr(arguments[0]))}{hint}\n")
-        return MISTAKE
+        return _refuse(f"there is no command {shortened(repr(arguments[0]))}{hint}")
     if arguments == ["--version"]:
         sys.stdout.write(f"outlast {__version__}\n")
         return 0
@@ -40,19 +47,53 @@ def main(argv: Sequence[str] | None = None) -> int:
                 rest = _current_flags(rest)
             code = tyro.cli(_function(verb), args=rest, prog=f"outlast {verb}")
         else:
-            code = tyro.extras.subcommand_cli_from_dict(
-                {verb: _function(verb) for verb in VERBS},
-                args=arguments,
-                prog="outlast",
-                description="Train short, test long: models that outlast their training length.",
-            )
+            code = run_all(arguments)
+        sys.stdout.flush()
     except OutlastError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return MISTAKE
+        return _refuse(str(error))
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         return STOPPED
+    except BrokenPipeError:  # whoever read the output has left, as in: outlast list | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO_READER
     return int(code or 0)
+
+
+def _usual_words(arguments: list[str]) -> list[str]:
+    """``outlast``, ``outlast help train`` and ``outlast version`` as the flags they stand for."""
+    match arguments:
+        case [] | ["help"]:
+            return ["--help"]
+        case ["help", verb]:
+            return [verb, "--help"]
+        case ["version" | "-V"]:
+            return ["--version"]
+    return arguments
+
+
+def _refuse(message: str) -> int:
+    """Say what is wrong, on a terminal with lines that break between words."""
+    text = f"error: {message}"
+    if sys.stderr.isatty():
+        from outlast.cli.common import wrapped
+
+        text = wrapped(text)
+    sys.stderr.write(f"{text}\n")
+    return MISTAKE
+
+
+def run_all(arguments: Sequence[str]) -> int | None:
+    """Run a command line of which any verb may be a part: the help, or what the shell completes."""
+    import tyro
+
+    code: int | None = tyro.extras.subcommand_cli_from_dict(
+        {verb: _function(verb) for verb in VERBS},
+        args=arguments,
+        prog="outlast",
+        description=DESCRIPTION,
+    )
+    return code
 
 
 def _current_flags(arguments: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ import tyro
 
 
 def main(
-    name: Annotated[str, tyro.conf.Positional],
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")],
     sections: tuple[str, ...] = (),
     budget: float = 300.0,
     repeats: int = 20,
@@ -72,8 +72,15 @@ def main(
 
 
 def _say(text: str) -> None:
-    """A line on stdout, now: also in a file or a pipe it is there as soon as it is known."""
+    """A line on stdout, now: also in a file or a pipe it is there as soon as it is known.
+
+    A terminal that is too narrow for it breaks it between two numbers.
+    """
     import sys
 
+    if sys.stdout.isatty():
+        from outlast.cli.common import wrapped
+
+        text = wrapped(text, "", "    ")
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

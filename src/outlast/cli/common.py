@@ -1,16 +1,14 @@
-"""What several verbs share: the console, files to write, tables of accuracy."""
+"""What several verbs share: the console, and files to write."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from outlast.errors import bad_value
 from outlast.runs.folder import PREVIOUS_RESULTS, RUN, STUDY, check_writable
-from outlast.runs.records import ResultRow
 
 console = Console(highlight=False)
 
@@ -30,25 +28,19 @@ def check_out(out: Path | None) -> None:
         check_writable(out)
 
 
-def accuracy_table(rows: Sequence[ResultRow], parts: Sequence[str], title: str) -> Table:
-    """Mean accuracy over seeds by length, jointly and by part, and the weakest seed."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for name in ("length", "", "test", "joint", "worst seed", *parts):
-        table.add_column(name, justify="right" if name != "test" else "left")
-    places = dict.fromkeys((r["variant"], r["length"], r["multiple"]) for r in rows)
-    for variant, length, multiple in places:
-        exact = [r["exact"] for r in rows if r["length"] == length and r["variant"] == variant]
-        start = (f"{length:g}", f"{multiple:g} x", variant or "")
-        tested = [shares for shares in exact if shares is not None]
-        if not tested:
-            table.add_row(*start, "n/a", "", *("" for _ in parts))
-            continue
-        joint = [shares["joint"] for shares in tested]
-        means = [sum(shares[p] for shares in tested) / len(tested) for p in parts]
-        table.add_row(
-            *start,
-            f"{sum(joint) / len(joint):.3f}",
-            f"{min(joint):.3f}",
-            *(f"{mean:.3f}" for mean in means),
+def wrapped(text: str, indent: str = "", further: str | None = None) -> str:
+    """Each line of a text broken between words to fit the terminal.
+
+    `indent` stands before each line, `further` before those that were broken off.
+    """
+    return "\n".join(
+        textwrap.fill(
+            line,
+            console.width,
+            initial_indent=indent,
+            subsequent_indent=indent if further is None else further,
+            break_long_words=False,
+            break_on_hyphens=False,
         )
-    return table
+        for line in text.split("\n")
+    )

@@ -11,7 +11,7 @@ from outlast.runs.spec import LADDER, SEQUENCES
 
 
 def main(
-    folder: Annotated[Path, tyro.conf.Positional],
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")],
     lengths: tuple[float, ...] = LADDER,
     sequences: int = SEQUENCES,
     precision: Literal["fp32", "tf32", "bf16"] = "fp32",
@@ -32,7 +32,7 @@ def main(
             had more lengths or sequences, it is kept as results-before.json.
     """
     from outlast.cli.common import check_out, say
-    from outlast.cli.listener import show_results
+    from outlast.cli.results import show_results
     from outlast.errors import incompatible
     from outlast.machine import pick_device
     from outlast.runs.folder import RESULTS, check_writable

@@ -8,3 +8,5 @@ FAILED = 1
 MISTAKE = 2
 #: a run that was asked to stop and was saved
 STOPPED = 130
+#: the program that read the output has left, as `head` does
+NO_READER = 141

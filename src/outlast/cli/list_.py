@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 
-def main(kind: Annotated[str, tyro.conf.Positional] = "all") -> None:
+def main(kind: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="KIND")] = "all") -> None:
     """Show every task, mixer, scheme, weights, method, preset and study, plug-ins included.
 
     Example: outlast list task
@@ -15,10 +15,8 @@ def main(kind: Annotated[str, tyro.conf.Positional] = "all") -> None:
     Args:
         kind: Show only this kind: task, mixer, scheme, weights, method, preset or study.
     """
-    from rich.markup import escape
-    from rich.table import Table
-
     from outlast.cli.common import console
+    from outlast.cli.tables import Column, show_table
     from outlast.errors import bad_value
     from outlast.registry import KINDS, OURS
 
@@ -26,12 +24,10 @@ def main(kind: Annotated[str, tyro.conf.Positional] = "all") -> None:
     if not chosen:
         raise bad_value("kind", kind, " | ".join(["all", *KINDS]))
     for registry in chosen:
-        table = Table(box=None, pad_edge=False, show_header=False)
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column()
+        rows = []
         for item, summary in registry.summaries().items():
             origin = "" if summary.source == OURS else f"  [from {summary.source}]"
-            table.add_row(f"  {item}", escape(summary.text + origin))
+            rows.append((f"  {item}", summary.text + origin))
         console.print(f"[bold]{registry.plural}[/bold]")
-        console.print(table)
+        show_table([Column("", "name", style="bold"), Column("")], rows, header=False)
     console.print("\noutlast show NAME tells more: outlast show composite", style="dim")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,12 +9,14 @@ from types import TracebackType
 
 import torch
 
-from outlast.cli.common import accuracy_table, console, say
+from outlast.cli.common import console, say, wrapped
 from outlast.cli.exit_codes import STOPPED
+from outlast.cli.results import command, show_results
 from outlast.errors import TrainingError
-from outlast.runs.folder import RESULTS
+from outlast.runs.folder import CHECKPOINT, RESULTS, has_file
 from outlast.runs.records import ResultRow, read_run
 from outlast.runs.spec import seed_words
+from outlast.runs.status import finished, own_state
 from outlast.train.run_state import Progress
 from outlast.workflow.progress import progress
 from outlast.workflow.train import Listener, Outcome
@@ -25,10 +26,17 @@ class ConsoleListener(Listener):
     """Shows progress and accuracies; afterwards `exit_code` is what a verb returns.
 
     `named` is what a user names to get at all of the runs: their folders, or that of their grid.
+    `typed` are the task and the model as the user typed them. Runs without them are resumed: the
+    task and the model are then those on record, and the step that each run goes on from is said.
     """
 
-    def __init__(self, folders: Sequence[Path], named: Sequence[Path]) -> None:
-        self.folders, self.named = folders, named
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        named: Sequence[Path],
+        typed: tuple[str, str] | None = None,
+    ) -> None:
+        self.folders, self.named, self.typed = folders, named, typed
         self.names = _names(folders)
         self.exit_code = 0
         self.is_testing = False
@@ -44,7 +52,7 @@ class ConsoleListener(Listener):
     ) -> bool:
         self.live.close()
         if isinstance(error, KeyboardInterrupt) and self.is_testing:
-            say(f"stopped while testing; finish it with: {_command('resume', self.named)}")
+            say(f"stopped while testing; finish it with: {command('resume', self.named)}")
             self.exit_code = STOPPED
             return True
         if error is None and not self.exit_code:
@@ -53,10 +61,13 @@ class ConsoleListener(Listener):
 
     def starting(self, folders: Sequence[Path], device: torch.device) -> None:
         record = read_run(folders[0])
-        say(
-            f"{record.model}  ({record.parameters:,} parameters)\non {record.task}, "
-            f"{_seeds({folder: self.names[folder] for folder in folders})}, {device}"
-        )
+        on_record = record.shown or record  # older records have the long form alone
+        task, model = self.typed or (on_record.task, on_record.model)
+        seeds = _seeds({folder: self.names[folder] for folder in folders})
+        say(wrapped(f"{model}  ({record.parameters:,} parameters)\non {task}, {seeds}, {device}"))
+        for folder in () if self.typed else folders:
+            name = f"{self.names[folder]}: " if len(self.folders) > 1 else ""
+            say(wrapped(f"{name}{resume_point(folder)}"))
         self.show = self.live.enter_context(progress(console))
 
     def say(self, words: str) -> None:
@@ -80,13 +91,13 @@ class ConsoleListener(Listener):
         self.is_testing = False
         self.failures |= zip(folders, outcome.failures, strict=True)
         if not outcome.ended:
-            say(f"saved; go on with: {_command('resume', self.named)}")
+            say(f"saved; go on with: {command('resume', self.named)}")
             self.exit_code = STOPPED
             return
         for folder in folders:
             if folder not in self.new_results:  # training drops results of what it changes
                 self._head(folder)
-                again = _command("eval", [folder])
+                again = command("eval", [folder])
                 say(f"finished and tested: {folder / RESULTS} (to test it again: {again})")
 
     def _head(self, folder: Path) -> None:
@@ -99,28 +110,9 @@ class ConsoleListener(Listener):
         if diverged and len(diverged) == len(self.folders):
             raise TrainingError("\n".join(map(str, diverged.values())))
         if len(self.folders) > 1:
-            say(f"\na page of all of them: {_command('report', self.named)}")
+            say(f"\na page of all of them: {command('report', self.named)}")
         for folder, error in diverged.items():
             say(f"diverged: {self.names[folder]}: {error}")
-
-
-def show_results(folder: Path, rows: Sequence[ResultRow], out: Path | None = None) -> None:
-    """The table of accuracy, and where to look next."""
-    parts = read_run(folder).parts
-    console.print()
-    console.print(accuracy_table(rows, parts, "share of sequences with every answer right"))
-    parked = {row["seed"]: row["parked"] for row in rows if "parked" in row}
-    for seed, step in parked.items():
-        say(f"seed {seed} was parked: its loss or a weight was not finite after step {step}")
-    succeeded = {row["seed"]: row["succeeded"] for row in rows if "succeeded" in row}
-    for seed, step in succeeded.items():
-        say(f"seed {seed} succeeded at step {step} and was left as it was then")
-    pages = "" if out else f"; a page of pictures: {_command('report', [folder])}"
-    say(f"\n{out or folder / RESULTS} has every seed{pages}")
-
-
-def _command(verb: str, folders: Sequence[Path]) -> str:
-    return shlex.join(["outlast", verb, *map(str, folders)])
 
 
 def _names(folders: Sequence[Path]) -> dict[Path, str]:
@@ -140,3 +132,20 @@ def _seeds(names: dict[Path, str]) -> str:
         pairs = zip(seeds, names.values(), strict=True)
         words = "; ".join(f"{each} ({name})" for each, name in pairs)
     return f"seeds {words}, {len(seeds)} runs together"
+
+
+def resume_point(folder: Path) -> str:
+    """From which step a run goes on: ``goes on from step 500 of 2,000; seed 1 was parked``."""
+    record = read_run(folder)
+    steps = record.settings.steps
+    if not has_file(folder, CHECKPOINT):
+        return f"starts from step 0 of {steps:,}: it has no checkpoint yet"
+    state = own_state(folder)
+    resting = [
+        f"; seed{'s' * (len(seeds) > 1)} {seed_words(seeds)} {word} and will rest"
+        for word, since in (("diverged", state.parked), ("succeeded", state.succeeded))
+        if (seeds := tuple(s for s, at in zip(record.seeds, since, strict=True) if at is not None))
+    ]
+    if finished(folder):
+        return f"is trained: step {state.step:,} of {steps:,}"
+    return f"goes on from step {state.step:,} of {steps:,}{''.join(resting)}"

@@ -12,9 +12,12 @@ import tyro
 if TYPE_CHECKING:
     from outlast.studies import Arm, Study
 
+#: the name of the line about all arms
+IN_ALL = "the study"
+
 
 def main(
-    study: Annotated[str, tyro.conf.Positional],
+    study: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")],
     scale: Literal["demo", "paper"] = "demo",
     arms: tuple[str, ...] = (),
     seeds: str | None = None,
@@ -47,9 +50,9 @@ def main(
         workers: Processes at the same time; by default one a core, or four on a GPU.
         together: Train arms of one model, task and batch as one; by default on a GPU.
         overwrite: Start anew where an arm is already there.
-        dry: Only say what would be run.
+        dry: Only say what would be run, and about how long it would take.
     """
-    from outlast.cli.common import console, say
+    from outlast.cli.common import console, say, wrapped
     from outlast.cli.exit_codes import FAILED, STOPPED
     from outlast.errors import bad_value
     from outlast.machine import pick_device, usable_threads
@@ -59,7 +62,9 @@ def main(
     from outlast.runs.records import write_study
     from outlast.runs.spec import MOST_PROCESSES, read_seeds
     from outlast.specs import Spec
+    from outlast.studies.estimate import estimate
     from outlast.studies.runner import Update, run_study, unfinished_arms
+    from outlast.studies.total import StudyProgress
     from outlast.workflow.progress import progress
 
     spec = Spec(study, (), (("scale", scale),))
@@ -73,9 +78,11 @@ def main(
         raise bad_value("workers", count, f"a whole number from 1 to {MOST_PROCESSES:,}")
     folder = out or Path("runs") / f"{study}-{scale}"
     require_new_name(folder)
-    console.print(f"[bold]{plan.title}[/bold] ({plan.scale})\n{plan.question}\n")
+    console.print(f"[bold]{plan.title}[/bold] ({plan.scale})")
+    say(wrapped(f"{plan.question}\n"))
     _show_arms(chosen)
     if dry:
+        say(wrapped(str(estimate(chosen, picked, count))))
         return 0
     # what goes on with the study: --overwrite would start anew
     command = "outlast " + shlex.join(word for word in sys.argv[1:] if word != "--overwrite")
@@ -84,13 +91,16 @@ def main(
     unfinished_arms(chosen, folder, overwrite)  # what is in the way is an error now
     write_study(folder, plan.record(command, present))
     errors: dict[str, dict[str, str]] = {"diverged": {}, "failed": {}}
+    total = StudyProgress(chosen)
     with progress(console) as show:
+        show(IN_ALL, total.total())
 
         def watch(update: Update) -> None:
             if update.state in errors and not update.words:
                 errors[update.state][update.arm] = update.error
             if not update.words:
                 show(labels[update.arm], update.progress or update.error or update.state)
+                show(IN_ALL, total.take(update))
             elif update.arm == update.pack[0]:  # once for all of them
                 others = f" and {len(update.pack) - 1} more" if len(update.pack) > 1 else ""
                 # a line of its own: a bar would show it for a moment only
@@ -114,28 +124,21 @@ def main(
 
 
 def _show_arms(chosen: list[Arm]) -> None:
-    from rich.table import Table
-
-    from outlast.cli.common import console
+    from outlast.cli.common import say
+    from outlast.cli.tables import Column, show_table
     from outlast.errors import SpecError
     from outlast.workflow.create import canonical, describe
 
-    table, counts = Table(box=None, pad_edge=False), ("parameters", "steps", "seeds")
-    for name in ("arm", "model", "method", "parameters", "steps", "seeds"):
-        table.add_column(name, overflow="fold", justify="right" if name in counts else "left")
+    rows = []
     for arm in chosen:
         run = arm.run
         try:  # all that would be wrong with it when it is created
             parameters = describe(canonical(run)).parameters
         except SpecError as error:
             raise SpecError(f"arm {arm.name}: {error}") from None
-        table.add_row(
-            arm.name,
-            run.model,
-            " + ".join(run.methods),
-            f"{parameters:,}",
-            f"{run.settings.steps:,}",
-            str(len(run.seeds)),
-        )
-    console.print(table)
-    console.print()
+        counts = (f"{parameters:,}", f"{run.settings.steps:,}", str(len(run.seeds)))
+        rows.append((arm.name, run.model, " + ".join(run.methods), *counts))
+    columns = [Column("arm", "name"), Column("model", rank=2), Column("method", rank=1)]
+    columns += [Column("parameters", "number", 3)]
+    show_table([*columns, Column("steps", "number"), Column("seeds", "number")], rows)
+    say("")

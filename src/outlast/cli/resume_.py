@@ -9,7 +9,7 @@ import tyro
 
 
 def main(
-    folder: Annotated[Path, tyro.conf.Positional],
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")],
     beside: Annotated[tuple[Path, ...], tyro.conf.Positional] = (),
     seeds: str | None = None,
     out: Path | None = None,
@@ -57,7 +57,8 @@ def main(
         if seeds is None:
             raise bad_value("seeds", "none", f"those that are to go on in --out {out}, such as 0,3")
         if out is None:
-            raise bad_value("out", "none", f"a new folder for --seeds {seeds}")
+            accepted = f"a new folder for the run of --seeds {seeds}, such as --out {folder}-seeds"
+            raise bad_value("out", "none", accepted)
         take_seeds(folder, read_seeds(seeds), out)
         named, folders, packs = (out,), [out], [[out]]
     with ConsoleListener(folders, named) as listener:

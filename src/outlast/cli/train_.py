@@ -60,6 +60,6 @@ def main(
     # their records say which runs they were created with, for resume to train them together
     pack = [folder.name for folder in folders] if axes else []
     create_runs(runs, picked, overwrite, out, pack)
-    with ConsoleListener(folders, [out]) as listener:
+    with ConsoleListener(folders, [out], (task, model)) as listener:
         train_and_evaluate(folders, picked, listener)
     return listener.exit_code

@@ -171,8 +171,13 @@ def evaluate_stack(
     ceiling: int | None = None,
     variants: bool = True,
     stream_name: str = "evaluate",
+    skip_too_large: bool = False,
 ) -> list[list[ResultRow]]:
-    """`evaluate` for S seeds at once: tokens (b, t) to logits (S, b, t, c); rows for each seed."""
+    """`evaluate` for S seeds at once: tokens (b, t) to logits (S, b, t, c); rows for each seed.
+
+    `skip_too_large`: a length at which not even one sequence fits in memory is marked as not
+    testable; else the error is raised.
+    """
     trained = _read_task(task)
     if sequences < 1:
         raise bad_value("sequences", sequences, "a whole number >= 1")
@@ -188,7 +193,15 @@ def evaluate_stack(
                 _check_memory(version, length, multiple, sequences, torch.device(device))
                 generator = stream(torch.device(device), stream_name, length)
                 batch = version.sample(length, sequences, generator)
-                accuracies = _measure_in_batches(model, seeds, version, batch)
+                try:
+                    accuracies = _measure_in_batches(model, seeds, version, batch)
+                except (MemoryError, RuntimeError) as error:
+                    if not (skip_too_large and short_of_memory(error)):
+                        raise
+                    reason = (
+                        f"the memory of {device} does not suffice for one sequence of "
+                        f"{version.tokens(length):,} tokens"
+                    )
             for seed, table in enumerate(tables):
                 row: ResultRow = {
                     "variant": variant,

@@ -16,7 +16,15 @@ from outlast.registry import methods
 
 @methods.register("curriculum")
 class Curriculum(Method):
-    """Lengths grow during training, by steps or by loss."""
+    """Lengths grow during training, by steps or by loss.
+
+    Args:
+        from: The longest length at the start.
+        by: What lengthens the sequences: the steps, or a low loss.
+        until: The share of training at which the full length is reached, with `by=steps`.
+        level: The loss under which the length grows, with `by=loss`.
+        grow: How much is added to the length each time, with `by=loss`.
+    """
 
     def __init__(
         self,

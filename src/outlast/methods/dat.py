@@ -38,7 +38,14 @@ from outlast.specs import Spec
 
 @methods.register("dat")
 class DelayedAttention(Phased):
-    """Delayed attention training: attention joins when recurrence has learned its part."""
+    """Delayed attention training: attention joins when recurrence has learned its part.
+
+    Args:
+        mode: What attention does in phase 1: see above.
+        rewarm: Steps over which the rate of attention rises after the switch.
+        ramp: Steps over which the gate opens, with `mode=ramp`.
+        recurrent: A factor on the rate of the recurrent pathway after the switch.
+    """
 
     paper = "arXiv 2510.00258"
 

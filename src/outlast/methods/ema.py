@@ -13,7 +13,11 @@ from outlast.registry import methods
 
 @methods.register("ema")
 class Ema(Method):
-    """An exponential moving average of the weights, used for every test."""
+    """An exponential moving average of the weights, used for every test.
+
+    Args:
+        decay: How much of the average is kept at each step.
+    """
 
     paper = "arXiv 2510.08341"
 

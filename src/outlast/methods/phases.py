@@ -27,7 +27,19 @@ RESTART_WARMUP = 200
 
 
 class Phased(Method):
-    """A method with a first phase, a trigger, and a second phase."""
+    """A method with a first phase, a trigger, and a second phase.
+
+    Args:
+        switch: When phase 2 begins: a step, a share of training, `below(level)` or
+            `plateau(patience, tolerance)` of a loss.
+        phase1: Which losses are trained in phase 1, or a weight for each part.
+        watch: The part of the task whose loss decides; by default the running answer or the state.
+        latest: The latest step or share of training for the switch; by default 0.6, or 0.3 with
+            `otherwise=retry`.
+        otherwise: What a seed does that has not switched by then: `retry` starts it from fresh
+            weights.
+        rate: A factor on every learning rate after the switch.
+    """
 
     def __init__(
         self,

@@ -26,7 +26,11 @@ MOST = 2**24
 
 @methods.register("random_positions")
 class RandomPositions(Method):
-    """Positions drawn from a longer range, for any scheme that has positions."""
+    """Positions drawn from a longer range, for any scheme that has positions.
+
+    Args:
+        range: How many positions there are to draw from.
+    """
 
     paper = "arXiv 2305.16843"
 

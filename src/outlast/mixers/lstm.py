@@ -24,7 +24,12 @@ LSTMState = tuple[Tensor, Tensor]
 
 @mixers.register("lstm")
 class LSTM(Mixer):
-    """Long short-term memory: a gated recurrence that can count and track state."""
+    """Long short-term memory: a gated recurrence that can count and track state.
+
+    Args:
+        init: How the weights start: as in torch, or with orthogonal recurrent blocks.
+        forget_bias: The bias of the forget gate at the start; `none` leaves it as drawn.
+    """
 
     pathway = "recurrent"
 

@@ -15,6 +15,13 @@ from outlast.registry import mixers
 
 
 class _Pointwise(Mixer):
+    """What the two have in common: a wider layer between two maps.
+
+    Args:
+        expand: How many times as wide the layer is inside.
+        dropout: The share of inner values that is set to 0 in a step of training.
+    """
+
     pathway = "pointwise"
     down: Linear
 

@@ -58,6 +58,12 @@ def tra_transformer(
 
     ``dropout=0.01`` is theirs: of the embedding, of attention's logits, and inside the MLP. Off by
     default [deviation]: no fused attention can drop logits, so it costs a table of all of them.
+
+    Args:
+        scheme: How position enters: see `outlast list schemes`.
+        heads: How many heads share the width.
+        weights: How scores become weights: see `outlast list weights`.
+        dropout: The share set to 0 in training, of the embedding, the logits and the MLP.
     """
     check_dropout(dropout)
     shared: tuple[tuple[str, Value], ...] = (("dropout", dropout),) if dropout else ()

@@ -34,7 +34,11 @@ CONTROL_LEARNED = "The control has learned the task at the length it was trained
 
 @studies.register("dat")
 def dat(scale: Literal["demo", "paper"] = "demo") -> Study:
-    """Delayed attention training against joint training, a control and the pure models."""
+    """Delayed attention training against joint training, a control and the pure models.
+
+    Args:
+        scale: `demo` runs on a laptop in minutes, `paper` wants a GPU.
+    """
     return _demo() if scale == "demo" else _paper()
 
 

@@ -43,7 +43,11 @@ VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
 
 @studies.register("phase1")
 def phase1(scale: Literal["demo", "paper"] = "demo") -> Study:
-    """What makes the first phase of DAT converge: outputs, initialisation, rate, depth."""
+    """What makes the first phase of DAT converge: outputs, initialisation, rate, depth.
+
+    Args:
+        scale: `demo` runs on a laptop in minutes, `paper` wants a GPU.
+    """
     base = Settings(steps=3000, lr=2e-3, schedule="constant", probe_every=500)
     base = base if scale == "paper" else replace(base, steps=1000, batch_size=32)
     seeds = tuple(range(16 if scale == "paper" else 4))

@@ -61,7 +61,11 @@ SCHEMES = {"tra": ("tra", "TRA"), **RIVALS, **ABLATIONS}
 
 @studies.register("tra")
 def tra(scale: Literal["demo", "paper"] = "demo") -> Study:
-    """Threshold relative attention against its ablations and eight other schemes."""
+    """Threshold relative attention against its ablations and eight other schemes.
+
+    Args:
+        scale: `demo` runs on a laptop in minutes, `paper` wants a GPU.
+    """
     return _demo() if scale == "demo" else _paper()
 
 

@@ -49,7 +49,16 @@ Layout = Literal["separate", "interleaved", "chained"]
 
 @tasks.register("composite")
 class Composite(Task):
-    """A sum modulo m and values under keys, asked for one after the other."""
+    """A sum modulo m and values under keys, asked for one after the other.
+
+    Args:
+        modulus: The sum is taken modulo this number, and digits are below it.
+        keys: How many different keys there are.
+        layout: How digits and keys stand in a row: see above.
+        supervision: `aligned` also asks for the running sum at each digit; `outcome` does not.
+        queries: How many keys are asked for at the end of a row.
+        length: The longest length trained on, in pairs or items.
+    """
 
     paper = "2510.00258 Delayed Attention Training"
     samples_jointly = True

@@ -30,7 +30,12 @@ from outlast.tasks.sampling import randint
 
 @tasks.register("copy")
 class Copy(Task):
-    """A row of signs, said again in order."""
+    """A row of signs, said again in order.
+
+    Args:
+        signs: How many different signs there are.
+        length: The longest length trained on, in signs.
+    """
 
     paper = "2402.01032 Repeat After Me"
     samples_jointly = True

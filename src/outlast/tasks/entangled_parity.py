@@ -34,7 +34,14 @@ from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below
 
 @tasks.register("entangled_parity")
 class EntangledParity(Task):
-    """Parity of bits under keys, with questions that mix a stored bit and the parity so far."""
+    """Parity of bits under keys, with questions that mix a stored bit and the parity so far.
+
+    Args:
+        keys: How many different keys there are.
+        queries: The probability that a question follows a pair.
+        supervision: `aligned` also asks for the parity so far at each bit; `outcome` does not.
+        length: The longest length trained on, in pairs.
+    """
 
     shortest = 2
     paper = "2510.00258 Delayed Attention Training"

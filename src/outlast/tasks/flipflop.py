@@ -44,7 +44,12 @@ Answers = Literal["bits", "tokens"]
 
 @tasks.register("flipflop")
 class FlipFlop(Task):
-    """The bit last written, asked for at each read."""
+    """The bit last written, asked for at each read.
+
+    Args:
+        length: The length trained on, in tokens; it is even.
+        ignore: The probability of an instruction whose bit is noise.
+    """
 
     paper = "2503.23174 Threshold Relative Attention"
     samples_jointly = True

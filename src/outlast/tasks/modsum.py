@@ -32,7 +32,13 @@ from outlast.tasks.sampling import randint
 
 @tasks.register("modsum")
 class ModSum(Task):
-    """Sum of digits modulo m, asked at the end or all along."""
+    """Sum of digits modulo m, asked at the end or all along.
+
+    Args:
+        modulus: The sum is taken modulo this number, and digits are below it.
+        supervision: `aligned` asks for the sum so far at each digit; `outcome` at the end alone.
+        length: The longest length trained on, in digits.
+    """
 
     paper = '2602.18333 On the "Induction Bias" in Sequence Models'
     samples_jointly = True

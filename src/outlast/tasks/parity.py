@@ -26,7 +26,12 @@ from outlast.tasks.modsum import ModSum
 
 @tasks.register("parity")
 class Parity(ModSum):
-    """Parity of a string of bits, asked at the end or all along."""
+    """Parity of a string of bits, asked at the end or all along.
+
+    Args:
+        supervision: `aligned` asks for the parity so far at each bit; `outcome` at the end alone.
+        length: The longest length trained on, in bits.
+    """
 
     def __init__(self, supervision: Supervision = "aligned", length: int = 25) -> None:
         super().__init__(modulus=2, supervision=supervision, length=length)

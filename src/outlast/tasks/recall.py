@@ -30,7 +30,14 @@ from outlast.tasks.sampling import distinct, randint, randint_below
 
 @tasks.register("recall")
 class Recall(Task):
-    """Values stored under keys, asked for by key."""
+    """Values stored under keys, asked for by key.
+
+    Args:
+        keys: How many different keys there are.
+        values: How many different values there are.
+        queries: How many keys are asked for at the end of a row.
+        length: The longest length trained on, in pairs.
+    """
 
     paper = "2510.00258 Delayed Attention Training"
     samples_jointly = True

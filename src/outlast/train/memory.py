@@ -31,6 +31,31 @@ DRY = 8
 OVERHEAD = 2.0
 #: tables of all weights that training keeps: the weights, two moments, and a copy to fall back to
 TABLES = 4
+#: the share of a card from which on it is worth a sentence that other processes hold it
+MUCH = 0.1
+
+
+def other_processes(device: torch.device) -> str:
+    """A sentence about other processes on the card, if they hold much of it; else nothing."""
+    if device.type != "cuda":
+        return ""
+    free, total = torch.cuda.mem_get_info(device)
+    return shared_card(free, total, torch.cuda.memory_reserved(device))
+
+
+def shared_card(free: int, total: int, reserved: int) -> str:
+    """What to say if other processes hold much of a card; `reserved` is what this one holds.
+
+    A context of CUDA takes a part of a GiB by itself, so a little is not said.
+    """
+    others = total - free - reserved
+    if others < max(GIB, MUCH * total):
+        return ""
+    return (
+        f" Other processes hold {others / GIB:.3g} of the {total / GIB:.3g} GiB of this card, and "
+        f"this one {reserved / GIB:.3g}: wait for them, or take another card (see nvidia-smi, "
+        f"--device cuda:1)."
+    )
 
 
 def bytes_of_data(task: Task, rows: int, settings: Settings) -> int:
@@ -52,7 +77,7 @@ def check_data(task: Task, rows: int, settings: Settings, device: torch.device) 
             f"one whose data fit into the {free / GIB:.3g} GiB that {device} has free: a block of "
             f"{settings.steps_per_block} steps of {count_seeds(rows)} takes "
             f"{needed / GIB:.3g} GiB. Take a smaller batch_size or steps_per_block, or fewer seeds "
-            f"in one run; seeds_at_once=1 tries all the same",
+            f"in one run; seeds_at_once=1 tries all the same.{other_processes(device)}",
         )
 
 
@@ -79,6 +104,7 @@ def check_tables(rows: int, copy: int, data: int, device: torch.device) -> None:
             f"moments: {copy / GIB:.3g} for a copy of these, {data / GIB:.3g} for the data of a "
             f"block. {device} has {free / GIB:.3g} GiB free. Train fewer seeds in one run, or with "
             f"a smaller batch_size or steps_per_block; seeds_at_once=1 tries all the same."
+            f"{other_processes(device)}"
         )
 
 
@@ -105,7 +131,8 @@ def _bytes_of_seed(seeds: SeedState, data: Batch, bf16: bool, own_positions: boo
         if rows == 1:
             raise TrainingError(
                 f"a step of one seed does not fit into the memory of {data.inputs.device}: take a "
-                f"smaller batch_size, model or length ({error})"
+                f"smaller batch_size, model or length ({error})."
+                f"{other_processes(data.inputs.device)}"
             ) from error
     # only now: the error holds on to what the step had made
     return _bytes_of_seed(seeds, data.map(lambda page: page[: rows // 2]), bf16, own_positions)

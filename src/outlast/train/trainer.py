@@ -42,6 +42,7 @@ from outlast.runs.records import Line, append_metrics, cut_metrics
 from outlast.runs.spec import PROBE_SEQUENCES, PROBED, RunSpec
 from outlast.tasks import Batch
 from outlast.train.data import join
+from outlast.train.memory import other_processes
 from outlast.train.plan import Plan
 from outlast.train.run_state import Progress, RunState
 from outlast.train.seeds import SeedState
@@ -261,7 +262,7 @@ class Trainer:
             raise TrainingError(
                 f"the memory of {self.device} does not suffice, even for one seed at a time: take "
                 f"a smaller batch_size (it is {batch_size}), steps_per_block, model or length, or "
-                f"fewer seeds in one run{others} ({error})"
+                f"fewer seeds in one run{others} ({error}).{other_processes(self.device)}"
             ) from error
 
     def _save_progress(self, begun: Sequence[int]) -> None:

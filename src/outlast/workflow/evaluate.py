@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def evaluate_run(
     """
     device = torch.device(device)
     bf16 = torch.autocast(device.type, torch.bfloat16, enabled=evaluation.precision == "bf16")
-    with precision(evaluation.precision, device), bf16:
+    with precision(evaluation.precision, device), bf16, without_kernel_remarks():
         trained = open_run(folder, device)
         tables = evaluate_stack(
             trained.predictor(),
@@ -64,6 +65,7 @@ def evaluate_run(
             evaluation.sequences,
             device,
             trained.model.model.ceiling,
+            skip_too_large=True,
         )
     rows = _with_seeds(tables, trained.run.seeds, trained.state)
     results = Results(
@@ -79,6 +81,21 @@ def evaluate_run(
     for remark in nan_remarks(rows):
         log.warning("%s: %s", folder.name, remark)
     return rows
+
+
+@contextmanager
+def without_kernel_remarks() -> Iterator[None]:
+    """Kernels do not say which of them would be faster: the precision of a test is its own.
+
+    A remark that a kernel is slow in training is of use. In a test nobody can act on it.
+    """
+    logger = logging.getLogger("outlast.kernels")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _with_seeds(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,20 +20,47 @@ from outlast.workflow.train import Listener, Outcome
 
 #: seconds between two plain lines of one run
 QUIET = 15.0
-#: shows the state of a named run: its progress, or a word such as "done"
-Show = Callable[[str, Progress | str], None]
 
 
-def sentence(report: Progress) -> str:
-    """``loss state 0.012  | right 1x 0.98  3x 0.31  | phase 1: 2 of 4 seeds``."""
+@dataclass(frozen=True)
+class Total:
+    """How far several runs are together; `seconds_left` is None before that can be said."""
+
+    share: float
+    seconds_left: float | None
+    words: str
+
+    @property
+    def left(self) -> str:
+        return "" if self.seconds_left is None else f"about {clock(self.seconds_left)} left"
+
+
+#: shows the state of a named run: its progress, or a word such as "done"; or that of all of them
+Show = Callable[[str, Progress | Total | str], None]
+
+
+def pieces(report: Progress) -> list[str]:
+    """What is said of a run: ``loss state 0.012``, ``right 1x 0.98  3x 0.31``, and the rest."""
     losses = "  ".join(f"{name} {value:.3f}" for name, value in report.loss.items())
     probes = "  ".join(f"{m}x {value:.2f}" for m, value in report.probe.items())
-    pieces = [f"loss {losses}"] if losses else []
-    pieces += [f"right {probes}"] if probes else []
-    pieces += [f"phase 1: {report.waiting} of {report.seeds} seeds"] if report.waiting else []
+    words = [f"loss {losses}"] if losses else []
+    words += [f"right {probes}"] if probes else []
+    words += [f"phase 1: {report.waiting} of {report.seeds} seeds"] if report.waiting else []
     for word, seeds in (("parked", report.parked), ("succeeded", report.succeeded)):
-        pieces += [f"{word}: seed{'s' * (len(seeds) > 1)} {seed_words(seeds)}"] if seeds else []
-    return "  | ".join(pieces)
+        words += [f"{word}: seed{'s' * (len(seeds) > 1)} {seed_words(seeds)}"] if seeds else []
+    return words
+
+
+def sentence(report: Progress, room: int | None = None) -> str:
+    """``loss state 0.012  | right 1x 0.98  3x 0.31  | phase 1: 2 of 4 seeds``.
+
+    Where there is little room, pieces are left out, so that no number is cut.
+    """
+    words = ""
+    for piece in pieces(report):
+        longer = f"{words}  | {piece}" if words else piece
+        words = longer if room is None or len(longer) <= room else words
+    return words
 
 
 def clock(seconds: float) -> str:
@@ -49,10 +77,15 @@ def progress(console: Console) -> Iterator[Show]:
         yield from _plain(console)
 
 
+#: the width of a bar, at most and at least; and of what stands beside it: ``100% 12:34 left``
+BAR, SHORT_BAR, BESIDE = 24, 8, 24
+
+
 def _live(console: Console) -> Iterator[Show]:
+    bar = BarColumn(BAR if console.width >= 100 else SHORT_BAR)
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(24),
+        bar,
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[left]}"),
         TextColumn("{task.fields[words]}", style="dim", markup=False),
@@ -60,17 +93,21 @@ def _live(console: Console) -> Iterator[Show]:
     with ProgressBars(*columns, console=console) as bars:
         rows: dict[str, TaskID] = {}
 
-        def show(name: str, report: Progress | str) -> None:
+        def show(name: str, report: Progress | Total | str) -> None:
             if name not in rows:
                 rows[name] = bars.add_task(name, total=1, left="", words="")
+            room = console.width - max(map(len, rows)) - (bar.bar_width or 0) - BESIDE
             if isinstance(report, str):
                 done = 1.0 if report == "done" else None
                 bars.update(rows[name], completed=done, words=report, left="")
+            elif isinstance(report, Total):
+                words = report.words if len(report.words) <= room else ""
+                bars.update(rows[name], completed=report.share, words=words, left=report.left)
             else:
                 bars.update(
                     rows[name],
                     completed=1.0 if report.over else report.step / report.steps,
-                    words=sentence(report),
+                    words=sentence(report, room),
                     left=f"{clock(report.seconds_left)} left",
                 )
 
@@ -80,17 +117,22 @@ def _live(console: Console) -> Iterator[Show]:
 def _plain(console: Console) -> Iterator[Show]:
     last: dict[str, float] = {}
 
-    def show(name: str, report: Progress | str) -> None:
+    def show(name: str, report: Progress | Total | str) -> None:
+        quiet = time.monotonic() - last.get(name, -QUIET) < QUIET
         if isinstance(report, str):
-            console.print(f"{name}: {report}", soft_wrap=True, markup=False)
-        elif time.monotonic() - last.get(name, -QUIET) >= QUIET or report.over:
+            words = report
+        elif isinstance(report, Total):
+            if quiet and report.share < 1:
+                return
+            words = ", ".join(filter(None, [report.words, report.left]))
+        else:
+            if quiet and not report.over:
+                return
+            left = f"{clock(report.seconds_left)} left"
+            words = f"step {report.step}/{report.steps}, {left}, {sentence(report)}"
+        if not isinstance(report, str):
             last[name] = time.monotonic()
-            console.print(
-                f"{name}: step {report.step}/{report.steps}, {clock(report.seconds_left)} left, "
-                f"{sentence(report)}",
-                soft_wrap=True,
-                markup=False,
-            )
+        console.print(f"{name}: {words}", soft_wrap=True, markup=False)
 
     yield show
 

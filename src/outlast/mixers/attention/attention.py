@@ -51,7 +51,14 @@ class Cache(NamedTuple):
 
 @mixers.register("attention")
 class Attention(Mixer):
-    """Causal multi-head attention; the scheme decides how position enters."""
+    """Causal multi-head attention; the scheme decides how position enters.
+
+    Args:
+        scheme: How position enters: see `outlast list schemes`.
+        heads: How many heads share the width.
+        weights: How scores become weights: see `outlast list weights`.
+        dropout: The share of logits that is set to 0 in a step of training.
+    """
 
     pathway = "attention"
 

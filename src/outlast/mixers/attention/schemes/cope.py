@@ -27,7 +27,11 @@ from outlast.registry import schemes
 
 @schemes.register("cope")
 class Cope(Scheme):
-    """Contextual position encoding: each query counts the keys that matter to it."""
+    """Contextual position encoding: each query counts the keys that matter to it.
+
+    Args:
+        positions: How many learned vectors there are; farther keys share the last one.
+    """
 
     scores_memory: ClassVar[int] = 4
     uses_positions = False

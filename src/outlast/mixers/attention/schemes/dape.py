@@ -33,7 +33,11 @@ _OVERRIDES = ("embed", "rotate", "unpacked", "values", "token_features", "bias",
 
 @schemes.register("dape")
 class Dape(Scheme):
-    """Data-adaptive positions, version 2: attention scores as a feature map."""
+    """Data-adaptive positions, version 2: attention scores as a feature map.
+
+    Args:
+        scheme: The bias that is adapted: a scheme that is a bias and nothing else.
+    """
 
     scores_memory: ClassVar[int] = _HIDDEN
 

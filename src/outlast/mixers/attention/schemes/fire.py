@@ -27,7 +27,11 @@ _HIDDEN = 32
 
 @schemes.register("fire")
 class Fire(Scheme):
-    """Functional interpolation for relative positions."""
+    """Functional interpolation for relative positions.
+
+    Args:
+        threshold: Where L starts: distances of earlier queries are relative to L.
+    """
 
     scores_memory: ClassVar[int] = _HIDDEN
 

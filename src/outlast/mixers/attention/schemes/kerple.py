@@ -24,7 +24,11 @@ _LEAST = 0.01
 
 @schemes.register("kerple")
 class Kerple(Scheme):
-    """Kernelised relative positions: a learned logarithmic or power-law decay."""
+    """Kernelised relative positions: a learned logarithmic or power-law decay.
+
+    Args:
+        kernel: How the bias falls with distance: as a logarithm or as a power.
+    """
 
     def __init__(self, width: int, heads: int, kernel: Literal["log", "power"] = "log") -> None:
         super().__init__(width, heads)

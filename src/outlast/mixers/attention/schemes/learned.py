@@ -20,7 +20,11 @@ from outlast.registry import schemes
 
 @schemes.register("learned")
 class Learned(Scheme):
-    """A learned vector for each position (Gehring et al., 1705.03122); it has a ceiling."""
+    """A learned vector for each position (Gehring et al., 1705.03122); it has a ceiling.
+
+    Args:
+        ceiling: How many positions have a vector; the model takes no more tokens.
+    """
 
     def __init__(self, width: int, heads: int, ceiling: int = 512) -> None:
         super().__init__(width, heads)

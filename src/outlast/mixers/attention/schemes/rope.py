@@ -51,7 +51,14 @@ _ONE_TURN = math.ceil(2 * math.pi)
 
 @schemes.register("rope")
 class Rope(Scheme):
-    """Rotary position embedding, with the scalings that stretch it."""
+    """Rotary position embedding, with the scalings that stretch it.
+
+    Args:
+        base: The base of the angles: a larger one turns slow pairs more slowly.
+        scaling: How positions past the training length are brought back into it.
+        factor: How many times the training length is to be reached.
+        original: The training length in tokens, >= 1; only `yarn` needs it.
+    """
 
     def __init__(
         self,

@@ -20,7 +20,11 @@ from outlast.registry import schemes
 
 @schemes.register("sinusoidal")
 class Sinusoidal(Scheme):
-    """Sines and cosines of the position (Vaswani et al., 1706.03762)."""
+    """Sines and cosines of the position (Vaswani et al., 1706.03762).
+
+    Args:
+        base: The base of the wavelengths: a larger one makes the longest longer.
+    """
 
     def __init__(self, width: int, heads: int, base: float = 10_000.0) -> None:
         super().__init__(width, heads)

@@ -25,7 +25,11 @@ from outlast.registry import schemes
 
 @schemes.register("stick_breaking")
 class StickBreaking(Scheme):
-    """Stick-breaking attention: nearest first, instead of a softmax."""
+    """Stick-breaking attention: nearest first, instead of a softmax.
+
+    Args:
+        current: Whether a query sees its own token.
+    """
 
     scores_memory: ClassVar[int] = 2
     uses_positions = False

@@ -35,7 +35,12 @@ def bucket(distance: Tensor, buckets: int, farthest: int) -> Tensor:
 
 @schemes.register("t5")
 class T5(Scheme):
-    """A learned bias for each range of distance."""
+    """A learned bias for each range of distance.
+
+    Args:
+        buckets: How many ranges of distance have a bias of their own.
+        distance: From this distance on, all share the last bias.
+    """
 
     def __init__(self, width: int, heads: int, buckets: int = 32, distance: int = 128) -> None:
         super().__init__(width, heads)

@@ -52,7 +52,15 @@ from outlast.registry import schemes
 
 @schemes.register("tra")
 class Tra(Scheme):
-    """Threshold relative attention: distance counted over the keys that pass a threshold."""
+    """Threshold relative attention: distance counted over the keys that pass a threshold.
+
+    Args:
+        threshold: Keys with a score above it are kept; `none` keeps all, any number is accepted.
+        gate: Whose token sets the decay with distance; `none` is no decay.
+        distance: Counted over the kept keys (`contextual`) or over all (`plain`).
+        norm: Whether queries and keys are RMS-normalised.
+        sharpen: Whether scores grow with the log of the number of kept keys.
+    """
 
     scores_memory: ClassVar[int] = 2
 

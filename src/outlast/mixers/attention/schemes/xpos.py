@@ -23,7 +23,12 @@ _GAMMA = 0.4
 
 @schemes.register("xpos")
 class XPos(Rope):
-    """Extrapolatable positions: rotary, with a decay for each pair."""
+    """Extrapolatable positions: rotary, with a decay for each pair.
+
+    Args:
+        base: The base of the angles, as for `rope`.
+        scale: The distance over which pairs fade; a larger one fades them more slowly.
+    """
 
     def __init__(
         self, width: int, heads: int, base: float = 10_000.0, scale: float = 512.0

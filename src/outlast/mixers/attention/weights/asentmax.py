@@ -27,7 +27,13 @@ from outlast.registry import weightings
 
 @weightings.register("asentmax")
 class ASEntmax(Entmax):
-    """Entmax whose sharpness each query sets itself and that grows with the log of the context."""
+    """Entmax whose sharpness each query sets itself and that grows with the log of the context.
+
+    Args:
+        alpha: How sparse the weights are: 1 would be the softmax, 2 is sparser than 1.5.
+        delta: The factor on the scores that does not grow with the context.
+        range: The bound of the exponent of log n.
+    """
 
     def __init__(
         self, width: int, heads: int, alpha: float = 1.5, delta: float = 1.0, range_: float = 2.0

@@ -31,7 +31,11 @@ def check_alpha(alpha: object, learned: str = ", or learned") -> None:
 
 @weightings.register("entmax")
 class Entmax(Weights):
-    """Sparse weights: α-entmax, with α fixed or learned for each head."""
+    """Sparse weights: α-entmax, with α fixed or learned for each head.
+
+    Args:
+        alpha: How sparse the weights are: 1 would be the softmax; `learned` is one for each head.
+    """
 
     def __init__(self, width: int, heads: int, alpha: float | Literal["learned"] = 1.5) -> None:
         super().__init__(width, heads)

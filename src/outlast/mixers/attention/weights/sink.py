@@ -18,7 +18,11 @@ from outlast.registry import weightings
 
 @weightings.register("sink")
 class Sink(Weights):
-    """Softmax with a sink: one more score, learned, that has no value."""
+    """Softmax with a sink: one more score, learned, that has no value.
+
+    Args:
+        learned: Whether the score of the sink is learned for each head; else it is 0.
+    """
 
     sink: Tensor
 

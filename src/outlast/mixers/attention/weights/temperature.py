@@ -22,7 +22,11 @@ from outlast.registry import weightings
 
 @weightings.register("temperature")
 class Temperature(Weights):
-    """Softmax that is sharpened by log n past the training length alone."""
+    """Softmax that is sharpened by log n past the training length alone.
+
+    Args:
+        length: The training length in tokens; scores are sharpened past it.
+    """
 
     def __init__(self, width: int, heads: int, length: int) -> None:
         super().__init__(width, heads)

@@ -18,7 +18,11 @@ from outlast.registry import weightings
 
 @weightings.register("topk")
 class TopK(Weights):
-    """Softmax over the k highest scores."""
+    """Softmax over the k highest scores.
+
+    Args:
+        k: How many keys have a weight.
+    """
 
     def __init__(self, width: int, heads: int, k: int = 8) -> None:
         super().__init__(width, heads)

@@ -1,0 +1,80 @@
+"""The table of accuracy that train, resume and eval show, and what is said below it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from outlast.cli.common import say, wrapped
+from outlast.cli.tables import Column, show_table
+from outlast.runs.folder import RESULTS
+from outlast.runs.records import ResultRow, read_run
+from outlast.runs.spec import seed_words
+
+
+def command(verb: str, folders: Sequence[Path]) -> str:
+    """A command on some folders, as it can be typed."""
+    return shlex.join(["outlast", verb, *map(str, folders)])
+
+
+def show_results(folder: Path, rows: Sequence[ResultRow], out: Path | None = None) -> None:
+    """The table of accuracy, and where to look next."""
+    say("")
+    show_accuracies(rows, read_run(folder).parts)
+    for remark in remarks(rows):
+        say(wrapped(remark, "", "  "))
+    pages = "" if out else f"; a page of pictures: {command('report', [folder])}"
+    say(f"\n{out or folder / RESULTS} has every seed{pages}")
+
+
+def show_accuracies(rows: Sequence[ResultRow], parts: Sequence[str]) -> None:
+    """Mean accuracy over seeds by length, jointly and by part, and the weakest seed."""
+    columns = [Column("length", "number"), Column("", "number"), Column("test")]
+    columns += [Column("joint", "number"), Column("worst seed", "number", 1)]
+    columns += [Column(part, "number", 2 + index) for index, part in enumerate(parts)]
+    columns.append(Column("NaN", "number"))
+    places = dict.fromkeys((r["variant"], r["length"], r["multiple"]) for r in rows)
+    table = []
+    for variant, length, multiple in places:
+        rung = [r for r in rows if r["length"] == length and r["variant"] == variant]
+        tested = [r["exact"] for r in rung if r["exact"] is not None]
+        start = [f"{length:g}", f"{multiple:g} x", variant or ""]
+        if not tested:
+            table.append([*start, "n/a", "", *("" for _ in parts), ""])
+            continue
+        joint = [exact["joint"] for exact in tested]
+        means = [sum(exact[part] for exact in tested) / len(tested) for part in parts]
+        shares = [f"{number:.3f}" for number in (sum(joint) / len(joint), min(joint), *means)]
+        nan = sum(row.get("nan", 0.0) for row in rung) / len(tested)
+        table.append([*start, *shares, f"{nan:.2g}" if nan else ""])
+    # these two are shown only where they say something
+    optional = ("test", "NaN")
+    used = [i for i, c in enumerate(columns) if c.name not in optional or any(r[i] for r in table)]
+    show_table(
+        [columns[i] for i in used],
+        [[row[i] for i in used] for row in table],
+        "share of sequences with every answer right",
+    )
+
+
+def remarks(rows: Sequence[ResultRow]) -> list[str]:
+    """Why a length could not be tested, whose answers were NaN, and which seeds were left early."""
+    lines = []
+    for row in rows:
+        if row["exact"] is None:
+            place = f"length {row['length']:g} ({row['multiple']:g} x)"
+            lines.append(f"n/a at {place}: {row.get('reason') or 'the results do not say why'}")
+    broken = dict.fromkeys(row["seed"] for row in rows if row.get("nan") and "seed" in row)
+    if broken:
+        seeds = f"seed{'s' * (len(broken) > 1)} {seed_words(tuple(broken))}"
+        lines.append(f"NaN: share of the answers that are NaN ({seeds}); they count as wrong")
+    for row in rows:
+        if "parked" in row:
+            reason = f"its loss or a weight was not finite after step {row['parked']}"
+            lines.append(f"seed {row.get('seed')} was parked: {reason}")
+    for row in rows:
+        if "succeeded" in row:
+            left = f"succeeded at step {row['succeeded']} and was left as it was then"
+            lines.append(f"seed {row.get('seed')} {left}")
+    return list(dict.fromkeys(lines))

@@ -1,0 +1,52 @@
+"""How far a whole study is: arms done, the share of all steps of all seeds, the time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from outlast.studies.base import Arm
+from outlast.studies.runner import ENDS, FINAL_STATES, Update
+from outlast.workflow.progress import Total
+
+
+class StudyProgress:
+    """Adds up what the updates of all arms say.
+
+    The time left is by the steps that were made since the start. Arms that were done before count
+    as done, and so do the steps that a resumed arm had before, but neither says how fast it goes.
+    """
+
+    def __init__(self, arms: Sequence[Arm], clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock, self.begun = clock, clock()
+        self.blocks = {arm.name: arm.run.settings.steps_per_block for arm in arms}
+        self.seeds = {arm.name: len(arm.run.seeds) for arm in arms}
+        #: seed-steps of each arm: all, made so far, and made before this start
+        self.all = {arm.name: arm.run.settings.steps * len(arm.run.seeds) for arm in arms}
+        self.made = dict.fromkeys(self.all, 0)
+        self.before: dict[str, int] = {}
+        self.ended: set[str] = set()
+
+    def take(self, update: Update) -> Total:
+        """Where the study stands after an update."""
+        arm, progress = update.arm, update.progress
+        if progress is not None:
+            step = progress.steps if progress.over else progress.step
+            first = max(0, progress.step - self.blocks[arm])
+            self.before.setdefault(arm, first * self.seeds[arm])
+            self.made[arm] = step * self.seeds[arm]
+        if update.state in FINAL_STATES:
+            self.ended.add(arm)
+        if update.state in (*ENDS, "testing"):
+            self.made[arm] = self.all[arm]
+            self.before.setdefault(arm, self.all[arm])
+        return self.total()
+
+    def total(self) -> Total:
+        """The sum over all arms; arms that failed or were stopped have no steps left."""
+        left = sum(self.all[arm] - self.made[arm] for arm in self.all if arm not in self.ended)
+        gained = sum(self.made[arm] - before for arm, before in self.before.items())
+        share = 1 - left / sum(self.all.values())
+        seconds = (self.clock() - self.begun) * left / gained if gained else None
+        arms = f"{len(self.ended)} of {len(self.all)} arms at their end"
+        return Total(share, seconds, f"{arms}, {100 * share:.0f} % of all seed-steps")
