@@ -14,6 +14,7 @@ from outlast.reporting.accuracy_by_length import accuracy_figure
 from outlast.reporting.claims import headline, judge, tally
 from outlast.reporting.groups import MOST, grouped
 from outlast.reporting.load import read
+from outlast.reporting.page import report
 from outlast.reporting.panels import WIDE
 from outlast.reporting.summary import ArmSummary, summarise_arm
 from outlast.reporting.tables import (
@@ -184,9 +185,42 @@ def test_phase_1_names_the_seeds_that_failed(tmp_path: Path) -> None:
         for event in ("restart", "not converged"):
             file.write(json.dumps({"step": 2000, "seed": 1, "event": event}) + "\n")
     arm = summarise_arm(read([folder])[0].arms[0])
-    assert formatting.phase(arm.phase) == ("1 of 3", "not: seeds 1, 2; 1 restart")
+    assert formatting.phase(arm.phase) == ("1 of 3 converged", "not: seeds 1, 2; 1 restart")
     assert [row[2].text for row in seeds_table([arm]).rows].count("not converged") == 2
-    assert setup_table([arm]).columns[-1] == "phase 1 converged"
+    assert setup_table([arm]).columns[-1] == "phase 1"
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["recorded as scheduled", "as converged"])
+@pytest.mark.parametrize("line", ["dat(mode=skip, switch=100)", "dat(switch=0.04)"])
+def test_scheduled_switch_is_not_shown_as_converged(tmp_path: Path, line: str, older: bool) -> None:
+    """Older runs recorded a scheduled switch as converged; the method's line tells."""
+    folder = write_run(tmp_path / "run", seeds=(0, 1), methods=(line,), until=50)
+    reason = {"converged": True} if older else {"reason": "schedule"}
+    event = {"step": 100, "event": "switch", "method": "dat", "loss": 0.7}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(event | reason | {"seed": 0}) + "\n")
+    arm = summarise_arm(read([folder])[0].arms[0])
+    assert formatting.phase(arm.phase) == (
+        "scheduled switch",
+        "at step 100; no switch yet: seed 1",
+    )
+    assert [row[2].text for row in seeds_table([arm]).rows] == [
+        "switched at step 100 (scheduled)",
+        "no switch yet",
+    ]
+    assert "converged" not in " ".join(cell.text for cell in setup_table([arm]).rows[0])
+    page = report([folder], tmp_path / "out").read_text()
+    assert "switched at step 100 (scheduled)" in page
+    (written,) = json.loads((tmp_path / "out" / "results.json").read_text())["studies"][0]["arms"]
+    assert (written["phase1"]["converged"], written["phase1"]["scheduled"]) == ([], {"0": 100})
+
+
+def test_older_run_scheduled_for_its_last_step_has_not_switched(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", seeds=(0,), methods=("dat(switch=2500)",), until=50)
+    event = {"step": 2500, "seed": 0, "event": "switch", "method": "dat", "converged": True}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(event) + "\n")
+    assert summarise_arm(read([folder])[0].arms[0]).phase is None
 
 
 def test_mean_over_a_parked_seed_is_noted_everywhere(tmp_path: Path) -> None:
@@ -220,7 +254,10 @@ def test_parked_seed_does_not_count_as_waiting(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text("".join(switched))
     park(folder, (1, 2))
     arm = summarise_arm(read([folder])[0].arms[0])
-    assert formatting.phase(arm.phase) == ("2 of 4", "no switch yet: seed 3; parked: seed 2")
+    assert formatting.phase(arm.phase) == (
+        "2 of 4 converged",
+        "no switch yet: seed 3; parked: seed 2",
+    )
     phases = {row[1].text: row[2].text for row in seeds_table([arm]).rows}
     assert phases == {
         "0": "converged",

@@ -63,7 +63,7 @@ def plain(text: str) -> str:
 
 def setup_table(arms: Sequence[ArmSummary]) -> Table:
     """What each arm is: model, methods, parameters, how phase 1 went; what is not ready."""
-    columns = ("arm", "model", "methods", "parameters", "steps", "seeds", "phase 1 converged")
+    columns = ("arm", "model", "methods", "parameters", "steps", "seeds", "phase 1")
     ready = all(arm.status == "evaluated" for arm in arms)
     rows = (_setup(arm) if ready else (*_setup(arm), _status(arm)) for arm in arms)
     return Table(columns if ready else (*columns, "status"), tuple(rows))
@@ -205,6 +205,8 @@ def _phase_of(arm: ArmSummary, seed: int) -> Cell:
         return Cell("not converged", tone="bad")
     if seed in arm.phase.parked:
         return Cell("parked", tone="bad")
+    if seed in arm.phase.scheduled:
+        return Cell(f"switched at step {arm.phase.scheduled[seed]:,} (scheduled)")
     return Cell("converged" if seed in arm.phase.converged else "no switch yet")
 
 
