@@ -43,7 +43,7 @@ def set_joint(folder: Path, values: dict[float, list[float | None]]) -> Path:
         for m, column in values.items()
         for seed, value in enumerate(column)
     ]
-    (folder / "results.json").write_text(json.dumps({"format": 1, "rows": rows}))
+    (folder / "results.json").write_text(json.dumps({"format": 1, "sequences": 2048, "rows": rows}))
     return folder
 
 
@@ -102,14 +102,22 @@ def park(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> None:
 @pytest.mark.parametrize(
     ("asked", "verdict", "detail"),
     [
-        (claim("", "b", high=0.5), "cannot say", "[20.0, 40.0], every seed of B diverged"),
-        (claim("", "b", low=0.9), "does not hold", "[20.0, 40.0], every seed of B diverged"),
+        (
+            claim("", "b", high=0.5),
+            "cannot say",
+            "95 % interval [4.5, 89.0], every seed of B diverged",
+        ),
+        (
+            claim("", "b", low=0.9),
+            "does not hold",
+            "95 % interval [4.5, 89.0], every seed of B diverged",
+        ),
         (
             claim("", "a", "difference", versus="b", low=0.5),
             "cannot say",
             "90.0 − 30.0, every seed of B diverged",
         ),
-        (claim("", "a", low=0.9), "holds", "[84.0, 96.0]"),
+        (claim("", "a", low=0.9), "holds", "95 % interval [14.2, 98.7]"),
     ],
 )
 def test_diverged_arm_makes_no_claim_hold(
@@ -147,6 +155,19 @@ def test_headline_has_the_key_numbers(tmp_path: Path) -> None:
     assert headline(arms[2:], []) == "Nothing has been evaluated yet."
 
 
+def test_seeds_that_agree_still_have_an_interval(tmp_path: Path) -> None:
+    folder = set_joint(write_run(tmp_path / "run", seeds=range(4)), {1: [1.0] * 4, 3: [1.0] * 4})
+    arm = summarise_arm(read([folder])[0].arms[0])
+    cell = results_table([arm]).rows[0][1]
+    assert (cell.text, cell.note, cell.aside) == ("100", "[39.8, 100]", "4/4")
+    assert headline([arm], []).endswith(
+        "gets 100 % of the sequences entirely right (each of 4 seeds)."
+    )
+    page = report([folder], tmp_path / "out").read_text()
+    assert "4 of 4 at 100 % give 39.8 to 100" in page
+    assert "bootstrap over seeds" not in page
+
+
 def test_unfinished_run_is_named_in_headline_claims_and_table(tmp_path: Path) -> None:
     _, study = summaries(tmp_path, [claim("", "a", low=0.9), claim("", "b", high=0.5)])
     results = tmp_path / "study" / "a" / "results.json"
@@ -157,7 +178,10 @@ def test_unfinished_run_is_named_in_headline_claims_and_table(tmp_path: Path) ->
         "over 2 seeds, at step 600 of 2,500), “B” 30.0 % (20.0 to 40.0 over 2 seeds)."
     )
     details = [verdict.detail for verdict in judge(study.record.claims, arms)]
-    assert details == ["[84.0, 96.0], A at step 600 of 2,500", "[20.0, 40.0]"]
+    assert details == [
+        "95 % interval [14.2, 98.7], A at step 600 of 2,500",
+        "95 % interval [4.5, 89.0]",
+    ]
     table = setup_table(arms[:2])
     assert table.columns[-1] == "status"
     assert [row[-1].text for row in table.rows] == ["unfinished: step 600 of 2,500", "evaluated"]
@@ -234,9 +258,9 @@ def test_mean_over_a_parked_seed_is_noted_everywhere(tmp_path: Path) -> None:
     )
     notes = [row[3].note for row in claims_table(judge(study.record.claims, arms)).rows]
     assert notes == [
-        "[84.0, 96.0], 1 of 2 seeds of A parked, 2 seeds",
+        "95 % interval [14.2, 98.7], 1 of 2 seeds of A parked, 2 seeds",
         "90.0 − 30.0, 1 of 2 seeds of A parked, 2 seeds",
-        "[20.0, 40.0], 2 seeds",
+        "95 % interval [4.5, 89.0], 2 seeds",
     ]
     notes = [row[0].note for row in results_table(arms).rows]
     assert notes == ["(1 of 2 seeds parked)", "", ""]
@@ -315,6 +339,16 @@ def test_chance_is_drawn_only_over_trained_lengths(tmp_path: Path) -> None:
     (line,) = [line for line in ax.lines if list(line.get_ydata()) == [0.03125] * 2]
     assert list(line.get_xdata()) == [ax.get_xlim()[0], 1.0]
     assert any("chance at 1×: 3" in text.get_text() for text in ax.texts)
+
+
+def test_band_goes_from_the_worst_to_the_best_seed(tmp_path: Path) -> None:
+    values: dict[float, list[float | None]] = {1: [1.0, 0.9, 0.95], 3: [0.2, 0.7, 0.4]}
+    folder = set_joint(write_run(tmp_path / "run", seeds=range(3)), values)
+    figure = accuracy_figure([summarise_arm(read([folder])[0].arms[0])], ["joint"], WIDE)
+    assert figure is not None
+    (band,) = figure.axes[0].collections
+    corners = {tuple(corner) for path in band.get_paths() for corner in path.vertices.tolist()}
+    assert corners == {(1, 0.9), (1, 1.0), (3, 0.2), (3, 0.7)}
 
 
 def test_markdown_tables_are_escaped() -> None:

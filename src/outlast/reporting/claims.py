@@ -88,7 +88,8 @@ def _judge(claim: Claim, arms: dict[str, ArmSummary]) -> Verdict:
         detail = f"{percent(summary.mean)} − {percent(other.summary.mean)}"
     else:
         value = _statistics(summary)[claim.statistic]
-        detail = interval(summary) if claim.statistic == "mean" else ""
+        ends = interval(summary) if claim.statistic == "mean" else ""
+        detail = f"95 % interval {ends}" if ends else ""
     verdict = HOLDS if _inside(value, claim.low, claim.high) else FAILS
     gone = [arm.label for arm, _ in compared if arm.diverged]
     notes = [detail, *(note for pair in compared for note in _reservations(*pair))]
@@ -188,11 +189,12 @@ def _said(arm: ArmSummary, variant: str | None, multiple: float) -> tuple[str, s
 
 def _spread(s: Summary) -> str:
     """How far the seeds are apart: ``84.0 to 96.0 over 2 seeds``."""
-    if s.low is None or s.high is None:
-        return f"{s.n} seed"
-    if s.low == s.high:
+    worst, best = min(s.values), max(s.values)
+    if s.n == 1:
+        return "1 seed"
+    if worst == best:
         return f"each of {s.n} seeds"
-    return f"{percent(s.low)} to {percent(s.high)} over {s.n} seeds"
+    return f"{percent(worst)} to {percent(best)} over {s.n} seeds"
 
 
 def _key_arms(

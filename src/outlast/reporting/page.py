@@ -155,8 +155,8 @@ def _pictures(arms: list[ArmSummary], out: Path, prefix: str) -> dict[str, Pictu
             "accuracy",
             "Accuracy by length",
             "Share of test sequences with every answer right, by test length. Thick: mean over "
-            "seeds. Band: 95 % interval of the mean. Thin: each seed. Striped: arms that lie on "
-            "each other.",
+            "seeds. Band: from the worst to the best seed. Thin: each seed. Striped: arms that "
+            "lie on each other.",
             lambda form: accuracy_figure(arms, ["joint"], form),
         ),
         (
