@@ -84,11 +84,49 @@ def test_claim_has_its_verdict_value_and_band(
 
 def test_claim_is_open_if_the_claim_it_rests_on_fails(tmp_path: Path) -> None:
     good, bad = claim("good", "a", low=0.9), claim("bad", "b", low=0.9)
-    resting = [claim(f"rests on {t}", "a", low=0.5, given=t) for t in ("good", "bad", "nowhere")]
+    resting = [
+        claim(f"rests on {t}", "a", low=0.5, condition=t) for t in ("good", "bad", "nowhere")
+    ]
     arms, study = summaries(tmp_path, [good, bad, *resting])
     verdicts = judge(study.record.claims, arms)
     assert [v.verdict for v in verdicts[2:]] == ["holds", "cannot say", "holds"]
     assert tally(verdicts) == "3 of 5 claims hold, 1 cannot be judged"
+
+
+def test_condition_of_an_older_study_is_read_by_its_older_name(tmp_path: Path) -> None:
+    bad, resting = claim("bad", "b", low=0.9), claim("resting", "a", low=0.5, given="bad")
+    arms, study = summaries(tmp_path, [bad, resting])
+    assert [claim.condition for claim in study.record.claims] == [None, "bad"]
+    assert judge(study.record.claims, arms)[1].verdict == "cannot say"
+
+
+def test_claim_stated_after_the_numbers_is_marked_and_explained(tmp_path: Path) -> None:
+    asked = [
+        claim("first", "a", low=0.9, stated="before"),
+        claim("late", "a", low=0.8, stated="after"),
+        claim("late and wrong", "a", low=0.99, stated="after"),
+        claim("from an older file", "a", low=0.9),
+    ]
+    arms, study = summaries(tmp_path, asked)
+    verdicts = judge(study.record.claims, arms)
+    marks = [row[1].note for row in claims_table(verdicts).rows]
+    assert marks == ["", *["(stated after the numbers)"] * 2, ""]
+    assert tally(verdicts) == "3 of 4 claims hold (1 of them stated after the numbers)"
+    assert tally(verdicts[1:2]) == "the one claim holds (stated after the numbers)"
+    page = report([tmp_path / "study"], tmp_path / "out")
+    for text in (page.read_text(), (tmp_path / "out" / "report.md").read_text()):
+        assert text.count("(stated after the numbers)") == 2
+        assert "Fresh seeds would have to test it." in text
+        assert "(1 of them stated after the numbers)" in text
+    written = json.loads((tmp_path / "out" / "results.json").read_text())["studies"][0]["claims"]
+    assert [claim["stated"] for claim in written] == ["before", "after", "after", None]
+
+
+def test_page_does_not_explain_a_mark_that_no_claim_has(tmp_path: Path) -> None:
+    _, study = summaries(tmp_path, [claim("first", "a", low=0.9, stated="before")])
+    assert study.record.claims[0].stated == "before"
+    page = report([tmp_path / "study"], tmp_path / "out").read_text()
+    assert "stated after" not in page.lower()
 
 
 def park(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> None:

@@ -57,7 +57,7 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         measured = ("text", "arm", "versus", "variant", "part", "multiple", "statistic")
-        names = (*measured, "low", "high", "given", "source")
+        names = (*measured, "low", "high", "condition", "source", "stated")
         about = {name: getattr(self.claim, name) for name in names}
         return {**about, "value": self.value, "seeds": self.seeds, "verdict": self.verdict}
 
@@ -68,7 +68,7 @@ def judge(claims: Sequence[Claim], arms: Sequence[ArmSummary]) -> list[Verdict]:
     held = {v.claim.text: v.verdict == HOLDS for v in verdicts}
     return [
         replace(v, verdict=OPEN)
-        if v.value is not None and v.claim.given and not held.get(v.claim.given, True)
+        if v.value is not None and v.claim.condition and not held.get(v.claim.condition, True)
         else v
         for v in verdicts
     ]
@@ -158,13 +158,15 @@ def headline(arms: Sequence[ArmSummary], verdicts: Sequence[Verdict]) -> str:
 
 
 def tally(verdicts: Sequence[Verdict]) -> str:
-    """``3 of 4 claims hold, 1 was not measured``."""
+    """``3 of 4 claims hold (1 of them stated after the numbers), 1 was not measured``."""
     names = [v.verdict for v in verdicts]
     if UNMEASURED in names and names.count(UNMEASURED) == len(names):
         return "none of the claims has been measured"
+    late = sum(v.verdict == HOLDS and v.claim.stated == "after" for v in verdicts)
     if len(names) == 1:
-        return f"the one claim {names[0]}"
+        return f"the one claim {names[0]}" + (" (stated after the numbers)" if late else "")
     text = f"{names.count(HOLDS)} of {len(names)} claims hold"
+    text += f" ({late} of them stated after the numbers)" if late else ""
     if OPEN in names:
         text += f", {names.count(OPEN)} cannot be judged"
     unmeasured = names.count(UNMEASURED)

@@ -22,9 +22,9 @@ def study_markdown(
     facts: Sequence[tuple[str, str]],
     figures: Mapping[str, str],
     tables: Mapping[str, Table],
-    reasons: Sequence[str],
+    notes: Sequence[str],
 ) -> str:
-    """One study; ``figures`` maps each figure's file name to its title."""
+    """One study; ``figures`` maps each figure's file name to its title. ``notes`` come last."""
     blocks = [f"# {plain(study.title)}"]
     if study.record.question:
         blocks.append(f"*{plain(study.record.question)}*")
@@ -34,5 +34,5 @@ def study_markdown(
     for key, title in TITLES.items():
         if key in tables:
             blocks += [f"## {title}", tables[key].markdown]
-    blocks += [f"n/a: {plain(reason)}" for reason in reasons]
+    blocks += [plain(note) for note in notes]
     return "\n\n".join(block for block in blocks if block) + "\n"

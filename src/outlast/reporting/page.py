@@ -58,6 +58,7 @@ class Section:
     pictures: dict[str, Picture]
     tables: dict[str, tables.Table]
     reasons: list[str]
+    claim_notes: list[str]
     colours: dict[str, int]
 
 
@@ -132,6 +133,7 @@ def _section(study: Study, out: Path, prefix: str) -> Section:
         _pictures(arms, out, prefix),
         _tables(arms, verdicts),
         tables.reasons(arms),
+        tables.claim_notes(verdicts),
         {a.summary.label: a.index for group in grouped(arms) for a in group.arms},
     )
 
@@ -237,7 +239,12 @@ def _moment(created: str) -> str:
 def _markdown(section: Section) -> str:
     figures = {picture.name: picture.title for picture in section.pictures.values()}
     return study_markdown(
-        section.study, section.headline, section.facts, figures, section.tables, section.reasons
+        section.study,
+        section.headline,
+        section.facts,
+        figures,
+        section.tables,
+        [*section.claim_notes, *(f"n/a: {reason}" for reason in section.reasons)],
     )
 
 

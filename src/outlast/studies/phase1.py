@@ -66,6 +66,7 @@ def phase1(scale: Literal["demo", "paper"] = "demo") -> Study:
             statistic="min",
             part="state",
             low=0.9,
+            stated="after",
         )
     ]
     return Study("phase1", scale, "What makes phase 1 converge", QUESTION, arms, claims, (1, 3, 10))
