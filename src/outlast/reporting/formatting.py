@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from outlast.evaluation.statistics import Summary
-from outlast.reporting.summary import Ladder, Phase
+from outlast.reporting.phase import Phase
+from outlast.reporting.summary import Ladder
 
 NONE = "–"
 

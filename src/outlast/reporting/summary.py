@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from outlast.errors import SpecError
 from outlast.evaluation.statistics import (
     LEVEL,
     Summary,
@@ -18,8 +17,8 @@ from outlast.evaluation.statistics import (
     summarise,
 )
 from outlast.reporting.load import Arm, Run, Study
+from outlast.reporting.phase import Phase, phase_of
 from outlast.runs.records import ResultRow
-from outlast.specs import parse
 
 LEVELS = (0.9, 0.99)
 
@@ -85,22 +84,6 @@ class Ladder:
 
 
 @dataclass(frozen=True)
-class Phase:
-    """How phase 1 ended for each seed. Seeds in ``parked`` were parked during it.
-
-    ``scheduled`` has the step of each seed that switched at a step fixed from the start. Nothing
-    is known about its convergence.
-    """
-
-    converged: tuple[int, ...]
-    scheduled: dict[int, int]
-    failed: tuple[int, ...]
-    waiting: tuple[int, ...]
-    parked: tuple[int, ...]
-    restarts: int
-
-
-@dataclass(frozen=True)
 class ArmSummary:
     """Everything a report says about one arm. ``run`` is None until it has been started."""
 
@@ -134,7 +117,7 @@ def summarise_arm(arm: Arm) -> ArmSummary:
     rows = (arm.run.rows or ()) if arm.run else ()
     variants = dict.fromkeys(row["variant"] for row in rows)
     ladders = [_ladder(v, [row for row in rows if row["variant"] == v]) for v in variants]
-    phase = _phase(arm.run) if arm.run else None
+    phase = phase_of(arm.run) if arm.run else None
     return ArmSummary(
         arm.name, arm.label, arm.record.group, arm.run, _status(arm.run), tuple(ladders), phase
     )
@@ -217,54 +200,6 @@ def _measures(rows: Iterable[tuple[int, dict[str, float] | None]]) -> dict[str, 
             if present(value):
                 by_part.setdefault(part, {})[seed] = value
     return {part: Measure(seeds, summarise(seeds.values())) for part, seeds in by_part.items()}
-
-
-def _phase(run: Run) -> Phase | None:
-    """The last event of each seed: a switch (and why), or a phase 1 given up."""
-    outcome: dict[int, bool] = {}
-    scheduled: dict[int, int] = {}
-    by_schedule = _scheduled_methods(run.record.methods)
-    for event in run.events:
-        converged = event.details.get("converged")
-        if event.event == "not converged":
-            outcome[event.seed] = False
-        elif event.event != "switch":
-            continue
-        elif (
-            event.details.get("reason") == "schedule" or event.details.get("method") in by_schedule
-        ):
-            if event.step < run.record.settings.steps:  # an older run may name its last step
-                scheduled[event.seed] = event.step
-        elif isinstance(converged, bool):
-            outcome[event.seed] = converged
-    ended = outcome.keys() | scheduled.keys()
-    if not ended:
-        return None
-    seeds = run.seeds or tuple(sorted(ended))
-    return Phase(
-        tuple(seed for seed in seeds if outcome.get(seed) is True),
-        {seed: scheduled[seed] for seed in seeds if seed in scheduled},
-        tuple(seed for seed in seeds if outcome.get(seed) is False),
-        tuple(seed for seed in seeds if seed not in ended | run.parked.keys()),
-        tuple(seed for seed in seeds if seed in run.parked and seed not in ended),
-        sum(event.event == "restart" for event in run.events),
-    )
-
-
-def _scheduled_methods(lines: Iterable[str]) -> set[str]:
-    """The methods that switch at a fixed step or share, by their lines.
-
-    Older runs recorded such a switch as converged. Their lines tell.
-    """
-    names = set()
-    for line in lines:
-        try:
-            spec = parse(line)
-        except SpecError:
-            continue
-        if isinstance(dict(spec.kwargs).get("switch"), int | float):
-            names.add(spec.name)
-    return names
 
 
 def _arm_json(arm: ArmSummary) -> dict[str, Any]:
