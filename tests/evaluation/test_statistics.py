@@ -28,27 +28,6 @@ def test_summary_by_hand() -> None:
     assert 0.1 <= summary.low < summary.mean < summary.high <= 1.0
 
 
-@pytest.mark.parametrize(
-    ("values", "low", "high"),
-    [
-        # the mean of a resample of {0, 1} is 0, 0.5 or 1 with chances 1/4, 1/2, 1/4
-        ([0.0, 1.0], 0.0, 1.0),
-        # ten seeds, five right: a resample's mean is Binomial(10, 1/2) / 10
-        ([0.0, 1.0] * 5, 0.2, 0.8),
-        ([0.3, 0.3, 0.3], 0.3, 0.3),
-    ],
-    ids=["two seeds", "binomial quantiles", "equal seeds"],
-)
-def test_interval_is_the_one_known_exactly(values: list[float], low: float, high: float) -> None:
-    summary = summarise(values)
-    assert (summary.low, summary.high) == (pytest.approx(low), pytest.approx(high))
-
-
-def test_same_values_give_the_same_interval() -> None:
-    values = [0.1, 0.5, 0.93, 0.7, 0.2]
-    assert summarise(values) == summarise(values)
-
-
 def test_single_seed_has_no_interval() -> None:
     one = summarise([0.95])
     assert (one.mean, one.iqm, one.low, one.high, one.success) == (0.95, 0.95, None, None, 1.0)

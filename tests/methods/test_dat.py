@@ -1,11 +1,14 @@
 """Delayed attention and its control: what each step does before and after the switch."""
 
+import msgspec
 import pytest
 
 from outlast.errors import SpecError
 from outlast.methods import Control, Setup
 from outlast.methods.phases import RESTART_WARMUP
 from outlast.registry import methods
+from outlast.runs.records import read_run, write_run
+from tiny_runs import checkpoint, create, resume, tiny, trained
 
 PARTS = ("running", "state", "recall")
 SETUP = Setup(steps=1000, parts=PARTS, lengths=(1, 12))
@@ -137,11 +140,21 @@ def test_loss_order_has_the_losses_of_dat_and_open_gates(phase1):
 # ---- the switch --------------------------------------------------------------------------------
 
 
+SCHEDULED, CONVERGED = {"reason": "schedule"}, {"converged": True}
+
+
 @pytest.mark.parametrize(
-    ("switch", "at"),
-    [("400", 400), ("0.4", 400), ("below(0.1)", 250), ("plateau(patience=100)", 350)],
+    ("switch", "at", "reason"),
+    [
+        ("400", 400, SCHEDULED),
+        ("0.4", 400, SCHEDULED),
+        ("0.9", 900, SCHEDULED),  # later than the latest switch of other triggers
+        ("400, latest=300", 300, SCHEDULED),
+        ("below(0.1)", 250, CONVERGED),
+        ("plateau(patience=100)", 350, CONVERGED),
+    ],
 )
-def test_each_trigger_switches_once(switch, at):
+def test_each_trigger_switches_once_and_says_why(switch, at, reason):
     run = Run(f"dat(switch={switch})")
     events = []
     for step in range(50, 1000, 50):
@@ -150,8 +163,9 @@ def test_each_trigger_switches_once(switch, at):
         assert run.state["switched"] == (None if step <= at else at)
         events += [(step, e.name, e.details) for e in run.method.observe(step, shown, run.state)]
     [(step, name, details)] = events
-    assert (step, name, details["converged"]) == (at, "switch", True)
-    assert 0 < details["loss"] < 2
+    assert (step, name) == (at, "switch")
+    assert 0 < details.pop("loss") <= 2
+    assert details == reason
 
 
 @pytest.mark.parametrize(
@@ -189,6 +203,70 @@ def test_argument_that_does_not_fit_the_run_is_refused(name, arguments, says):
     with pytest.raises(SpecError) as caught:
         Run(f"{name}({arguments})")
     assert says in str(caught.value)
+
+
+# ---- what a new run is refused for -------------------------------------------------------------
+
+HYBRID, LSTM, TRANSFORMER = "lstm > attention > mlp @ 8", "lstm > mlp @ 8", "attention > mlp @ 8"
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "says"),
+    [
+        ("dat", LSTM, f"dat cannot be combined with model={LSTM}: it has no attention to delay"),
+        ("dat(mode=detach)", "gru @ 8", "it has no attention to delay; add attention, or use loss"),
+        ("dat", TRANSFORMER, f"dat(mode=skip) cannot be combined with model={TRANSFORMER}: with"),
+        (
+            "dat(mode=ramp)",
+            TRANSFORMER,
+            "no token sees another one in phase 1; add a recurrent mix",
+        ),
+        ("dat(mode=freeze, recurrent=0)", TRANSFORMER, "dat(recurrent=0) cannot be combined with"),
+        ("dat(mode=freeze, recurrent=0)", TRANSFORMER, "no recurrent mixer whose rate"),
+        ("dat(switch=30)", HYBRID, "switch=30: expected a step before 30, the end of training"),
+        ("loss_order(switch=1.0)", LSTM, "switch=1.0: expected a step before 30, the end of train"),
+        ("dat(watch=speed)", HYBRID, "watch=speed: expected a part of the task"),
+    ],
+)
+def test_method_that_does_nothing_for_the_model_is_refused_before_a_folder_is_made(
+    tmp_path, method, model, says
+):
+    with pytest.raises(SpecError) as caught:
+        create(tiny(method, model=model), tmp_path / "run")
+    assert says in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "model"),
+    [
+        *((f"dat(mode={mode}, recurrent=0.5)", HYBRID) for mode in HELD_BACK),
+        ("dat", "lstm | attention @ 8"),
+        ("dat(mode=freeze)", TRANSFORMER),
+        ("dat(mode=detach)", TRANSFORMER),
+        ("loss_order", LSTM),
+        ("loss_order", TRANSFORMER),
+        ("dat(switch=29)", HYBRID),
+    ],
+)
+def test_method_that_acts_on_the_model_is_accepted(tmp_path, method, model):
+    assert create(tiny(method, model=model), tmp_path / "run").is_dir()
+
+
+def test_older_run_without_attention_can_be_resumed(tmp_path):
+    """It was created when nothing was refused; its weights are what they were."""
+    reference = trained(tiny("loss_order", model=LSTM, steps=10), tmp_path / "reference")
+    folder = create(tiny("loss_order", model=LSTM, steps=10), tmp_path / "older")
+    record = read_run(folder)
+    line = str(methods.canonical("dat", full=True))
+    write_run(folder, msgspec.structs.replace(record, methods=(line,)))
+    assert resume(folder)
+    weights = [
+        {name: table for name, table in checkpoint(run)[0].items() if name != "optimiser.counts"}
+        for run in (folder, reference)  # of a pathway without weights the counts differ
+    ]
+    assert weights[0] == weights[1]
+    assert weights[0]
 
 
 # ---- seeds that do not converge ----------------------------------------------------------------
@@ -235,8 +313,15 @@ def test_seed_that_waits_switches_late():
 
 
 def test_convergence_at_the_last_step_is_reported_without_a_switch():
+    run = Run("dat(latest=1.0)")
+    assert run.look(1000, 0.001) == [("switch", {"converged": True, "loss": 0.001})]
+    assert run.at(1000).gate["attention"] == 0
+
+
+def test_scheduled_switch_at_the_last_step_is_not_reported():
+    """Such a run can no longer be created, but an older one may be resumed."""
     run = Run("dat(switch=1000)")
-    assert run.look(1000, 0.5) == [("switch", {"converged": True, "loss": 0.5})]
+    assert run.look(1000, 0.5) == []
     assert run.at(1000).gate["attention"] == 0
 
 

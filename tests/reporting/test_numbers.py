@@ -14,6 +14,7 @@ from outlast.reporting.accuracy_by_length import accuracy_figure
 from outlast.reporting.claims import headline, judge, tally
 from outlast.reporting.groups import MOST, grouped
 from outlast.reporting.load import read
+from outlast.reporting.page import report
 from outlast.reporting.panels import WIDE
 from outlast.reporting.summary import ArmSummary, summarise_arm
 from outlast.reporting.tables import (
@@ -42,7 +43,7 @@ def set_joint(folder: Path, values: dict[float, list[float | None]]) -> Path:
         for m, column in values.items()
         for seed, value in enumerate(column)
     ]
-    (folder / "results.json").write_text(json.dumps({"format": 1, "rows": rows}))
+    (folder / "results.json").write_text(json.dumps({"format": 1, "sequences": 2048, "rows": rows}))
     return folder
 
 
@@ -83,11 +84,49 @@ def test_claim_has_its_verdict_value_and_band(
 
 def test_claim_is_open_if_the_claim_it_rests_on_fails(tmp_path: Path) -> None:
     good, bad = claim("good", "a", low=0.9), claim("bad", "b", low=0.9)
-    resting = [claim(f"rests on {t}", "a", low=0.5, given=t) for t in ("good", "bad", "nowhere")]
+    resting = [
+        claim(f"rests on {t}", "a", low=0.5, condition=t) for t in ("good", "bad", "nowhere")
+    ]
     arms, study = summaries(tmp_path, [good, bad, *resting])
     verdicts = judge(study.record.claims, arms)
     assert [v.verdict for v in verdicts[2:]] == ["holds", "cannot say", "holds"]
     assert tally(verdicts) == "3 of 5 claims hold, 1 cannot be judged"
+
+
+def test_condition_of_an_older_study_is_read_by_its_older_name(tmp_path: Path) -> None:
+    bad, resting = claim("bad", "b", low=0.9), claim("resting", "a", low=0.5, given="bad")
+    arms, study = summaries(tmp_path, [bad, resting])
+    assert [claim.condition for claim in study.record.claims] == [None, "bad"]
+    assert judge(study.record.claims, arms)[1].verdict == "cannot say"
+
+
+def test_claim_stated_after_the_numbers_is_marked_and_explained(tmp_path: Path) -> None:
+    asked = [
+        claim("first", "a", low=0.9, stated="before"),
+        claim("late", "a", low=0.8, stated="after"),
+        claim("late and wrong", "a", low=0.99, stated="after"),
+        claim("from an older file", "a", low=0.9),
+    ]
+    arms, study = summaries(tmp_path, asked)
+    verdicts = judge(study.record.claims, arms)
+    marks = [row[1].note for row in claims_table(verdicts).rows]
+    assert marks == ["", *["(stated after the numbers)"] * 2, ""]
+    assert tally(verdicts) == "3 of 4 claims hold (1 of them stated after the numbers)"
+    assert tally(verdicts[1:2]) == "the one claim holds (stated after the numbers)"
+    page = report([tmp_path / "study"], tmp_path / "out")
+    for text in (page.read_text(), (tmp_path / "out" / "report.md").read_text()):
+        assert text.count("(stated after the numbers)") == 2
+        assert "Fresh seeds would have to test it." in text
+        assert "(1 of them stated after the numbers)" in text
+    written = json.loads((tmp_path / "out" / "results.json").read_text())["studies"][0]["claims"]
+    assert [claim["stated"] for claim in written] == ["before", "after", "after", None]
+
+
+def test_page_does_not_explain_a_mark_that_no_claim_has(tmp_path: Path) -> None:
+    _, study = summaries(tmp_path, [claim("first", "a", low=0.9, stated="before")])
+    assert study.record.claims[0].stated == "before"
+    page = report([tmp_path / "study"], tmp_path / "out").read_text()
+    assert "stated after" not in page.lower()
 
 
 def park(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> None:
@@ -101,14 +140,22 @@ def park(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> None:
 @pytest.mark.parametrize(
     ("asked", "verdict", "detail"),
     [
-        (claim("", "b", high=0.5), "cannot say", "[20.0, 40.0], every seed of B diverged"),
-        (claim("", "b", low=0.9), "does not hold", "[20.0, 40.0], every seed of B diverged"),
+        (
+            claim("", "b", high=0.5),
+            "cannot say",
+            "95 % interval [4.5, 89.0], every seed of B diverged",
+        ),
+        (
+            claim("", "b", low=0.9),
+            "does not hold",
+            "95 % interval [4.5, 89.0], every seed of B diverged",
+        ),
         (
             claim("", "a", "difference", versus="b", low=0.5),
             "cannot say",
             "90.0 − 30.0, every seed of B diverged",
         ),
-        (claim("", "a", low=0.9), "holds", "[84.0, 96.0]"),
+        (claim("", "a", low=0.9), "holds", "95 % interval [14.2, 98.7]"),
     ],
 )
 def test_diverged_arm_makes_no_claim_hold(
@@ -146,6 +193,19 @@ def test_headline_has_the_key_numbers(tmp_path: Path) -> None:
     assert headline(arms[2:], []) == "Nothing has been evaluated yet."
 
 
+def test_seeds_that_agree_still_have_an_interval(tmp_path: Path) -> None:
+    folder = set_joint(write_run(tmp_path / "run", seeds=range(4)), {1: [1.0] * 4, 3: [1.0] * 4})
+    arm = summarise_arm(read([folder])[0].arms[0])
+    cell = results_table([arm]).rows[0][1]
+    assert (cell.text, cell.note, cell.aside) == ("100", "[39.8, 100]", "4/4")
+    assert headline([arm], []).endswith(
+        "gets 100 % of the sequences entirely right (each of 4 seeds)."
+    )
+    page = report([folder], tmp_path / "out").read_text()
+    assert "4 of 4 at 100 % give 39.8 to 100" in page
+    assert "bootstrap over seeds" not in page
+
+
 def test_unfinished_run_is_named_in_headline_claims_and_table(tmp_path: Path) -> None:
     _, study = summaries(tmp_path, [claim("", "a", low=0.9), claim("", "b", high=0.5)])
     results = tmp_path / "study" / "a" / "results.json"
@@ -156,7 +216,10 @@ def test_unfinished_run_is_named_in_headline_claims_and_table(tmp_path: Path) ->
         "over 2 seeds, at step 600 of 2,500), “B” 30.0 % (20.0 to 40.0 over 2 seeds)."
     )
     details = [verdict.detail for verdict in judge(study.record.claims, arms)]
-    assert details == ["[84.0, 96.0], A at step 600 of 2,500", "[20.0, 40.0]"]
+    assert details == [
+        "95 % interval [14.2, 98.7], A at step 600 of 2,500",
+        "95 % interval [4.5, 89.0]",
+    ]
     table = setup_table(arms[:2])
     assert table.columns[-1] == "status"
     assert [row[-1].text for row in table.rows] == ["unfinished: step 600 of 2,500", "evaluated"]
@@ -184,9 +247,42 @@ def test_phase_1_names_the_seeds_that_failed(tmp_path: Path) -> None:
         for event in ("restart", "not converged"):
             file.write(json.dumps({"step": 2000, "seed": 1, "event": event}) + "\n")
     arm = summarise_arm(read([folder])[0].arms[0])
-    assert formatting.phase(arm.phase) == ("1 of 3", "not: seeds 1, 2; 1 restart")
+    assert formatting.phase(arm.phase) == ("1 of 3 converged", "not: seeds 1, 2; 1 restart")
     assert [row[2].text for row in seeds_table([arm]).rows].count("not converged") == 2
-    assert setup_table([arm]).columns[-1] == "phase 1 converged"
+    assert setup_table([arm]).columns[-1] == "phase 1"
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["recorded as scheduled", "as converged"])
+@pytest.mark.parametrize("line", ["dat(mode=skip, switch=100)", "dat(switch=0.04)"])
+def test_scheduled_switch_is_not_shown_as_converged(tmp_path: Path, line: str, older: bool) -> None:
+    """Older runs recorded a scheduled switch as converged; the method's line tells."""
+    folder = write_run(tmp_path / "run", seeds=(0, 1), methods=(line,), until=50)
+    reason = {"converged": True} if older else {"reason": "schedule"}
+    event = {"step": 100, "event": "switch", "method": "dat", "loss": 0.7}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(event | reason | {"seed": 0}) + "\n")
+    arm = summarise_arm(read([folder])[0].arms[0])
+    assert formatting.phase(arm.phase) == (
+        "scheduled switch",
+        "at step 100; no switch yet: seed 1",
+    )
+    assert [row[2].text for row in seeds_table([arm]).rows] == [
+        "switched at step 100 (scheduled)",
+        "no switch yet",
+    ]
+    assert "converged" not in " ".join(cell.text for cell in setup_table([arm]).rows[0])
+    page = report([folder], tmp_path / "out").read_text()
+    assert "switched at step 100 (scheduled)" in page
+    (written,) = json.loads((tmp_path / "out" / "results.json").read_text())["studies"][0]["arms"]
+    assert (written["phase1"]["converged"], written["phase1"]["scheduled"]) == ([], {"0": 100})
+
+
+def test_older_run_scheduled_for_its_last_step_has_not_switched(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", seeds=(0,), methods=("dat(switch=2500)",), until=50)
+    event = {"step": 2500, "seed": 0, "event": "switch", "method": "dat", "converged": True}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(event) + "\n")
+    assert summarise_arm(read([folder])[0].arms[0]).phase is None
 
 
 def test_mean_over_a_parked_seed_is_noted_everywhere(tmp_path: Path) -> None:
@@ -200,9 +296,9 @@ def test_mean_over_a_parked_seed_is_noted_everywhere(tmp_path: Path) -> None:
     )
     notes = [row[3].note for row in claims_table(judge(study.record.claims, arms)).rows]
     assert notes == [
-        "[84.0, 96.0], 1 of 2 seeds of A parked, 2 seeds",
+        "95 % interval [14.2, 98.7], 1 of 2 seeds of A parked, 2 seeds",
         "90.0 − 30.0, 1 of 2 seeds of A parked, 2 seeds",
-        "[20.0, 40.0], 2 seeds",
+        "95 % interval [4.5, 89.0], 2 seeds",
     ]
     notes = [row[0].note for row in results_table(arms).rows]
     assert notes == ["(1 of 2 seeds parked)", "", ""]
@@ -220,7 +316,10 @@ def test_parked_seed_does_not_count_as_waiting(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text("".join(switched))
     park(folder, (1, 2))
     arm = summarise_arm(read([folder])[0].arms[0])
-    assert formatting.phase(arm.phase) == ("2 of 4", "no switch yet: seed 3; parked: seed 2")
+    assert formatting.phase(arm.phase) == (
+        "2 of 4 converged",
+        "no switch yet: seed 3; parked: seed 2",
+    )
     phases = {row[1].text: row[2].text for row in seeds_table([arm]).rows}
     assert phases == {
         "0": "converged",
@@ -278,6 +377,16 @@ def test_chance_is_drawn_only_over_trained_lengths(tmp_path: Path) -> None:
     (line,) = [line for line in ax.lines if list(line.get_ydata()) == [0.03125] * 2]
     assert list(line.get_xdata()) == [ax.get_xlim()[0], 1.0]
     assert any("chance at 1×: 3" in text.get_text() for text in ax.texts)
+
+
+def test_band_goes_from_the_worst_to_the_best_seed(tmp_path: Path) -> None:
+    values: dict[float, list[float | None]] = {1: [1.0, 0.9, 0.95], 3: [0.2, 0.7, 0.4]}
+    folder = set_joint(write_run(tmp_path / "run", seeds=range(3)), values)
+    figure = accuracy_figure([summarise_arm(read([folder])[0].arms[0])], ["joint"], WIDE)
+    assert figure is not None
+    (band,) = figure.axes[0].collections
+    corners = {tuple(corner) for path in band.get_paths() for corner in path.vertices.tolist()}
+    assert corners == {(1, 0.9), (1, 1.0), (3, 0.2), (3, 0.7)}
 
 
 def test_markdown_tables_are_escaped() -> None:

@@ -273,6 +273,8 @@ CLAIM = {"text": "It holds", "arm": "dat", "multiple": 3}
             r"arms\[0\]: arm name '../x' is not the name of a subfolder",
         ),
         ({"claims": [CLAIM | {"low": "a"}]}, r'claims\[0\].low="a": expected a number or null'),
+        ({"claims": ["It holds"]}, r'claims\[0\]="It holds": expected an object'),
+        ({"claims": [CLAIM | {"stated": "later"}]}, r"claims\[0\].stated: .*'later'"),
         ({"claims": [CLAIM | {"statistic": "median"}]}, r"claims\[0\].statistic: .*'median'"),
     ],
 )

@@ -117,6 +117,9 @@ def test_claims_are_about_arms_and_lengths_that_are_tested(name: str, scale: str
         assert claim.low is None or claim.high is None or claim.low < claim.high, claim
         assert claim.text
         assert claim.source
+        assert claim.stated in ("before", "after"), f"seen before or after the numbers? {claim}"
+        texts = [other.text for other in study.claims]
+        assert claim.condition is None or claim.condition in texts, claim
         assert {claim.arm, claim.versus or claim.arm} <= chosen, f"not run by default: {claim}"
 
 

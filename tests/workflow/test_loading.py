@@ -122,7 +122,7 @@ class SpyFile:
         return self.table[index]
 
 
-@pytest.mark.parametrize("method", ["dat(switch=10)", "ema(0.9)"])
+@pytest.mark.parametrize("method", ["dat(switch=5)", "ema(0.9)"])
 def test_loading_one_seed_reads_its_weights_alone(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,21 @@ left out, never counted as a failure. A single seed has no interval.
     0.75
     >>> effective_length([10, 20, 30, 40], [1.0, 0.95, 0.3, 0.95], level=0.9)
     20
+
+The interval is the 95 % interval of Learned-Miller and Thomas (arXiv 1905.06208) for the mean of
+values between 0 and 1. The lower end counts one more seed, with accuracy 0. All seeds get random
+shares of the whole, and every split is equally likely (a flat Dirichlet distribution). The lower
+end is the 2.5 % quantile of the mean under these shares. The upper end is the same with one more
+seed at 1.
+
+It was chosen because it covers. Seeds are few, often all equal to 1, and sometimes one of them
+fails. A bootstrap or a t interval over four good seeds does not know that a fifth may fail: with
+four seeds of which each fails with a chance of 0.2, both miss the true mean more often than four
+times in ten. No distribution on [0, 1] is known for which this interval covers less than 95 %
+(`tests/evaluation/test_interval.py`). If all values are 0 or 1, it is the Clopper-Pearson interval.
+
+The price is width. The interval says what the number of seeds allows to say about any next seed,
+and four seeds do not allow much: with 4 of 4 at 1.0 it is [0.40, 1], with 10 of 10 [0.69, 1].
 """
 
 from __future__ import annotations
@@ -23,6 +38,10 @@ from numpy.typing import NDArray
 
 LEVEL = 0.9
 TOLERANCE = 1e-9  # a mean of exact 0.9s may come out a rounding error short of 0.9
+#: the share of the distribution beyond each end of an interval
+TAIL = 0.025
+#: a quantile is searched on so many places at once, so many times
+PLACES, ROUNDS = 65, 3
 
 
 @dataclass(frozen=True)
@@ -51,19 +70,17 @@ class Cliff:
     after: float
 
 
-def summarise(
-    values: Iterable[float | None], level: float = LEVEL, n_boot: int = 10_000, seed: int = 0
-) -> Summary:
+def summarise(values: Iterable[float | None], level: float = LEVEL) -> Summary:
     """Mean, interquartile mean, 95 % interval and success rate (share >= ``level``) over seeds.
 
-    The interval is the percentile bootstrap of the mean over seeds; the same values always give
-    the same interval. With no value at all the numbers are NaN and ``n`` is 0.
+    Values are accuracies from 0 to 1. The interval is that of the mean of any seeds, of which
+    these are a sample. With no value at all the numbers are NaN and ``n`` is 0.
     """
     kept = tuple(float(value) for value in values if present(value))
     if not kept:
         return Summary((), math.nan, math.nan, None, None, math.nan, level)
     array = np.asarray(kept, dtype=np.float64)
-    low, high = _interval(array, n_boot, seed)
+    low, high = _interval(tuple(sorted(kept)))
     success = float(np.mean(array >= level - TOLERANCE))
     return Summary(kept, float(array.mean()), interquartile_mean(kept), low, high, success, level)
 
@@ -114,19 +131,36 @@ def _ladder(
     return sorted((length, value) for length, value in pairs if present(value))
 
 
-def _interval(
-    values: NDArray[np.float64], n_boot: int, seed: int
-) -> tuple[float | None, float | None]:
+@lru_cache(maxsize=1024)
+def _interval(values: tuple[float, ...]) -> tuple[float | None, float | None]:
+    """The interval over sorted values."""
     if len(values) < 2:
         return None, None
-    if np.all(values == values[0]):
-        return float(values[0]), float(values[0])
-    means = values[_resamples(len(values), n_boot, seed)].mean(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
+    upper = _lower_end(sorted(1 - value for value in values))
+    return _lower_end(values), 1 - upper
 
 
-@lru_cache(maxsize=4)
-def _resamples(n: int, n_boot: int, seed: int) -> NDArray[np.int64]:
-    """Which seeds each resample draws; shared by every summary over the same number of seeds."""
-    return np.random.default_rng(seed).integers(n, size=(n_boot, n))
+def _lower_end(values: Sequence[float]) -> float:
+    """The quantile of the mean under random shares, with one more seed at 0."""
+    knots = np.asarray([0.0, *values])
+    low, high = float(knots.min()), float(knots.max())
+    for _ in range(ROUNDS):
+        places = np.linspace(low, high, PLACES)
+        under = int(np.count_nonzero(_chance_above(knots, places) > 1 - TAIL))
+        low, high = float(places[max(under - 1, 0)]), float(places[min(under, PLACES - 1)])
+    return low
+
+
+def _chance_above(knots: NDArray[np.float64], places: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The chance that the mean of sorted ``knots`` under random shares is above each place.
+
+    The density of that mean is a B-spline on these knots. This is de Boor's recurrence for the
+    chance: only averages are taken, so it is exact to rounding, with equal knots, too.
+    """
+    chances = (knots[:, None] > places).astype(np.float64)
+    for span in range(1, len(knots)):
+        left, right = knots[:-span, None], knots[span:, None]
+        width = np.where(right > left, right - left, 1.0)
+        share = np.clip((places - left) / width, 0.0, 1.0)
+        chances = (1 - share) * chances[1:] + share * chances[:-1]
+    return chances[0]

@@ -44,6 +44,9 @@ class Setup:
     #: the most tokens of a training sequence, and the most that the model can take (None: no limit)
     tokens: int = 0
     ceiling: int | None = None
+    #: the model's line, and the pathways that its sublayers have
+    model: str = ""
+    pathways: tuple[Pathway, ...] = PATHWAYS
 
 
 def _ones() -> dict[Pathway, float]:
@@ -94,6 +97,10 @@ class Method(ABC):
     paper: str = ""
     #: the decay of the average of the weights, if this method wants one
     average: float | None = None
+
+    def check(self, setup: Setup) -> None:
+        """Raise if a new run with this method makes no sense. It is not called on resume."""
+        return
 
     def begin(self, setup: Setup) -> MethodState:
         """The state before the first step. Arguments that do not fit the run are refused here."""

@@ -19,18 +19,23 @@ See docs/reproduce-dat.md for what each does.
 
 The other arguments: `switch` is when attention joins: a step, a share of training, ``below(level)``
 or ``plateau(patience, tolerance)`` on the smoothed loss of the part `watch`. It is checked once a
-block of steps. A seed that has not switched by the step `latest` (0.6 of training, 0.3 with
-``retry``) does what `otherwise` says: ``switch`` and be reported, ``wait``, or ``retry`` from fresh
-weights. From the switch on, `rate` is a factor on every learning rate, and `recurrent` another one
-on the recurrent pathway (0 freezes it). Over `rewarm` steps the rate of attention rises to its own.
+block of steps. A switch at a step or share is recorded as scheduled, not as converged. A seed that
+has not switched by the step `latest` does what `otherwise` says: ``switch`` and be reported,
+``wait``, or ``retry`` from fresh weights. By default `latest` is 0.6 of training, 0.3 with
+``retry``, and none if the switch is a step or share. From the switch on, `rate` is a factor on
+every learning rate, and `recurrent` another one on the recurrent pathway (0 freezes it). Over
+`rewarm` steps the rate of attention rises to its own.
+
+A model without attention is refused, and so is one without recurrence in the modes skip and ramp:
+there no token would see another one in phase 1.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from outlast.errors import require
-from outlast.methods.base import Control, MethodState
+from outlast.errors import incompatible, require
+from outlast.methods.base import Control, MethodState, Setup
 from outlast.methods.phases import FirstPhase, Otherwise, Phased, Switch
 from outlast.registry import methods
 from outlast.specs import Spec
@@ -67,6 +72,22 @@ class DelayedAttention(Phased):
             require(value >= 0, name, value, "a number of steps >= 0")
         require(recurrent >= 0, "recurrent", recurrent, "a factor >= 0 (0 freezes)")
         self.mode, self.rewarm, self.ramp, self.recurrent = mode, rewarm, ramp, recurrent
+
+    def check(self, setup: Setup) -> None:
+        super().check(setup)
+        model = f"model={setup.model}"
+        if "attention" not in setup.pathways:
+            remedy = "add attention, or use loss_order, which orders the losses alone"
+            raise incompatible("dat", model, f"it has no attention to delay; {remedy}")
+        if "recurrent" in setup.pathways:
+            return
+        if self.mode in ("skip", "ramp"):
+            reason = "without attention no token sees another one in phase 1"
+            remedy = "add a recurrent mixer, or use mode=freeze or mode=detach"
+            raise incompatible(f"dat(mode={self.mode})", model, f"{reason}; {remedy}")
+        if self.recurrent != 1:
+            reason = "it has no recurrent mixer whose rate could be changed"
+            raise incompatible(f"dat(recurrent={self.recurrent:g})", model, reason)
 
     def control(self, step: int, state: MethodState, control: Control) -> None:
         super().control(step, state, control)

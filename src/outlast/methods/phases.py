@@ -3,6 +3,10 @@
 Phase 1 trains on some parts of the task, or on all. Phase 2 trains on all. A trigger on the
 smoothed loss of one part decides when to switch, for each seed on its own. A seed that has not
 converged by the latest step switches and is reported, or waits, or starts again from fresh weights.
+
+The event ``switch`` says why a seed switched. ``converged`` is true if the trigger fired, and false
+if the latest step came first. A switch at a fixed step or share of training has ``reason:
+schedule`` instead: nothing is known about convergence.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from typing import Literal
 
 from outlast.errors import bad_value, require
 from outlast.methods.base import Control, Event, Losses, Method, MethodState, Setup
-from outlast.methods.triggers import as_step, make_trigger, smooth
+from outlast.methods.triggers import AtStep, as_step, make_trigger, smooth
 from outlast.registry import suggest
 from outlast.specs import Spec
 
@@ -59,10 +63,7 @@ class Phased(Method):
 
     def begin(self, setup: Setup) -> MethodState:
         self.trigger = make_trigger(self.switch, setup.steps)
-        latest = self.latest
-        if latest is None:
-            latest = RETRY_LATEST if self.otherwise == "retry" else LATEST
-        self.deadline = as_step(latest, setup.steps, "latest")
+        self.deadline = as_step(self._latest(), setup.steps, "latest")
         self.steps = setup.steps
         self.watched = self.watch or _default_watch(setup.parts)
         self.first_weights = self._first_weights(setup.parts)
@@ -74,6 +75,20 @@ class Phased(Method):
         if self.first_weights[self.watched] == 0:
             raise bad_value("watch", self.watched, "a part that phase 1 trains on")
         return {"switched": None, "since": 0, "attempt": 0, "loss": None, "trigger": {}}
+
+    def check(self, setup: Setup) -> None:
+        trigger = make_trigger(self.switch, setup.steps)
+        if isinstance(trigger, AtStep) and trigger.step >= setup.steps:
+            accepted = f"a step before {setup.steps}, the end of training, or a share under 1"
+            raise bad_value("switch", self.switch, accepted)
+
+    def _latest(self) -> int | float:
+        """The latest switch. A scheduled one has no default: there is nothing to be late for."""
+        if self.latest is not None:
+            return self.latest
+        if self.otherwise == "retry":
+            return RETRY_LATEST
+        return 1.0 if self.trigger.scheduled else LATEST
 
     def _first_weights(self, parts: tuple[str, ...]) -> dict[str, float]:
         if isinstance(self.phase1, dict):
@@ -102,10 +117,10 @@ class Phased(Method):
         fires = self.trigger.fires(step, loss, state["trigger"])
         if step >= self.steps:  # too late to switch: no steps are left for the second phase
             name = "switch" if fires else "not converged"
-            return [Event(name, {"converged": fires, "loss": loss})]
+            scheduled = self.trigger.scheduled
+            return [] if scheduled else [Event(name, {"converged": fires, "loss": loss})]
         if fires:
-            state["switched"] = step
-            return [Event("switch", {"converged": True, "loss": loss})]
+            return self._switch(step, loss, state, converged=True)
         if step - state["since"] >= self.deadline:
             return self._overdue(step, loss, state)
         return []
@@ -116,8 +131,13 @@ class Phased(Method):
             return [Event("restart", {"attempt": state["attempt"], "loss": loss})]
         if self.otherwise == "wait":
             return []
+        return self._switch(step, loss, state, converged=False)
+
+    def _switch(self, step: int, loss: float, state: MethodState, converged: bool) -> list[Event]:
         state["switched"] = step
-        return [Event("switch", {"converged": False, "loss": loss})]
+        if self.trigger.scheduled:
+            return [Event("switch", {"reason": "schedule", "loss": loss})]
+        return [Event("switch", {"converged": converged, "loss": loss})]
 
 
 def _default_watch(parts: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from outlast.arguments import build_from
 from outlast.errors import SpecError, bad_value, require
@@ -35,12 +35,17 @@ def smooth(value: float | None, losses: Sequence[float]) -> float:
 class Trigger(ABC):
     """Decides after each block whether the phase is over."""
 
+    #: whether the step is fixed from the start, so that the loss says nothing about it
+    scheduled: ClassVar[bool] = False
+
     @abstractmethod
     def fires(self, step: int, loss: float, state: dict[str, Any]) -> bool: ...
 
 
 class AtStep(Trigger):
-    """Fires at a fixed step."""
+    """Fires at a fixed step, whatever the loss."""
+
+    scheduled = True
 
     def __init__(self, step: int) -> None:
         self.step = step

@@ -154,9 +154,13 @@ def _draw_seeds(ax: Axes, arm: StyledArm, ladder: Ladder, part: str) -> None:
 
 
 def _mean(ax: Axes, arm: StyledArm, ladder: Ladder, part: str) -> Curve:
-    """The mean over the seeds. Its interval is drawn here."""
+    """The mean over the seeds. The band from the worst to the best seed is drawn here.
+
+    The 95 % interval of the mean is in the tables alone. Over few seeds it is so wide that bands
+    of several arms would hide each other.
+    """
     known = [(r.multiple, r.exact[part].summary) for r in ladder.rungs if part in r.exact]
-    banded = [(x, s.low, s.high) for x, s in known if s.low is not None and s.high is not None]
+    banded = [(x, min(s.values), max(s.values)) for x, s in known if s.n > 1]
     if banded:
         xs, low, high = zip(*banded, strict=True)
         ax.fill_between(xs, low, high, color=arm.colour, alpha=0.14, linewidth=0, zorder=2)

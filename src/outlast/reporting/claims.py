@@ -57,7 +57,7 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         measured = ("text", "arm", "versus", "variant", "part", "multiple", "statistic")
-        names = (*measured, "low", "high", "given", "source")
+        names = (*measured, "low", "high", "condition", "source", "stated")
         about = {name: getattr(self.claim, name) for name in names}
         return {**about, "value": self.value, "seeds": self.seeds, "verdict": self.verdict}
 
@@ -68,7 +68,7 @@ def judge(claims: Sequence[Claim], arms: Sequence[ArmSummary]) -> list[Verdict]:
     held = {v.claim.text: v.verdict == HOLDS for v in verdicts}
     return [
         replace(v, verdict=OPEN)
-        if v.value is not None and v.claim.given and not held.get(v.claim.given, True)
+        if v.value is not None and v.claim.condition and not held.get(v.claim.condition, True)
         else v
         for v in verdicts
     ]
@@ -88,7 +88,8 @@ def _judge(claim: Claim, arms: dict[str, ArmSummary]) -> Verdict:
         detail = f"{percent(summary.mean)} − {percent(other.summary.mean)}"
     else:
         value = _statistics(summary)[claim.statistic]
-        detail = interval(summary) if claim.statistic == "mean" else ""
+        ends = interval(summary) if claim.statistic == "mean" else ""
+        detail = f"95 % interval {ends}" if ends else ""
     verdict = HOLDS if _inside(value, claim.low, claim.high) else FAILS
     gone = [arm.label for arm, _ in compared if arm.diverged]
     notes = [detail, *(note for pair in compared for note in _reservations(*pair))]
@@ -157,13 +158,15 @@ def headline(arms: Sequence[ArmSummary], verdicts: Sequence[Verdict]) -> str:
 
 
 def tally(verdicts: Sequence[Verdict]) -> str:
-    """``3 of 4 claims hold, 1 was not measured``."""
+    """``3 of 4 claims hold (1 of them stated after the numbers), 1 was not measured``."""
     names = [v.verdict for v in verdicts]
     if UNMEASURED in names and names.count(UNMEASURED) == len(names):
         return "none of the claims has been measured"
+    late = sum(v.verdict == HOLDS and v.claim.stated == "after" for v in verdicts)
     if len(names) == 1:
-        return f"the one claim {names[0]}"
+        return f"the one claim {names[0]}" + (" (stated after the numbers)" if late else "")
     text = f"{names.count(HOLDS)} of {len(names)} claims hold"
+    text += f" ({late} of them stated after the numbers)" if late else ""
     if OPEN in names:
         text += f", {names.count(OPEN)} cannot be judged"
     unmeasured = names.count(UNMEASURED)
@@ -188,11 +191,12 @@ def _said(arm: ArmSummary, variant: str | None, multiple: float) -> tuple[str, s
 
 def _spread(s: Summary) -> str:
     """How far the seeds are apart: ``84.0 to 96.0 over 2 seeds``."""
-    if s.low is None or s.high is None:
-        return f"{s.n} seed"
-    if s.low == s.high:
+    worst, best = min(s.values), max(s.values)
+    if s.n == 1:
+        return "1 seed"
+    if worst == best:
         return f"each of {s.n} seeds"
-    return f"{percent(s.low)} to {percent(s.high)} over {s.n} seeds"
+    return f"{percent(worst)} to {percent(best)} over {s.n} seeds"
 
 
 def _key_arms(

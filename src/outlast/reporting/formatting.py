@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from outlast.evaluation.statistics import Summary
-from outlast.reporting.summary import Ladder, Phase
+from outlast.reporting.phase import Phase
+from outlast.reporting.summary import Ladder
 
 NONE = "–"
 
@@ -78,12 +79,13 @@ def fall(ladder: Ladder) -> tuple[str, str]:
 
 
 def phase(outcome: Phase | None) -> tuple[str, str]:
-    """How phase 1 ended: how many seeds converged, and which did not."""
+    """How phase 1 ended: how many seeds converged and which did not, or a scheduled switch."""
     if outcome is None:
         return NONE, ""
-    others = (outcome.failed, outcome.waiting, outcome.parked)
-    total = len(outcome.converged) + sum(map(len, others))
-    notes = []
+    judged = len(outcome.converged) + len(outcome.failed)
+    total = judged + len(outcome.scheduled) + len(outcome.waiting) + len(outcome.parked)
+    steps = sorted(set(outcome.scheduled.values()))
+    notes = [f"at step {listed(f'{step:,}' for step in steps)}"] if steps else []
     if outcome.failed:
         notes.append(f"not: {_seeds(outcome.failed)}")
     if outcome.waiting:
@@ -92,7 +94,9 @@ def phase(outcome: Phase | None) -> tuple[str, str]:
         notes.append(f"parked: {_seeds(outcome.parked)}")
     if outcome.restarts:
         notes.append(f"{outcome.restarts} restart{'s' * (outcome.restarts != 1)}")
-    return f"{len(outcome.converged)} of {total}", "; ".join(notes)
+    if outcome.scheduled and not judged:
+        return "scheduled switch", "; ".join(notes)
+    return f"{len(outcome.converged)} of {total} converged", "; ".join(notes)
 
 
 def _seeds(numbers: Sequence[int]) -> str:

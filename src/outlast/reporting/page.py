@@ -60,6 +60,7 @@ class Section:
     tables: dict[str, tables.Table]
     reasons: list[str]
     nan: list[str]
+    claim_notes: list[str]
     colours: dict[str, int]
     runs: list[RunFacts]
     contents: list[Entry]
@@ -142,6 +143,7 @@ def _section(study: Study, out: Path, prefix: str) -> Section:
         built,
         tables.reasons(arms),
         nan_findings(arms),
+        tables.claim_notes(verdicts),
         {a.summary.label: a.index for group in grouped(arms) for a in group.arms},
         runs,
         list_contents(prefix, pictures, built, entries),
@@ -191,7 +193,8 @@ def _facts(study: Study, arms: list[ArmSummary]) -> list[tuple[str, str]]:
 
 def _markdown(section: Section) -> str:
     figures = {p.name: (p.title, p.finding) for p in section.pictures.values()}
-    notes = [*(f"n/a: {reason}" for reason in section.reasons), *section.nan]
+    reasons = (f"n/a: {reason}" for reason in section.reasons)
+    notes = [*section.claim_notes, *reasons, *section.nan]
     return study_markdown(
         section.study, section.headline, section.facts, figures, section.tables, notes
     )

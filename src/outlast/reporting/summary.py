@@ -17,6 +17,7 @@ from outlast.evaluation.statistics import (
     summarise,
 )
 from outlast.reporting.load import Arm, Run, Study
+from outlast.reporting.phase import Phase, phase_of
 from outlast.runs.records import ResultRow
 
 LEVELS = (0.9, 0.99)
@@ -83,17 +84,6 @@ class Ladder:
 
 
 @dataclass(frozen=True)
-class Phase:
-    """How phase 1 ended for each seed. Seeds in ``parked`` were parked during it."""
-
-    converged: tuple[int, ...]
-    failed: tuple[int, ...]
-    waiting: tuple[int, ...]
-    parked: tuple[int, ...]
-    restarts: int
-
-
-@dataclass(frozen=True)
 class ArmSummary:
     """Everything a report says about one arm. ``run`` is None until it has been started."""
 
@@ -127,7 +117,7 @@ def summarise_arm(arm: Arm) -> ArmSummary:
     rows = (arm.run.rows or ()) if arm.run else ()
     variants = dict.fromkeys(row["variant"] for row in rows)
     ladders = [_ladder(v, [row for row in rows if row["variant"] == v]) for v in variants]
-    phase = _phase(arm.run) if arm.run else None
+    phase = phase_of(arm.run) if arm.run else None
     return ArmSummary(
         arm.name, arm.label, arm.record.group, arm.run, _status(arm.run), tuple(ladders), phase
     )
@@ -210,27 +200,6 @@ def _measures(rows: Iterable[tuple[int, dict[str, float] | None]]) -> dict[str, 
             if present(value):
                 by_part.setdefault(part, {})[seed] = value
     return {part: Measure(seeds, summarise(seeds.values())) for part, seeds in by_part.items()}
-
-
-def _phase(run: Run) -> Phase | None:
-    """The last word of each seed: a switch (converged or not), or a phase 1 given up."""
-    outcome: dict[int, bool] = {}
-    for event in run.events:
-        converged = event.details.get("converged")
-        if event.event == "switch" and isinstance(converged, bool):
-            outcome[event.seed] = converged
-        elif event.event == "not converged":
-            outcome[event.seed] = False
-    if not outcome:
-        return None
-    seeds = run.seeds or tuple(sorted(outcome))
-    return Phase(
-        tuple(seed for seed in seeds if outcome.get(seed) is True),
-        tuple(seed for seed in seeds if outcome.get(seed) is False),
-        tuple(seed for seed in seeds if seed not in outcome.keys() | run.parked.keys()),
-        tuple(seed for seed in seeds if seed in run.parked and seed not in outcome),
-        sum(event.event == "restart" for event in run.events),
-    )
 
 
 def _arm_json(arm: ArmSummary) -> dict[str, Any]:

@@ -13,6 +13,14 @@ from outlast.reporting.claims import Verdict
 from outlast.reporting.load import Run
 from outlast.reporting.summary import LEVELS, ArmSummary, Ladder, multiples_of, variants_of
 
+STATED_AFTER = "(stated after the numbers)"
+#: what the mark means; for the page and the Markdown file
+STATED_AFTER_MEANS = (
+    "“Stated after the numbers”: the words, the band or the arm were chosen when numbers of ours "
+    "were already known. Such a claim describes what was seen. Fresh seeds would have to test it. "
+    "The other claims are those of their source, or were written first."
+)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -63,7 +71,7 @@ def plain(text: str) -> str:
 
 def setup_table(arms: Sequence[ArmSummary]) -> Table:
     """What each arm is: model, methods, parameters, how phase 1 went; what is not ready."""
-    columns = ("arm", "model", "methods", "parameters", "steps", "seeds", "phase 1 converged")
+    columns = ("arm", "model", "methods", "parameters", "steps", "seeds", "phase 1")
     ready = all(arm.status == "evaluated" for arm in arms)
     rows = (_setup(arm) if ready else (*_setup(arm), _status(arm)) for arm in arms)
     return Table(columns if ready else (*columns, "status"), tuple(rows))
@@ -216,6 +224,8 @@ def _phase_of(arm: ArmSummary, seed: int) -> Cell:
         return Cell("not converged", tone="bad")
     if seed in arm.phase.parked:
         return Cell("parked", tone="bad")
+    if seed in arm.phase.scheduled:
+        return Cell(f"switched at step {arm.phase.scheduled[seed]:,} (scheduled)")
     return Cell("converged" if seed in arm.phase.converged else "no switch yet")
 
 
@@ -243,5 +253,11 @@ def claims_table(verdicts: Sequence[Verdict]) -> Table:
         seeds = f"{v.seeds} seed{'s' * (v.seeds != 1)}" if v.seeds else ""
         note = ", ".join(filter(None, (v.detail, seeds)))
         verdict, measured = Cell(v.verdict, tone=f"verdict {tone}"), Cell(v.measured, note)
-        rows.append((verdict, Cell(v.claim.text), Cell(v.expected), measured, Cell(v.claim.source)))
+        claim = Cell(v.claim.text, STATED_AFTER if v.claim.stated == "after" else "")
+        rows.append((verdict, claim, Cell(v.expected), measured, Cell(v.claim.source)))
     return Table(("verdict", "claim", "expected", "measured", "source"), tuple(rows), 0)
+
+
+def claim_notes(verdicts: Sequence[Verdict]) -> list[str]:
+    """What a mark in the table of claims means, if there is one."""
+    return [STATED_AFTER_MEANS] if any(v.claim.stated == "after" for v in verdicts) else []

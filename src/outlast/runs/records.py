@@ -272,7 +272,9 @@ def write_results(path: Path, results: Results) -> None:
 class Claim(Struct, frozen=True):
     """Something that should be so, and the band a measured number must fall in to say it is.
 
-    `given` is the text of another claim: where that one does not hold, this one says nothing.
+    `condition` is the text of another claim: if that one does not hold, this one says nothing.
+    `stated` is ``before`` if the words and the band are those of the source, or were written before
+    any number of ours was seen. It is ``after`` if numbers of ours were known by then.
     """
 
     text: str
@@ -286,7 +288,9 @@ class Claim(Struct, frozen=True):
     variant: str | None = None
     low: float | None = None
     high: float | None = None
-    given: str | None = None
+    condition: str | None = None
+    #: an older file does not say
+    stated: Literal["before", "after"] | None = None
 
 
 class ArmRecord(Struct, frozen=True):
@@ -318,7 +322,13 @@ class StudyRecord(Struct, frozen=True, kw_only=True):
 def read_study(folder: Path) -> StudyRecord:
     """A study, as `study.json` says."""
     path = folder / STUDY
-    return checked(read_object(path, "a study", by_hand=True), StudyRecord, path)
+    values = read_object(path, "a study", by_hand=True)
+    if isinstance(claims := values.get("claims"), list):  # some may have names of before
+        values["claims"] = [
+            {"condition": claim.get("given")} | claim if isinstance(claim, dict) else claim
+            for claim in claims
+        ]
+    return checked(values, StudyRecord, path)
 
 
 def write_study(folder: Path, record: StudyRecord) -> None:

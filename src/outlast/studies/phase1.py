@@ -4,6 +4,7 @@ State-first DAT can only work where the recurrent pathway learns the state in ph
 it does depends on the seed. Each arm trains the recurrent stack of the paper-scale hybrid on the
 state alone until the smoothed loss is under 0.01, with one thing changed: outputs, initialisation,
 learning rate, depth, batch, clipping. (Our own question; the paper does not discuss it.)
+There is no attention to delay here, so the method is `loss_order`: it has the phase 1 of `dat`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def phase1(scale: Literal["demo", "paper"] = "demo") -> Study:
     base = Settings(steps=3000, lr=2e-3, schedule="constant", probe_every=500)
     base = base if scale == "paper" else replace(base, steps=1000, batch_size=32)
     seeds = tuple(range(16 if scale == "paper" else 4))
-    method = ("dat(latest=1.0, otherwise=wait)",)
+    method = ("loss_order(latest=1.0, otherwise=wait)",)
     arms = []
     for name, (line, changed) in VARIANTS.items():
         width, answers = (128, 10) if scale == "paper" else (64, 2)
@@ -69,6 +70,7 @@ def phase1(scale: Literal["demo", "paper"] = "demo") -> Study:
             statistic="min",
             part="state",
             low=0.9,
+            stated="after",
         )
     ]
     return Study("phase1", scale, "What makes phase 1 converge", QUESTION, arms, claims, (1, 3, 10))

@@ -84,21 +84,34 @@ def _right_everywhere(source: str, low: float) -> list[Claim]:
     words = {None: "on plain rows", "sparse": "on sparse rows", "dense": "on dense rows"}
     return [
         Claim(
-            f"TRA is right {where} at {multiple:g} x the length on every seed",
+            f"TRA is right {rows} at {multiple:g} x the length on every seed",
             "tra",
             multiple,
             source if multiple == 1 else "our question",
             statistic="min",
             variant=variant,
             low=low,
+            stated="before" if multiple == 1 else "after",
         )
         for multiple in (1, 4)
-        for variant, where in words.items()
+        for variant, rows in words.items()
     ]
 
 
 def _rope_learned() -> Claim:
-    return Claim(ROPE_LEARNED, "rope", 1, CONDITION, statistic="min", low=0.99)
+    return Claim(ROPE_LEARNED, "rope", 1, CONDITION, statistic="min", low=0.99, stated="after")
+
+
+def _rope_errs() -> Claim:
+    return Claim(
+        "RoPE errs at 4 x the length",
+        "rope",
+        4,
+        GLITCH,
+        high=0.9,
+        condition=ROPE_LEARNED,
+        stated="after",
+    )
 
 
 # ---- on a laptop -----------------------------------------------------------------------------
@@ -123,7 +136,7 @@ def _demo() -> Study:
 def _demo_claims() -> list[Claim]:
     return [
         _rope_learned(),
-        Claim("RoPE errs at 4 x the length", "rope", 4, GLITCH, high=0.9, given=ROPE_LEARNED),
+        _rope_errs(),
         *_right_everywhere(f"{PAPER}: 1.0 on all three tests", 0.99),
         Claim(
             "TRA is well above RoPE at 4 x the length",
@@ -133,7 +146,8 @@ def _demo_claims() -> list[Claim]:
             statistic="difference",
             versus="rope",
             low=0.1,
-            given=ROPE_LEARNED,
+            condition=ROPE_LEARNED,
+            stated="after",
         ),
     ]
 
@@ -174,9 +188,10 @@ def _paper_claims() -> list[Claim]:
             GLITCH,
             variant="sparse",
             high=0.99,
-            given=ROPE_LEARNED,
+            condition=ROPE_LEARNED,
+            stated="before",
         ),
-        Claim("RoPE errs at 4 x the length", "rope", 4, GLITCH, high=0.9, given=ROPE_LEARNED),
+        _rope_errs(),
         *(
             Claim(
                 f"TRA is above RoPE in {task} at 10 x the length",
@@ -186,6 +201,7 @@ def _paper_claims() -> list[Claim]:
                 statistic="difference",
                 versus=f"{task}-rope",
                 low=0.1,
+                stated="before",
             )
             for task in ("copy", "recall")
         ),

@@ -49,6 +49,7 @@ class FlipFlop(Task):
     Args:
         length: The length trained on, in tokens; it is even.
         ignore: The probability of an instruction whose bit is noise.
+        answers: What a test takes the largest output of: the two bits, or all tokens.
     """
 
     paper = "2503.23174 Threshold Relative Attention"

@@ -129,7 +129,17 @@ def pad_steps(table: Tensor, steps: int, value: float = 0) -> Tensor:
 def setup(settings: Settings, task: Task, model: Model) -> Setup:
     """What the methods of a run may know of it."""
     tokens = task.tokens(task.lengths[1])
-    return Setup(settings.steps, task.parts, task.lengths, tokens, model.ceiling)
+    present = {sublayer.pathway for sublayer in model.sublayers()}
+    pathways = tuple(pathway for pathway in PATHWAYS if pathway in present)
+    return Setup(
+        settings.steps,
+        task.parts,
+        task.lengths,
+        tokens,
+        model.ceiling,
+        str(model.layout),
+        pathways,
+    )
 
 
 def _is_like(value: object, first: object) -> bool:

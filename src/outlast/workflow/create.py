@@ -86,6 +86,7 @@ def _check_methods(run: RunSpec, task: Task, model: Model) -> None:
     known = setup(run.settings, task, model)
     for spec in run.methods:
         method, control = methods.build(spec), Control.plain(known)
+        method.check(known)
         method.control(0, method.begin(known), control)
         if control.span and not model.uses_positions:
             log.warning("%s: nothing in this model asks where a token stands", method.spec.name)

@@ -36,7 +36,12 @@ WIDEST_TYPE = 2
 
 @schemes.register("alibi")
 class Alibi(Scheme):
-    """Attention with linear biases."""
+    """Attention with linear biases.
+
+    Args:
+        convention: The slopes for head counts that are no powers of two: the paper's formula, or
+            that of transformers.
+    """
 
     def __init__(self, width: int, heads: int, convention: Convention = "paper") -> None:
         super().__init__(width, heads)

@@ -57,7 +57,8 @@ class Rope(Scheme):
         base: The base of the angles: a larger one turns slow pairs more slowly.
         scaling: How positions past the training length are brought back into it.
         factor: How many times the training length is to be reached.
-        original: The training length in tokens, >= 1; only `yarn` needs it.
+        original: The training length in tokens, >= 1; `yarn` needs it, and `ntk` of transformers.
+        convention: How `ntk` and `yarn` are computed: as in the papers, or as in transformers.
     """
 
     def __init__(
