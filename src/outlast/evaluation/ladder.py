@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 TOKENS = {"cpu": 2**17, "cuda": 2**20}
 #: the largest multiple of the training length; far more than memory holds
 MOST = 1e9
+#: the most sequences of a length; far more than memory holds
+MOST_SEQUENCES = 2**63 - 1
 #: a batch has two tables of int64 and one of int8
 BYTES_PER_TOKEN = 17
 GIB = 2**30
@@ -116,7 +118,7 @@ def evaluate(
         return logits.to(tokens.device)[None]
 
     task, ladder = _read_task(task), _read_ladder(ladder)
-    sequences, device = as_whole("sequences", sequences, 1), _read_device(device)
+    sequences, device = as_whole("sequences", sequences, 1, MOST_SEQUENCES), _read_device(device)
     with eval_mode(model):
         rows = evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling)[0]
     for row in rows:
@@ -145,7 +147,7 @@ def _read_ladder(ladder: object) -> list[float]:
         raise error
     try:
         multiples = list(ladder)
-    except TypeError:  # a numpy array without an axis
+    except (TypeError, RuntimeError):  # an array without an axis, a nested tensor
         raise error from None
     if any(isinstance(m, bool) or not isinstance(m, Real) for m in multiples):
         raise error
