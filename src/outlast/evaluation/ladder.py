@@ -29,6 +29,7 @@ from outlast.runs.spec import LADDER, SEQUENCES
 from outlast.specs import Spec
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
+from outlast.tasks.sampling import read_device
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ def evaluate(
         return logits.to(tokens.device)[None]
 
     task, ladder = _read_task(task), _read_ladder(ladder)
-    sequences, device = as_whole("sequences", sequences, 1, MOST_SEQUENCES), _read_device(device)
+    sequences, device = as_whole("sequences", sequences, 1, MOST_SEQUENCES), read_device(device)
     with eval_mode(model):
         rows = evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling)[0]
     for row in rows:
@@ -153,16 +154,6 @@ def _read_ladder(ladder: object) -> list[float]:
         raise error
     check_ladder("ladder", multiples)
     return [m if isinstance(m, int) else float(m) for m in multiples]
-
-
-def _read_device(device: object) -> torch.device:
-    try:
-        known = torch.device(device)  # type: ignore[call-overload]
-        torch.Generator(known)
-    except (RuntimeError, TypeError, ValueError, AssertionError):
-        accepted = "a device that torch has here, such as cpu"
-        raise bad_value("device", shown(device), accepted) from None
-    return known  # type: ignore[no-any-return]
 
 
 @torch.no_grad()

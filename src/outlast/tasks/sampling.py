@@ -13,6 +13,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from outlast.arguments import as_whole, check_share, shown
+from outlast.errors import bad_value
+
+#: the largest size of an axis, and the largest whole number that is drawn
+_MOST = 2**62
 _MANY = 2**62
 
 
@@ -23,6 +28,11 @@ class SeedGenerators:
     """
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        accepted = "a list of one or more torch.Generator"
+        if not isinstance(generators, Sequence) or not generators:
+            raise bad_value("generators", shown(generators), accepted)
+        if not all(isinstance(generator, torch.Generator) for generator in generators):
+            raise bad_value("generators", shown(generators), accepted)
         self.generators = tuple(generators)
         self.device = self.generators[0].device
 
@@ -32,13 +42,42 @@ class SeedGenerators:
         return zip(rows, self.generators, strict=True)
 
 
+def read_device(device: object) -> torch.device:
+    """A device on which random numbers can be drawn."""
+    try:
+        known = torch.device(device)  # type: ignore[call-overload]
+        torch.Generator(known)
+    except (RuntimeError, TypeError, ValueError, AssertionError):
+        accepted = "a device that torch has here, such as cpu"
+        raise bad_value("device", shown(device), accepted) from None
+    return known  # type: ignore[no-any-return]
+
+
+def check_generator(generator: object) -> None:
+    """Refuse what is no generator."""
+    if not isinstance(generator, torch.Generator | SeedGenerators):
+        accepted = "a torch.Generator, such as torch.Generator().manual_seed(0)"
+        raise bad_value("generator", shown(generator), accepted)
+
+
+def _read_shape(shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, Sequence) or isinstance(shape, str | bytes):
+        raise bad_value("shape", shown(shape), "a tuple of whole numbers, such as (batch, tokens)")
+    return tuple(as_whole("shape", size, 0, _MOST) for size in shape)
+
+
 def randint(
     low: int, high: int, shape: Sequence[int], generator: torch.Generator | SeedGenerators
 ) -> Tensor:
     """Uniform whole numbers from `low` to below `high`, of `shape`."""
+    low, high = as_whole("low", low, -_MOST, _MOST), as_whole("high", high, -_MOST, _MOST)
+    if low >= high:
+        raise bad_value("high", high, f"a whole number above low={low}")
+    shape = _read_shape(shape)
+    check_generator(generator)
     if isinstance(generator, torch.Generator):
         return torch.randint(low, high, shape, generator=generator, device=generator.device)
-    table = torch.empty(tuple(shape), dtype=torch.int64, device=generator.device)
+    table = torch.empty(shape, dtype=torch.int64, device=generator.device)
     for rows, of_seed in generator.split(table):
         rows.random_(low, high, generator=of_seed)
     return table
@@ -50,9 +89,11 @@ def rand(
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Uniform numbers from 0 to below 1, of `shape`."""
+    shape = _read_shape(shape)
+    check_generator(generator)
     if isinstance(generator, torch.Generator):
         return torch.rand(shape, generator=generator, device=generator.device, dtype=dtype)
-    table = torch.empty(tuple(shape), dtype=dtype, device=generator.device)
+    table = torch.empty(shape, dtype=dtype, device=generator.device)
     for rows, of_seed in generator.split(table):
         rows.uniform_(generator=of_seed)
     return table
@@ -60,12 +101,15 @@ def rand(
 
 def randint_below(limits: Tensor, generator: torch.Generator) -> Tensor:
     """Uniform whole numbers below limits that differ, shaped like the limits."""
+    if not isinstance(limits, Tensor) or limits.dtype not in (torch.int64, torch.int32):
+        raise bad_value("limits", shown(limits), "a tensor of whole numbers >= 1")
     # randint takes no tensor as a limit; from a range this wide the remainder is uniform enough.
     return randint(0, _MANY, limits.shape, generator) % limits
 
 
 def bernoulli(probability: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """True with the given probability, of `shape`."""
+    check_share("probability", probability)
     return rand(shape, generator) < probability
 
 
@@ -75,6 +119,9 @@ def distinct(batch: int, choices: int, count: int, generator: torch.Generator) -
     On a GPU a few out of many are drawn by swaps: count squared operations a row, not a sort of all
     choices. Elsewhere a sort is as fast, and a seed draws what it always drew there.
     """
+    check_generator(generator)
+    batch, choices = as_whole("batch", batch, 0, _MOST), as_whole("choices", choices, 0, _MOST)
+    count = as_whole("count", count, 0, choices)
     if generator.device.type == "cuda" and count * count <= choices:
         return by_swaps(batch, choices, count, generator)
     return by_rank(batch, choices, count, generator)
