@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from numbers import Real
 
@@ -14,6 +13,8 @@ from outlast.errors import bad_value
 
 #: what torch's embedding takes
 TOKENS = (torch.int64, torch.int32)
+#: far more than a gate needs; it is finite in every type of float
+LARGEST_GATE = 1e4
 
 
 def describe_tensor(tensor: Tensor) -> str:
@@ -60,7 +61,13 @@ def check_key(key: object) -> None:
     accepted = "a whole number as a tensor of int64 without an axis, or None"
     if not isinstance(key, Tensor):
         raise bad_value("key", shown(key), accepted)
-    if key.is_nested or key.layout != torch.strided or key.dim() or key.dtype != torch.int64:
+    if (
+        key.is_meta
+        or key.is_nested
+        or key.layout != torch.strided
+        or key.dim()
+        or key.dtype != torch.int64
+    ):
         raise bad_value("key", describe_tensor(key), accepted)
 
 
@@ -81,11 +88,12 @@ def check_state(state: object, sublayers: int, tokens: Tensor) -> None:
             raise bad_value("state", describe_tensor(table), accepted)
 
 
-def read_gate(field: str, value: object) -> float:
-    """A finite number >= 0 as a float."""
+def read_gate(value: object) -> float:
+    """A number from 0 to `LARGEST_GATE` as a float."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < math.inf:  # type: ignore[operator]
-        raise bad_value(field, shown(value), "a finite number >= 0: 1 is open and 0 is closed")
+    if not is_number or not 0 <= value <= LARGEST_GATE:  # type: ignore[operator]
+        accepted = f"a number from 0 (closed) over 1 (open) to {LARGEST_GATE:g}"
+        raise bad_value("value", shown(value), accepted)
     return float(value)  # type: ignore[arg-type]
 
 

@@ -80,13 +80,13 @@ class Sublayer(nn.Module):
 
     def set_gate(self, value: float) -> None:
         """Open (1), close (0) or half open this sublayer."""
-        value = read_gate("gate", value)
+        value = read_gate(value)
         self.gate.fill_(value)
         self.gate_mode = gate_mode([value])
 
     def set_upstream_grad(self, value: float) -> None:
         """Let gradients pass upstream (1), stop them (0), or scale them."""
-        value = read_gate("upstream_grad", value)
+        value = read_gate(value)
         self.upstream_grad.fill_(value)
         self.upstream_grad_mode = gate_mode([value])
 

@@ -9,11 +9,12 @@ are repeated for each seed; everything after them is done once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
 
-from outlast.arguments import as_whole, check_share, shown
+from outlast.arguments import as_whole, shown
 from outlast.errors import bad_value
 
 #: the largest size of an axis, and the largest whole number that is drawn
@@ -103,14 +104,24 @@ def randint_below(limits: Tensor, generator: torch.Generator) -> Tensor:
     """Uniform whole numbers below limits that differ, shaped like the limits."""
     if not isinstance(limits, Tensor) or limits.dtype not in (torch.int64, torch.int32):
         raise bad_value("limits", shown(limits), "a tensor of whole numbers >= 1")
+    check_generator(generator)
+    if limits.device != generator.device:
+        accepted = f"one on {generator.device}, as the generator is"
+        raise bad_value("limits", f"a tensor on {limits.device}", accepted)
     # randint takes no tensor as a limit; from a range this wide the remainder is uniform enough.
-    return randint(0, _MANY, limits.shape, generator) % limits
+    numbers = randint(0, _MANY, limits.shape, generator)
+    try:
+        return numbers % limits
+    except RuntimeError:  # a CPU refuses a limit of 0
+        raise bad_value("limits", shown(limits), "a tensor of whole numbers >= 1") from None
 
 
 def bernoulli(probability: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """True with the given probability, of `shape`."""
-    check_share("probability", probability)
-    return rand(shape, generator) < probability
+    is_number = isinstance(probability, Real) and not isinstance(probability, bool)
+    if not is_number or not 0 <= probability <= 1:
+        raise bad_value("probability", shown(probability), "a number from 0 to 1")
+    return rand(shape, generator) < float(probability)
 
 
 def distinct(batch: int, choices: int, count: int, generator: torch.Generator) -> Tensor:

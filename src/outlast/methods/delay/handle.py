@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import math
 import weakref
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from outlast.arguments import as_whole, check_choice, shown
+from outlast.arguments import as_whole, shown
 from outlast.errors import SpecError, bad_value
 from outlast.methods.base import Control, Setup
 from outlast.methods.delay.arguments import (
@@ -72,7 +72,8 @@ def delay(
     """
     if not isinstance(model, nn.Module):
         raise bad_value("model", shown(model), "a torch.nn.Module")
-    check_choice("mode", mode if isinstance(mode, str) else shown(mode), Mode)
+    if not isinstance(mode, str) or mode not in get_args(Mode):
+        raise bad_value("mode", shown(mode), " | ".join(get_args(Mode)))
     steps = None if steps is None else as_whole("steps", steps, 1, FOREVER)
     spec = Spec(
         "dat",
