@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -144,6 +144,8 @@ def is_method(value: Any) -> bool:
 def are_seeds(value: Any) -> bool:
     if isinstance(value, str):
         return value in ("0", "3", "0-1")
+    if isinstance(value, Iterator):  # those that are drawn hold 1 and 2
+        return True
     if isinstance(value, np.ndarray | Tensor):
         plain = not isinstance(value, Tensor) or not (value.is_nested or value.is_sparse)
         value = list(value) if plain and value.ndim else [None]
@@ -222,7 +224,7 @@ CALLS: dict[str, Call] = {
         {
             "model": sound(
                 lambda: zeros, lambda: model(), accepts=lambda v: v is zeros or v is model(),
-                odd=(LSTM,), large=False,
+                odd=(LSTM, Model), large=False, called=True,
             ),
             "task": LINE,
             "ladder": sound(

@@ -43,7 +43,7 @@ class Unconvertible:
 #: each makes a new value; nothing that needs much memory or time where it is accepted
 ODD: list[Callable[[], Any]] = [
     *[lambda v=v: v for v in (None, True, False, 0, -1, 1, 2, 3, 10, 1.0, 0.5, -0.5, 1.5)],
-    *[lambda v=v: v for v in (math.nan, math.inf, -math.inf, 1j, 1e-300, Fraction(1, 2))],
+    *[lambda v=v: v for v in (math.nan, math.inf, -math.inf, 1j, 1e-20, Fraction(1, 2))],
     *[lambda v=v: v for v in ("", "x", "0", "3", "true", "none", "a\0b", "\ud800", "é", " ", "*")],
     *[lambda v=v: v for v in (b"", b"x", b"0", (), (1, 2), (2, 1), (-1, 2), (None, 2), (1, 2, 3))],
     *[lambda v=v: v for v in ((1.0, 2.0), (1, 10**400), range(3), Decimal(1), ..., NotImplemented)],
@@ -84,8 +84,20 @@ class Argument:
     accepts: Accepts
     odd: tuple[Callable[[], Any], ...] = ()
     large: bool = True
+    #: the function calls the value; then no odd value is a function, which has errors of its own
+    called: bool = False
 
     def draw(self, chance: random.Random, oddness: float) -> Any:
+        value = self._draw(chance, oddness)
+        while self.called and self._is_other_function(value):
+            value = self._draw(chance, oddness)
+        return value
+
+    def _is_other_function(self, value: Any) -> bool:
+        is_function = callable(value) and not isinstance(value, type)
+        return is_function and not self.accepts(value)
+
+    def _draw(self, chance: random.Random, oddness: float) -> Any:
         if chance.random() >= oddness:
             return chance.choice(self.sound)()
         if self.odd and chance.random() < 0.5:
@@ -94,7 +106,11 @@ class Argument:
 
 
 def sound(
-    *values: Any, accepts: Accepts, odd: tuple[Any, ...] = (), large: bool = True
+    *values: Any,
+    accepts: Accepts,
+    odd: tuple[Any, ...] = (),
+    large: bool = True,
+    called: bool = False,
 ) -> Argument:
     """An argument with these sound values; callables make a new value each time."""
 
@@ -102,7 +118,7 @@ def sound(
         is_maker = callable(value) and getattr(value, "__name__", "") == "<lambda>"
         return value if is_maker else lambda: value
 
-    return Argument(tuple(map(maker, values)), accepts, tuple(map(maker, odd)), large)
+    return Argument(tuple(map(maker, values)), accepts, tuple(map(maker, odd)), large, called)
 
 
 # ---- what is accepted, said a second time --------------------------------------------------------

@@ -10,52 +10,29 @@ that long.
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
-import signal
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from api_calls import CALLS, Call
+from api_limits import LIMIT, SECONDS, SEED, TooSlow, time_limit
 from api_method_calls import METHOD_CALLS
 
 import outlast
 from outlast.errors import OutlastError
 
 ALL = CALLS | METHOD_CALLS
-SEED, SECONDS = int(os.environ.get("FUZZ_SEED", "0")), float(os.environ.get("FUZZ_SECONDS", "0"))
 #: calls of each function with a fixed seed, and how often an argument is odd
 EACH, ODDNESS = 30, (0.0, 0.3, 0.6)
-LIMIT = 20
 #: lines and folders: their errors quote the value and may leave out the name of the argument
 QUOTED = {"spec", "task", "layout", "model", "methods", "folder", "folders", "switch"}
-
-
-class TooSlow(BaseException):
-    """A call took more than `LIMIT` seconds."""
-
-
-@contextmanager
-def time_limit(seconds: int) -> Iterator[None]:
-    def stop(*_: Any) -> None:
-        raise TooSlow
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def problem(call: Call, arguments: dict[str, Any], wrong: list[str]) -> str | None:
@@ -63,7 +40,7 @@ def problem(call: Call, arguments: dict[str, Any], wrong: list[str]) -> str | No
     clash = not wrong and call.clash(arguments)
     random_state = torch.get_rng_state()
     try:
-        with time_limit(LIMIT), warnings.catch_warnings():
+        with time_limit(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = call.function(**arguments)
     except OutlastError as error:

@@ -101,7 +101,7 @@ def evaluate(
         ceiling: The most tokens that the model can take, by default the model's own, if it has
             one. Longer rungs are marked as not testable.
     """
-    if not callable(model):
+    if not callable(model) or isinstance(model, type):
         accepted = "a module, or a function from tokens (batch, tokens) to logits"
         raise bad_value("model", shown(model), accepted)
     if ceiling is None and isinstance(limit := getattr(model, "ceiling", None), int):
