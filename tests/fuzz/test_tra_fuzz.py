@@ -72,7 +72,7 @@ def difference(one: Tensor, two: Tensor) -> float:
     if not torch.equal(one == -math.inf, two == -math.inf) or one.isnan().any():
         return math.inf
     one, two = (t.masked_fill(t == -math.inf, 0.0) for t in (one, two))
-    return ((one - two).norm() / max(two.norm().item(), 1e-3)).item()
+    return ((one - two).norm() / max(two.norm().item(), 0.05)).item()
 
 
 def with_gradients(call: dict[str, Any]) -> tuple[Parts, tuple[Tensor, ...]]:

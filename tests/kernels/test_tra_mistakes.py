@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import forward_ad
 
 import outlast
 from outlast.errors import SpecError
+from outlast.kernels.tra import Parts, has_kernel, merge
 from tra_cases import Case
 
 pytestmark = pytest.mark.filterwarnings("error:::outlast")
@@ -148,3 +150,56 @@ def test_wrong_types_are_named_in_the_error(changed, words):
     given = dict(zip(NAMES, Case(5, 7, batch=2).inputs(torch.float32), strict=True)) | changed
     with pytest.raises(SpecError, match=words):
         tra(**given)
+
+
+def parts(**changed):
+    kept = torch.ones(1, 1, 2, dtype=torch.int32)
+    return Parts(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 2), kept)._replace(**changed)
+
+
+@pytest.mark.parametrize("name", ["left", "right"])
+@pytest.mark.parametrize(
+    ("side", "words"),
+    [
+        (None, r"=None: expected Parts\(out, lse, kept\)"),
+        (tuple(parts()), r"=\(tensor.*\(tuple\): expected Parts"),
+        (parts(out=None), r"\.out=None: expected a tensor"),
+        (parts(out=torch.zeros(1, 1, 2)), r"\.out=shape \(1, 1, 2\): expected \(b, h, tq, d\)"),
+        (parts(lse=torch.zeros(1, 1, 3)), r"\.lse=shape \(1, 1, 3\): expected \(b, h, tq\)"),
+        (parts(lse=torch.zeros(1, 1, 2).long()), r"\.lse=torch.int64: expected floats"),
+        (parts(kept=torch.zeros(1, 1, 2)), r"\.kept=torch.float32: expected whole numbers"),
+        (parts(lse=torch.zeros(1, 1, 2, device="meta")), r"\.lse=a tensor on meta: expected one"),
+        (parts(out=torch.zeros(1, 1, 2, 4).to_sparse()), r"\.out=a tensor of layout"),
+    ],
+    ids=range(9),
+)
+def test_merge_names_the_part_that_is_wrong(name, side, words):
+    sides = {"left": parts(), "right": parts(), name: side}
+    with pytest.raises(SpecError, match=f"^{name}{words}"):
+        merge(**sides, gate=torch.zeros(1, 1, 2))
+
+
+def test_merge_refuses_other_widths_and_gates():
+    with pytest.raises(SpecError, match=r"^right.out=shape \(1, 1, 2, 3\): expected the shape of"):
+        merge(parts(), parts(out=torch.zeros(1, 1, 2, 3)), torch.zeros(1, 1, 2))
+    for gate in (None, 0.0, torch.zeros(2), torch.zeros(1, 1, 2).long()):
+        with pytest.raises(SpecError, match=r"^gate=.*: expected"):
+            merge(parts(), parts(), gate)
+
+
+@pytest.mark.parametrize("q", [None, 3, "q", [1.0], torch.eye(2).to_sparse()], ids=str)
+def test_has_kernel_refuses_what_is_no_dense_tensor(q):
+    with pytest.raises(SpecError, match=r"^q=.*: expected a"):
+        has_kernel(q)
+
+
+class Unwritable:
+    def __repr__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("value", [Unwritable(), np.zeros(2), torch.ones(2)], ids=range(3))
+@pytest.mark.parametrize("name", ["threshold", "scale", "offset", "padding", "backend", "sparse"])
+def test_values_without_words_or_truth_are_named_in_the_error(name, value):
+    with pytest.raises(SpecError, match=f"^{name}=.*: expected"):
+        tra(*GOOD(), **{name: value})
