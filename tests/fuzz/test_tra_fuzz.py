@@ -66,13 +66,13 @@ def written(call: dict[str, Any]) -> str:
     )  # fmt: skip
 
 
-def difference(one: Tensor, two: Tensor) -> float:
-    """The size of the difference against the size of the whole; infinite where one is NaN."""
+def difference(one: Tensor, two: Tensor, least: float) -> float:
+    """The size of the difference against that of the whole, or `least`; infinite for NaN."""
     one, two = one.detach().double(), two.detach().double()
     if not torch.equal(one == -math.inf, two == -math.inf) or one.isnan().any():
         return math.inf
     one, two = (t.masked_fill(t == -math.inf, 0.0) for t in (one, two))
-    return ((one - two).norm() / max(two.norm().item(), 0.05)).item()
+    return ((one - two).norm() / max(two.norm().item(), least)).item()
 
 
 def with_gradients(call: dict[str, Any]) -> tuple[Parts, tuple[Tensor, ...]]:
@@ -90,19 +90,25 @@ def as_float64(call: dict[str, Any]) -> dict[str, Any]:
 
 def equals_explicit_scores(chance: random.Random) -> str | None:
     call = drawn_call(chance)
-    parts, gradients = with_gradients(call)
     truth, true_gradients = with_gradients(as_float64(call))
-    tolerance = TOLERANCES[call["q"].dtype]
-    if not torch.equal(parts.kept, truth.kept):
-        return "other keys are kept"
     names = ("out", "lse", *(f"the gradient of {name}" for name in TENSORS))
-    ours, theirs = (parts.out, parts.lse, *gradients), (truth.out, truth.lse, *true_gradients)
-    for name, one, two in zip(names, ours, theirs, strict=True):
-        rounding = max(tolerance, TOLERANCES[one.dtype])  # the gate is of float32
-        if one.shape != two.shape or difference(one, two) > rounding:
-            return f"{name} differs by {difference(one, two):.1e}"
-    plain = tra(**call)
-    return None if torch.equal(plain, parts.out) else "without parts the output is another one"
+    # the same numbers in float32 too: they show what 16 bits would hide
+    dtypes = {call["q"].dtype, torch.promote_types(call["q"].dtype, torch.float32)}
+    for dtype in sorted(dtypes, key=str):
+        typed = call | {name: call[name].to(dtype) for name in ("q", "k", "v")}
+        parts, gradients = with_gradients(typed)
+        if not torch.equal(parts.kept, truth.kept):
+            return f"other keys are kept in {dtype}"
+        # a gradient is a difference of terms of size 1, which 16 bits round first
+        least = 1.0 if dtype.itemsize == 2 else 0.05
+        ours, theirs = (parts.out, parts.lse, *gradients), (truth.out, truth.lse, *true_gradients)
+        for name, one, two in zip(names, ours, theirs, strict=True):
+            rounding = max(TOLERANCES[dtype], TOLERANCES[one.dtype])  # the gate is of float32
+            if one.shape != two.shape or difference(one, two, least) > rounding:
+                return f"{name} differs by {difference(one, two, least):.1e} in {dtype}"
+        if not torch.equal(tra(**typed), parts.out):
+            return "without parts the output is another one"
+    return None
 
 
 def keeps_out_what_is_not_seen(chance: random.Random) -> str | None:
