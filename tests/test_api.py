@@ -79,6 +79,7 @@ MISUSES: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: outlast.model(LSTM, PARITY, seed="0"), ("seed='0'", "whole")),  # type: ignore[arg-type]
     (lambda: outlast.model(LSTM, PARITY, seed=True), ("seed=True", "a whole number")),
     (lambda: evaluate(None), ("model=None", "a module, or a function")),
+    (lambda: evaluate(torch.nn.Linear), ("model=<class", "a module, or a function")),
     (lambda: evaluate(LSTM), ("model='lstm @ 4'", "a module, or a function")),
     (lambda: evaluate(zeros, None), ("task=None", "a task or its line")),
     (lambda: evaluate(zeros, 3), ("task=3 (int)",)),
@@ -89,12 +90,16 @@ MISUSES: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: evaluate(ladder=b"13"), ("ladder=b'13'",)),
     (lambda: evaluate(ladder=np.array(3.0)), ("ladder=array(3.) (ndarray)",)),
     (lambda: evaluate(ladder=itertools.count(1)), ("ladder=count(1)",)),
+    (lambda: evaluate(ladder=torch.nested.nested_tensor([torch.ones(1)])), ("ladder=nested",)),
     (lambda: evaluate(ladder=[1, None]), ("ladder=[1, None] (list)",)),
     (lambda: evaluate(ladder=[math.nan]), ("ladder=nan", "multiples")),
     (lambda: evaluate(ladder=[10**400]), ("ladder=1000", "up to 1e+09")),
     (lambda: evaluate(ladder=[1e9]), ("length 4000000000", "GiB", "fewer sequences or shorter")),
     (lambda: evaluate(sequences=10**15), ("sequences=1000000000000000", "GiB")),
-    (lambda: evaluate(sequences=0), ("sequences=0", "a whole number >= 1")),
+    (lambda: evaluate(sequences=10**400), ("sequences=1000", "a whole number from 1 to")),
+    (lambda: evaluate(sequences=torch.tensor(3, device="meta")), ("sequences=tensor(...",)),
+    (lambda: evaluate(sequences=torch.tensor(True)), ("sequences=tensor(True)",)),
+    (lambda: evaluate(sequences=0), ("sequences=0", "a whole number from 1 to")),
     (lambda: evaluate(sequences=2.5), ("sequences=2.5 (float)",)),
     (lambda: evaluate(sequences=None), ("sequences=None",)),
     (lambda: evaluate(sequences="8"), ("sequences='8'",)),
@@ -120,6 +125,9 @@ MISUSES: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: fit(methods=None), ("methods=None", "a method's line such as dat")),
     (lambda: fit(methods=7), ("methods=7 (int)",)),
     (lambda: fit(methods=["dat", 7]), ("methods=['dat', 7] (list)",)),
+    (lambda: fit(methods=np.array(3)), ("methods=array(3) (ndarray)", "a method's line")),
+    (lambda: fit(methods=torch.tensor(3)), ("methods=tensor(3) (Tensor)",)),
+    (lambda: fit(methods=itertools.repeat("ema")), ("methods=repeat('ema')", "at most 100")),
     (lambda: fit(methods=b"dat"), ("methods=b'dat'",)),
     (lambda: fit(methods="dta"), ("there is no method 'dta'", "'dat'")),
     (lambda: fit(seeds=None), ("seeds=None", "different whole numbers >= 0")),
@@ -160,11 +168,13 @@ MISUSES: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: outlast.load("missing"), ("missing has no run.json",)),
     (lambda: outlast.load(LONG), ("folder='aaa", "too long")),
     (lambda: outlast.load("missing", seed="0"), ("seed='0'", "whole")),  # type: ignore[arg-type]
+    (lambda: outlast.load("missing", seed=torch.ones(2)), ("seed=tensor(",)),  # type: ignore[arg-type]
     (lambda: outlast.load("missing", seed=-1), ("seed=-1 (int)", "a whole number >= 0")),
     (lambda: outlast.load("missing", seed=1.0), ("seed=1.0 (float)",)),  # type: ignore[arg-type]
     (lambda: outlast.report(None), ("folders=None", "a path, or a list")),  # type: ignore[arg-type]
     (lambda: outlast.report(3), ("folders=3 (int)",)),  # type: ignore[arg-type]
     (lambda: outlast.report(b"run"), ("folders=b'run'",)),  # type: ignore[arg-type]
+    (lambda: outlast.report(np.array(3)), ("folders=array(3)", "a path, or a list")),  # type: ignore[arg-type]
     (lambda: outlast.report([b"run"]), ("folders=b'run'", "a path")),  # type: ignore[list-item]
     (lambda: outlast.report([None]), ("folders=None",)),  # type: ignore[list-item]
     (lambda: outlast.report([]), ("nothing to report on",)),

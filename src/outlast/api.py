@@ -33,6 +33,8 @@ from outlast.workflow.train import Listener, train_and_evaluate
 
 log = logging.getLogger(__name__)
 
+#: far more methods than can be combined
+MOST_METHODS = 100
 #: torch takes seeds of 64 bits
 MOST_SEED = 2**64 - 1
 
@@ -220,12 +222,19 @@ def _model_line(layout: object, field: str) -> str | Layout:
 
 
 def _method_lines(methods: object) -> tuple[str, ...]:
+    error = bad_value("methods", shown(methods), "a method's line such as dat, or several")
     several = isinstance(methods, Iterable) and not isinstance(methods, str | bytes)
+    try:  # there may be no end of them
+        first = list(islice(methods, MOST_METHODS + 1)) if several else [methods]  # type: ignore[call-overload]
+    except (TypeError, RuntimeError):  # an array without an axis
+        raise error from None
+    if len(first) > MOST_METHODS:
+        raise bad_value("methods", shown(methods), f"at most {MOST_METHODS} of them")
     lines = []
-    for method in methods if several else [methods]:  # type: ignore[attr-defined]
+    for method in first:
         line = method.spec if isinstance(method, Method) else method
         if not isinstance(line, str | Spec):
-            raise bad_value("methods", shown(methods), "a method's line such as dat, or several")
+            raise error
         lines.append(str(line))
     return tuple(lines)
 
@@ -238,7 +247,7 @@ def _read_seeds(seeds: object) -> tuple[int, ...]:
         raise bad_value("seeds", shown(seeds), accepted)
     try:
         first = list(islice(seeds, MOST_SEEDS + 1))  # there may be no end of them
-    except TypeError:  # a numpy array without an axis
+    except (TypeError, RuntimeError):  # an array without an axis, a nested tensor
         raise bad_value("seeds", shown(seeds), accepted) from None
     if len(first) > MOST_SEEDS:
         raise bad_value("seeds", shown(seeds), f"at most {MOST_SEEDS:,} of them")

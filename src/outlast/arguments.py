@@ -118,9 +118,9 @@ def as_whole(field: str, value: object, least: int, most: int | None = None) -> 
     """A whole number from `least` to `most` as an int, also if it is one of numpy or torch."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except Exception:  # no number, or a tensor without one: torch raises errors of many types
         number = least - 1
-    if isinstance(value, bool):
+    if "bool" in (type(value).__name__, str(getattr(value, "dtype", "")).removeprefix("torch.")):
         number = least - 1
     if number < least or (most is not None and number > most):
         bound = f">= {least}" if most is None else f"from {least} to {most}"

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import forward_ad
 
 import outlast
 from outlast.errors import SpecError
+from outlast.kernels.tra import Parts, has_kernel, merge
 from tra_cases import Case
 
 pytestmark = pytest.mark.filterwarnings("error:::outlast")
@@ -40,13 +42,17 @@ MISTAKES = [
     (GOOD, {"threshold": math.nan}, r"threshold=nan: expected a number"),
     (GOOD, {"tolerance": 1.0, "normalised": True}, r"tolerance=1.0: expected a number from 0"),
     (GOOD, {"tolerance": 1e-6}, r"tolerance=1e-06: expected None unless normalised=True"),
-    (GOOD, {"padding": "middle"}, r"padding=middle: expected right \| left"),
+    (GOOD, {"padding": "middle"}, r"padding='middle': expected right \| left"),
     (GOOD, {"lengths": torch.tensor([1, 2, 3])}, r"lengths=.*: expected 2 whole numbers"),
     (GOOD, {"lengths": torch.tensor([1.0, 2.0])}, r"lengths=.*: expected 2 whole numbers"),
-    (GOOD, {"lengths": [3, 3]}, r"lengths=\[3, 3\]: expected a tensor of 2 whole numbers"),
-    (GOOD, {"offset": 1.5}, r"offset=1.5: expected a whole number"),
+    (GOOD, {"lengths": [3, 3]}, r"lengths=\[3, 3\] \(list\): expected a tensor of 2 whole"),
+    (GOOD, {"offset": 1.5}, r"offset=1.5 \(float\): expected a whole number"),
     (GOOD, {"offset": True}, r"offset=True: expected a whole number"),
-    (GOOD, {"threshold": torch.tensor(0.0)}, r"threshold=0.0: .*; this is of type Tensor"),
+    (
+        GOOD,
+        {"threshold": torch.tensor(0.0)},
+        r"threshold=tensor\(0.\) \(Tensor\): expected",
+    ),
     (change(0, lambda q: q.to(torch.float8_e4m3fn)), {}, r"q=.*: expected .* of 16 bits or more"),
     (GOOD, {"offset": 2**31}, r"offset=2147483648: expected a whole number from -1073741824 to"),
     (GOOD, {"offset": -(2**40)}, r"offset=-1099511627776: expected a whole number from"),
@@ -54,14 +60,14 @@ MISTAKES = [
     (GOOD, {"offset": 10**5000}, r"offset=a whole number of 16610 bits: expected a whole number"),
     (GOOD, {"scale": 10**400}, r"scale=a whole number of 1329 bits: expected a number > 0"),
     (GOOD, {"threshold": -(10**400)}, r"threshold=a whole number of 1329 bits: expected a number"),
-    (GOOD, {"normalised": "x"}, r"normalised=x: expected True \| False"),
+    (GOOD, {"normalised": "x"}, r"normalised='x': expected True \| False"),
     (GOOD, {"sparse": torch.ones(2)}, r"sparse=.*: expected True \| False"),
-    (GOOD, {"return_parts": 1}, r"return_parts=1: expected True \| False"),
+    (GOOD, {"return_parts": 1}, r"return_parts=1 \(int\): expected True \| False"),
     (GOOD, {"lengths": LENGTHS.to("meta")}, r"lengths=a tensor on meta: expected one on cpu"),
     (GOOD, {"lengths": LENGTHS.to_sparse()}, r"lengths=a tensor of layout torch.sparse_coo"),
     (GOOD, {"lengths": LENGTHS.to(torch.complex64)}, r"lengths=.*: expected 2 whole numbers"),
     (GOOD, {"lengths": LENGTHS.to(torch.uint64)}, r"lengths=.*: expected 2 whole numbers"),
-    (GOOD, {"backend": "cuda"}, r"backend=cuda: expected triton \| cpu \| reference"),
+    (GOOD, {"backend": "cuda"}, r"backend='cuda': expected triton \| cpu \| reference"),
 ]
 
 
@@ -76,7 +82,7 @@ def test_wrong_arguments_are_named_in_the_error(inputs, told, message):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (lambda t: t.to("meta"), "a tensor on .*: expected one on .*, as q is"),
+        (lambda t: t.to("meta"), "a tensor on .*: expected one on .*, as the others are"),
         (lambda t: t.to_sparse(), "a tensor of layout torch.sparse_coo: expected a dense one"),
         (lambda t: t.to_mkldnn(), "a tensor of layout torch._mkldnn: expected a dense one"),
         (lambda t: torch.nested.nested_tensor(list(t)), "a nested tensor: expected a padded one"),
@@ -126,15 +132,15 @@ def test_forward_mode_and_func_grad_are_errors_not_zero():
     ("changed", "words"),
     [
         ({"threshold": None}, "threshold=None: expected a number, or minus infinity"),
-        ({"threshold": "0"}, "threshold=0: expected a number"),
+        ({"threshold": "0"}, "threshold='0': expected a number"),
         ({"threshold": math.nan}, "threshold=nan: expected a number"),
-        ({"scale": "x"}, "scale=x: expected a number > 0"),
+        ({"scale": "x"}, "scale='x': expected a number > 0"),
         ({"scale": True}, "scale=True: expected a number > 0"),
-        ({"tolerance": "a", "normalised": True}, "tolerance=a: expected a number from 0"),
-        ({"backend": 3}, r"backend=3: expected triton \| cpu \| reference"),
+        ({"tolerance": "a", "normalised": True}, "tolerance='a': expected a number from 0"),
+        ({"backend": 3}, r"backend=3 \(int\): expected triton \| cpu \| reference"),
         ({"lengths": torch.tensor([8, -5])}, "lengths=-5: expected whole numbers from 0 to the 7"),
         ({"gate": None}, "gate=None: expected a tensor"),
-        ({"q": [1.0]}, r"q=\[1.0\]: expected a tensor"),
+        ({"q": [1.0]}, r"q=\[1.0\] \(list\): expected a tensor"),
         ({"gate": torch.tensor(1.0)}, "gate=a single number: expected a shape of 2x"),
         ({"gate": torch.zeros(2, 1, 5, device="meta")}, "gate=a tensor on meta: expected one on"),
     ],
@@ -144,3 +150,56 @@ def test_wrong_types_are_named_in_the_error(changed, words):
     given = dict(zip(NAMES, Case(5, 7, batch=2).inputs(torch.float32), strict=True)) | changed
     with pytest.raises(SpecError, match=words):
         tra(**given)
+
+
+def parts(**changed):
+    kept = torch.ones(1, 1, 2, dtype=torch.int32)
+    return Parts(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 2), kept)._replace(**changed)
+
+
+@pytest.mark.parametrize("name", ["left", "right"])
+@pytest.mark.parametrize(
+    ("side", "words"),
+    [
+        (None, r"=None: expected Parts\(out, lse, kept\)"),
+        (tuple(parts()), r"=\(tensor.*\(tuple\): expected Parts"),
+        (parts(out=None), r"\.out=None: expected a tensor"),
+        (parts(out=torch.zeros(1, 1, 2)), r"\.out=shape \(1, 1, 2\): expected \(b, h, tq, d\)"),
+        (parts(lse=torch.zeros(1, 1, 3)), r"\.lse=shape \(1, 1, 3\): expected \(b, h, tq\)"),
+        (parts(lse=torch.zeros(1, 1, 2).long()), r"\.lse=torch.int64: expected floats"),
+        (parts(kept=torch.zeros(1, 1, 2)), r"\.kept=torch.float32: expected whole numbers"),
+        (parts(lse=torch.zeros(1, 1, 2, device="meta")), r"\.lse=a tensor on meta: expected one"),
+        (parts(out=torch.zeros(1, 1, 2, 4).to_sparse()), r"\.out=a tensor of layout"),
+    ],
+    ids=range(9),
+)
+def test_merge_names_the_part_that_is_wrong(name, side, words):
+    sides = {"left": parts(), "right": parts(), name: side}
+    with pytest.raises(SpecError, match=f"^{name}{words}"):
+        merge(**sides, gate=torch.zeros(1, 1, 2))
+
+
+def test_merge_refuses_other_widths_and_gates():
+    with pytest.raises(SpecError, match=r"^right.out=shape \(1, 1, 2, 3\): expected the shape of"):
+        merge(parts(), parts(out=torch.zeros(1, 1, 2, 3)), torch.zeros(1, 1, 2))
+    for gate in (None, 0.0, torch.zeros(2), torch.zeros(1, 1, 2).long()):
+        with pytest.raises(SpecError, match=r"^gate=.*: expected"):
+            merge(parts(), parts(), gate)
+
+
+@pytest.mark.parametrize("q", [None, 3, "q", [1.0], torch.eye(2).to_sparse()], ids=str)
+def test_has_kernel_refuses_what_is_no_dense_tensor(q):
+    with pytest.raises(SpecError, match=r"^q=.*: expected a"):
+        has_kernel(q)
+
+
+class Unwritable:
+    def __repr__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("value", [Unwritable(), np.zeros(2), torch.ones(2)], ids=range(3))
+@pytest.mark.parametrize("name", ["threshold", "scale", "offset", "padding", "backend", "sparse"])
+def test_values_without_words_or_truth_are_named_in_the_error(name, value):
+    with pytest.raises(SpecError, match=f"^{name}=.*: expected"):
+        tra(*GOOD(), **{name: value})

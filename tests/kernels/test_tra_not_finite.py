@@ -98,6 +98,24 @@ def test_padding_may_hold_anything(name: str, backend: str, value: float) -> Non
         assert torch.equal(one, other)
 
 
+@values
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("broken", [(K,), (V,), (K, V)], ids=["key", "value", "both"])
+@pytest.mark.usefixtures("blocks")
+def test_real_keys_do_not_reach_a_query_that_is_padding(
+    broken: tuple[int, ...], backend: str, value: float
+) -> None:
+    case = Case(batch=2, heads=2, told={"lengths": torch.tensor([20, 7])})
+    inputs = case.inputs(torch.float32)
+    spoiled = [put(t, value, slice(3, None)) if i in broken else t for i, t in enumerate(inputs)]
+    out, lse, kept, dq, *_, d_gate = results(case, spoiled, backend, ramp)
+    for row, length in enumerate((20, 7)):
+        for tensor in (out, kept, dq, d_gate):
+            assert (tensor[row, :, length:] == 0).all()
+        assert (lse[row, :, length:] == -math.inf).all()
+        assert torch.equal(out[row, :, :3], tra(*inputs, **case.told, backend=backend)[row, :, :3])
+
+
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
 @pytest.mark.parametrize("broken", [Q, GATE, None], ids=["query", "gate", "gradient"])
 @pytest.mark.parametrize("backend", ["cpu", "reference"])

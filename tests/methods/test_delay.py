@@ -221,9 +221,9 @@ def test_step_of_the_switch(arguments, at, monkeypatch):
         ({"switch": "0.5"}, "switch=0.5: a share of training needs steps="),
         ({"latest": 0.5}, "latest=0.5: a share of training needs steps="),
         ({"switch": "bellow(1)"}, "no trigger 'bellow'; did you mean 'below'?"),
-        ({"switch": -1}, "switch=-1: expected a step >= 0"),
-        ({"mode": "skipp"}, "mode=skipp: expected skip | freeze | ramp | detach"),
-        ({"ramp": -1}, "ramp=-1: expected a number of steps >= 0"),
+        ({"switch": -1}, "switch=-1 (int): expected a step >= 0"),
+        ({"mode": "skipp"}, "mode='skipp': expected skip | freeze | ramp | detach"),
+        ({"ramp": -1}, "ramp=-1 (int): expected a whole number from 0 to"),
     ],
     ids=str,
 )

@@ -210,18 +210,3 @@ def test_loss_that_is_not_finite_is_left_out(arguments, losses, at, bad, monkeyp
         delayed.step(bad if loss is None else loss)
         json.dumps(delayed.state_dict(), allow_nan=False)
     assert delayed.switched == at
-
-
-@pytest.mark.parametrize("loss", ["low", None, torch.ones(2), [1.0], torch.ones(0)], ids=str)
-def test_loss_that_is_no_number_is_refused(loss):
-    delayed = outlast.delay(model(), "*.attn", switch=1)
-    with pytest.raises(SpecError, match="loss: expected a number or a tensor with one element"):
-        delayed.step(loss)
-    assert delayed.state_dict()["steps"] == 0
-
-
-@pytest.mark.parametrize("saved", [None, {}, {"steps": 3}, {"steps": 3, "state": {}}], ids=str)
-def test_foreign_state_is_refused(saved):
-    delayed = outlast.delay(model(), "*.attn")
-    with pytest.raises(SpecError, match=r"what state_dict\(\) of a delay returned"):
-        delayed.load_state_dict(saved)

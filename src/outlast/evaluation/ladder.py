@@ -31,6 +31,7 @@ from outlast.specs import Spec
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
 from outlast.tasks.base import TOKEN
+from outlast.tasks.sampling import read_device
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 TOKENS = {"cpu": 2**17, "cuda": 2**20}
 #: the largest multiple of the training length; far more than memory holds
 MOST = 1e9
+#: the most sequences of a length; far more than memory holds
+MOST_SEQUENCES = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def evaluate(
         ceiling: The most tokens that the model can take, by default the model's own, if it has
             one. Longer rungs are marked as not testable.
     """
-    if not callable(model):
+    if not callable(model) or isinstance(model, type):
         accepted = "a module, or a function from tokens (batch, tokens) to logits"
         raise bad_value("model", shown(model), accepted)
     if ceiling is None and isinstance(limit := getattr(model, "ceiling", None), int):
@@ -115,7 +118,7 @@ def evaluate(
         return logits.to(tokens.device)[None]
 
     task, ladder = _read_task(task), _read_ladder(ladder)
-    sequences, device = as_whole("sequences", sequences, 1), _read_device(device)
+    sequences, device = as_whole("sequences", sequences, 1, MOST_SEQUENCES), read_device(device)
     with eval_mode(model):
         rows = evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling)[0]
     for row in rows:
@@ -142,22 +145,12 @@ def _read_ladder(ladder: object) -> list[float]:
         raise error
     try:
         multiples = list(ladder)
-    except TypeError:  # a numpy array without an axis
+    except (TypeError, RuntimeError):  # an array without an axis, a nested tensor
         raise error from None
     if any(isinstance(m, bool) or not isinstance(m, Real) for m in multiples):
         raise error
     check_ladder("ladder", multiples)
     return [m if isinstance(m, int) else float(m) for m in multiples]
-
-
-def _read_device(device: object) -> torch.device:
-    try:
-        known = torch.device(device)  # type: ignore[call-overload]
-        torch.Generator(known)
-    except (RuntimeError, TypeError, ValueError, AssertionError):
-        accepted = "a device that torch has here, such as cpu"
-        raise bad_value("device", shown(device), accepted) from None
-    return known  # type: ignore[no-any-return]
 
 
 @torch.no_grad()

@@ -16,9 +16,19 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from outlast.errors import OutlastError, bad_value
+from outlast.arguments import as_whole
+from outlast.errors import OutlastError
 from outlast.mixers.base import Context, Linear, Mixer, Norm, Pathway, RMSNorm, State
 from outlast.mixers.randomness import EMBEDDING, drop, fixed_positions, fold_in
+from outlast.models.arguments import (
+    check_key,
+    check_positions,
+    check_state,
+    check_tokens,
+    hides_numbers,
+    read_gate,
+    wrong_token,
+)
 from outlast.models.residual import ResidualStream
 from outlast.specs import Layout, Spec
 
@@ -26,6 +36,8 @@ GateMode = Literal["off", "on", "between"]
 #: torch's default; smaller ones learn the training lengths sooner and nothing beyond: docs/findings
 EMBEDDING_SCALE = 1.0
 ModelState = tuple[State, ...]
+#: far more tokens than memory holds
+MOST_TOKENS = 2**31 - 1
 
 
 def gate_mode(values: list[float]) -> GateMode:
@@ -68,11 +80,13 @@ class Sublayer(nn.Module):
 
     def set_gate(self, value: float) -> None:
         """Open (1), close (0) or half open this sublayer."""
+        value = read_gate(value)
         self.gate.fill_(value)
         self.gate_mode = gate_mode([value])
 
     def set_upstream_grad(self, value: float) -> None:
         """Let gradients pass upstream (1), stop them (0), or scale them."""
+        value = read_gate(value)
         self.upstream_grad.fill_(value)
         self.upstream_grad_mode = gate_mode([value])
 
@@ -190,9 +204,13 @@ class Model(nn.Module):
         `key` () is a whole number, new in each training step: the key of all dropout. Without a key
         nothing is dropped.
         """
-        if tokens.dim() != 2 or not tokens.shape[1]:
-            raise bad_value("tokens", list(tokens.shape), "a shape (batch, tokens), tokens >= 1")
-        before = iter(state) if state is not None else iter([None] * len(self.sublayers()))
+        check_tokens(tokens, self.embedding.weight.device)
+        sublayers = len(self.sublayers())
+        if state is not None:
+            check_state(state, sublayers, tokens)
+        if key is not None:
+            check_key(key)
+        before = iter([None] * sublayers if state is None else state)
         after: list[State] = []
         if positions is None:
             positions = self.positions(tokens.shape[1])
@@ -201,21 +219,29 @@ class Model(nn.Module):
                     "this model was trained with random_positions: give positions= with every "
                     "chunk, the chunk's part of model.positions(all tokens)"
                 )
-        elif positions.shape != tokens.shape[1:]:
-            accepted = f"a position for each of {tokens.shape[1]} tokens"
-            raise bad_value("positions", list(positions.shape), accepted)
+        else:
+            check_positions(positions, tokens)
         with self._in_context(positions, key):
-            embedded = self.embedding(tokens)
+            embedded = self._embed(tokens)
             if key is not None and self.layout.dropout:
                 embedded = drop(embedded, self.layout.dropout, fold_in(key, EMBEDDING))
             stream = self.body(ResidualStream(embedded), before, after)
         return self.head(stream.normed(self.norm)), tuple(after)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        try:
+            return self.embedding(tokens)  # type: ignore[no-any-return]
+        except IndexError:  # of a CPU; a GPU stops with an error of its own
+            if hides_numbers(tokens):
+                raise
+            raise wrong_token(tokens, self.embedding.num_embeddings) from None
 
     def positions(self, tokens: int) -> Tensor | None:
         """The positions of a test with this many tokens, (tokens,); None: they are counted.
 
         To generate without a known end, take the largest number of tokens possible.
         """
+        tokens = as_whole("tokens", tokens, 1, MOST_TOKENS)
         if not (self.span and self.uses_positions):
             return None
         return fixed_positions(tokens, self.span, self.embedding.weight.device)

@@ -111,9 +111,14 @@ def _paths(folders: object) -> list[Path]:
     """One path or several, as a list."""
     if isinstance(folders, str | PathLike):
         return [as_path("folders", folders)]
+    error = bad_value("folders", shown(folders), "a path, or a list of paths")
     if isinstance(folders, bytes) or not isinstance(folders, Iterable):
-        raise bad_value("folders", shown(folders), "a path, or a list of paths")
-    return [as_path("folders", folder) for folder in folders]
+        raise error
+    try:
+        several = iter(folders)
+    except (TypeError, RuntimeError):  # an array without an axis
+        raise error from None
+    return [as_path("folders", folder) for folder in several]
 
 
 def _prefix(studies: Sequence[Study], index: int) -> str:

@@ -55,8 +55,8 @@ def _plans(arms: Sequence[ArmSummary]) -> list[Plan]:
             "accuracy",
             "Accuracy by length",
             "Share of test sequences with every answer right, by test length. Thick: mean over "
-            "seeds. Band: from the worst to the best seed. Thin: each seed. Striped: arms that lie on "
-            "each other.",
+            "seeds. Band: from the worst to the best seed. Thin: each seed. Striped: arms that lie "
+            "on each other.",
             lambda form: accuracy_figure(arms, ["joint"], form),
             lambda: captions.accuracy_finding(arms),
         ),

@@ -18,10 +18,11 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.arguments import as_whole, shown
+from outlast.errors import SpecError, bad_value
 from outlast.machine import GIB, short_of
 from outlast.specs import Spec
-from outlast.tasks.sampling import SeedGenerators, randint
+from outlast.tasks.sampling import SeedGenerators, check_generator, randint, read_device
 
 IGNORE = -100
 #: bytes of a token: its id, the answer due there, and the part that is tested
@@ -32,6 +33,8 @@ Supervision = Literal["outcome", "aligned"]
 PADDING = "·"
 #: one length, or a range from which each row draws its own
 Length = int | tuple[int, int]
+#: the largest batch and length, far more than memory holds, and the largest seed that torch takes
+MOST, MOST_SEED = 2**31 - 1, 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,26 @@ class Batch:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The same change of all three tensors."""
+        if not callable(change):
+            raise bad_value("change", shown(change), "a function from a tensor to a tensor")
         return Batch(change(self.inputs), change(self.targets), change(self.part))
 
     def to(self, device: torch.device | str) -> Batch:
-        return self.map(lambda table: table.to(device))
+        target = read_device(device)
+        return self.map(lambda table: table.to(target))
 
     def rows(self, index: Tensor) -> Batch:
-        """The sequences at these rows."""
-        return self.map(lambda table: table[index])
+        """The sequences at these rows: numbers (rows,), or True for each row that is wanted."""
+        accepted = f"a tensor of row numbers below {len(self.inputs)}, or of True and False"
+        kinds = (torch.int64, torch.int32, torch.bool)
+        if not isinstance(index, Tensor) or index.is_meta or index.dtype not in kinds:
+            raise bad_value("index", shown(index), accepted)
+        if index.layout != torch.strided or index.dim() != 1:
+            raise bad_value("index", shown(index), f"{accepted}, with one axis")
+        try:
+            return self.map(lambda table: table[index])
+        except IndexError:
+            raise bad_value("index", shown(index), accepted) from None
 
 
 class BatchBuilder:
@@ -147,9 +162,11 @@ class Task(ABC):
 
         Each generator gives what it gives alone.
         """
-        seeds = len(generators)
+        together = SeedGenerators(generators)
+        generators, seeds = together.generators, len(together.generators)
+        batch = as_whole("batch", batch, 1, MOST // seeds)
         if self.samples_jointly:
-            generator = cast(torch.Generator, SeedGenerators(generators))  # sampling.py knows it
+            generator = cast(torch.Generator, together)  # sampling.py knows it
             drawn = self.sample(length, seeds * batch, generator)
             return drawn.map(lambda table: table.unflatten(0, (seeds, batch)))
         each = [self.sample(length, batch, generator) for generator in generators]
@@ -162,6 +179,7 @@ class Task(ABC):
 
     def word(self, token: int) -> str:
         """How a token is shown to a person: answers as digits, then keys, then `symbols`."""
+        token = as_whole("token", token, 0, self.vocabulary - 1)
         first_symbol = self.vocabulary - len(self.symbols)
         if token >= first_symbol:
             return self.symbols[token - first_symbol]
@@ -169,10 +187,13 @@ class Task(ABC):
 
     def chance_level(self, part: str) -> float:
         """The accuracy of a guess at one answer of a part."""
+        if not isinstance(part, str) or part not in self.parts:
+            raise bad_value("part", shown(part), f"a part of the task: {' | '.join(self.parts)}")
         return 1 / self.classes
 
     def chance_levels(self, sequences: int = 256) -> dict[str, float]:
         """The share of sequences that guessing gets right, by part and jointly."""
+        sequences = as_whole("sequences", sequences, 1, MOST)
         batch = self.sample(self.lengths[1], sequences, torch.Generator().manual_seed(0))
         levels = {}
         joint = torch.ones(sequences)
@@ -195,16 +216,34 @@ class Task(ABC):
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> Iterator[Batch]:
-        """Batches without end, for your own training loop."""
-        generator = torch.Generator(device).manual_seed(seed)
+        """Batches without end, for your own training loop.
+
+        Args:
+            batch: The number of sequences in a batch.
+            length: The length of every sequence, or the shortest and the longest; by default the
+                lengths that the task trains on.
+            seed: The sequences are drawn from it alone.
+            device: Where the batches are made.
+        """
+        batch = as_whole("batch", batch, 1, MOST)
+        lengths = self.lengths if length is None else _read_range(length)
+        seed = as_whole("seed", seed, 0, MOST_SEED)
+        generator = torch.Generator(read_device(device)).manual_seed(seed)
+        return self._draw_forever(lengths, batch, generator)
+
+    def _draw_forever(
+        self, lengths: Length, batch: int, generator: torch.Generator
+    ) -> Iterator[Batch]:
         while True:
-            yield self.sample(length or self.lengths, batch, generator)
+            yield self.sample(lengths, batch, generator)
 
     def draw_lengths(
         self, length: Length, batch: int, generator: torch.Generator
     ) -> tuple[Tensor, int]:
         """One length for each row, (batch,), and the longest possible. Refuses a bad length."""
-        low, high = (length, length) if isinstance(length, int) else length
+        check_generator(generator)
+        as_whole("batch", batch, 1, MOST)
+        low, high = _read_range(length)
         least, most, step = self.shortest, self.ceiling, self.multiple
         fits = least <= low <= high and (most is None or high <= most)
         if not fits or low % step or high % step:
@@ -228,6 +267,17 @@ class Task(ABC):
 
     def __repr__(self) -> str:
         return self.name
+
+
+def _read_range(length: object) -> tuple[int, int]:
+    """The shortest and the longest of one length or of a pair of them."""
+    pair = length if isinstance(length, tuple | list) else (length, length)
+    try:
+        low, high = (as_whole("length", number, -MOST, MOST) for number in pair)
+    except (SpecError, ValueError):
+        accepted = f"a whole number up to {MOST}, or a pair: the shortest and the longest"
+        raise bad_value("length", shown(length), accepted) from None
+    return low, high
 
 
 def check_keys(keys: object, length: int) -> None:

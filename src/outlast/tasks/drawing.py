@@ -8,6 +8,8 @@ A dot in the second row means that no answer is expected at that token.
 
 from __future__ import annotations
 
+from outlast.arguments import as_whole, shown
+from outlast.errors import bad_value
 from outlast.tasks.base import IGNORE, PADDING, Batch, Task
 
 #: how a position without an answer is shown
@@ -16,6 +18,11 @@ NOTHING = "."
 
 def draw(task: Task, batch: Batch, row: int = 0) -> str:
     """One row of a batch as a token row over a label row, padding left out."""
+    if not isinstance(task, Task):
+        raise bad_value("task", shown(task), "a task, such as outlast.task('parity')")
+    if not isinstance(batch, Batch):
+        raise bad_value("batch", shown(batch), "a Batch, such as next(task.stream(batch=8))")
+    row = as_whole("row", row, 0, len(batch.inputs) - 1)
     tokens = [task.word(token) for token in batch.inputs[row].tolist()]
     while tokens and tokens[-1] == PADDING:
         tokens.pop()

@@ -9,14 +9,17 @@ are repeated for each seed; everything after them is done once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
 
+from outlast.arguments import as_whole, shown
 from outlast.errors import bad_value
 from outlast.machine import GIB, short_of
 
-_MANY = 2**62
+#: the largest size of an axis, and the largest whole number that is drawn
+_MOST = 2**62
 
 
 class SeedGenerators:
@@ -26,6 +29,11 @@ class SeedGenerators:
     """
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        accepted = "a list of one or more torch.Generator"
+        if not isinstance(generators, Sequence) or not generators:
+            raise bad_value("generators", shown(generators), accepted)
+        if not all(isinstance(generator, torch.Generator) for generator in generators):
+            raise bad_value("generators", shown(generators), accepted)
         self.generators = tuple(generators)
         self.device = self.generators[0].device
 
@@ -35,13 +43,42 @@ class SeedGenerators:
         return zip(rows, self.generators, strict=True)
 
 
+def read_device(device: object) -> torch.device:
+    """A device on which random numbers can be drawn."""
+    try:
+        known = torch.device(device)  # type: ignore[call-overload]
+        torch.Generator(known)
+    except (RuntimeError, TypeError, ValueError, AssertionError):
+        accepted = "a device that torch has here, such as cpu"
+        raise bad_value("device", shown(device), accepted) from None
+    return known  # type: ignore[no-any-return]
+
+
+def check_generator(generator: object) -> None:
+    """Refuse what is no generator."""
+    if not isinstance(generator, torch.Generator | SeedGenerators):
+        accepted = "a torch.Generator, such as torch.Generator().manual_seed(0)"
+        raise bad_value("generator", shown(generator), accepted)
+
+
+def _read_shape(shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, Sequence) or isinstance(shape, str | bytes):
+        raise bad_value("shape", shown(shape), "a tuple of whole numbers, such as (batch, tokens)")
+    return tuple(as_whole("shape", size, 0, _MOST) for size in shape)
+
+
 def randint(
     low: int, high: int, shape: Sequence[int], generator: torch.Generator | SeedGenerators
 ) -> Tensor:
     """Uniform whole numbers from `low` to below `high`, of `shape`."""
+    low, high = as_whole("low", low, -_MOST, _MOST), as_whole("high", high, -_MOST, _MOST)
+    if low >= high:
+        raise bad_value("high", high, f"a whole number above low={low}")
+    shape = _read_shape(shape)
+    check_generator(generator)
     if isinstance(generator, torch.Generator):
         return torch.randint(low, high, shape, generator=generator, device=generator.device)
-    table = torch.empty(tuple(shape), dtype=torch.int64, device=generator.device)
+    table = torch.empty(shape, dtype=torch.int64, device=generator.device)
     for rows, of_seed in generator.split(table):
         rows.random_(low, high, generator=of_seed)
     return table
@@ -53,9 +90,11 @@ def rand(
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Uniform numbers from 0 to below 1, of `shape`."""
+    shape = _read_shape(shape)
+    check_generator(generator)
     if isinstance(generator, torch.Generator):
         return torch.rand(shape, generator=generator, device=generator.device, dtype=dtype)
-    table = torch.empty(tuple(shape), dtype=dtype, device=generator.device)
+    table = torch.empty(shape, dtype=dtype, device=generator.device)
     for rows, of_seed in generator.split(table):
         rows.uniform_(generator=of_seed)
     return table
@@ -63,13 +102,26 @@ def rand(
 
 def randint_below(limits: Tensor, generator: torch.Generator) -> Tensor:
     """Uniform whole numbers below limits that differ, shaped like the limits."""
+    if not isinstance(limits, Tensor) or limits.dtype not in (torch.int64, torch.int32):
+        raise bad_value("limits", shown(limits), "a tensor of whole numbers >= 1")
+    check_generator(generator)
+    if limits.device != generator.device:
+        accepted = f"one on {generator.device}, as the generator is"
+        raise bad_value("limits", f"a tensor on {limits.device}", accepted)
     # randint takes no tensor as a limit; from a range this wide the remainder is uniform enough.
-    return randint(0, _MANY, limits.shape, generator) % limits
+    numbers = randint(0, _MOST, limits.shape, generator)
+    try:
+        return numbers % limits
+    except RuntimeError:  # a CPU refuses a limit of 0
+        raise bad_value("limits", shown(limits), "a tensor of whole numbers >= 1") from None
 
 
 def bernoulli(probability: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """True with the given probability, of `shape`."""
-    return rand(shape, generator) < probability
+    is_number = isinstance(probability, Real) and not isinstance(probability, bool)
+    if not is_number or not 0 <= probability <= 1:
+        raise bad_value("probability", shown(probability), "a number from 0 to 1")
+    return rand(shape, generator) < float(probability)
 
 
 def distinct(batch: int, choices: int, count: int, generator: torch.Generator) -> Tensor:
@@ -78,6 +130,9 @@ def distinct(batch: int, choices: int, count: int, generator: torch.Generator) -
     On a GPU a few out of many are drawn by swaps: count squared operations a row, not a sort of all
     choices. Elsewhere a sort is as fast, and a seed draws what it always drew there.
     """
+    check_generator(generator)
+    batch, choices = as_whole("batch", batch, 0, _MOST), as_whole("choices", choices, 0, _MOST)
+    count = as_whole("count", count, 0, choices)
     if generator.device.type == "cuda" and count * count <= choices:
         return by_swaps(batch, choices, count, generator)
     return by_rank(batch, choices, count, generator)

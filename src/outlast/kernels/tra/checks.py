@@ -8,6 +8,7 @@ import sys
 import torch
 from torch import Tensor
 
+from outlast.arguments import shown
 from outlast.errors import bad_value
 from outlast.kernels.dispatch import matmul_dtype
 from outlast.kernels.tra.setting import Setting
@@ -28,7 +29,7 @@ def _shape(tensor: Tensor) -> str:
 def _number(name: str, value: object, accepted: str, whole: bool = False) -> None:
     kinds = (int, torch.SymInt) if whole else (int, torch.SymInt, float, torch.SymFloat)
     if not isinstance(value, kinds) or isinstance(value, bool):
-        raise bad_value(name, value, f"{accepted}; this is of type {type(value).__name__}")
+        raise bad_value(name, shown(value), accepted)
     if type(value) is int and abs(value) > LARGEST:  # a number that nobody would read
         raise bad_value(name, f"a whole number of {value.bit_length()} bits", accepted)
 
@@ -37,24 +38,30 @@ def check_flags(**flags: object) -> None:
     """Refuse flags that are neither True nor False."""
     for name, value in flags.items():
         if not isinstance(value, bool):
-            raise bad_value(name, value, "True | False")
+            raise bad_value(name, shown(value), "True | False")
 
 
-def _tensor(name: str, tensor: object, device: torch.device | None = None) -> None:
+def check_word(name: str, value: object, words: tuple[str, ...]) -> None:
+    """Refuse what is not one of these words."""
+    if not isinstance(value, str) or value not in words:
+        raise bad_value(name, shown(value), " | ".join(words))
+
+
+def check_dense(name: str, tensor: object, device: torch.device | None = None) -> None:
     """Refuse what is no tensor of rows and columns in memory, before anything is asked of it."""
     if not isinstance(tensor, Tensor):
-        raise bad_value(name, tensor, "a tensor")
+        raise bad_value(name, shown(tensor), "a tensor")
     if tensor.is_nested:
         raise bad_value(name, "a nested tensor", "a padded one; lengths= says what is real")
     if tensor.layout != torch.strided:
         raise bad_value(name, f"a tensor of layout {tensor.layout}", "a dense one (torch.strided)")
     if device is not None and tensor.device != device:
-        raise bad_value(name, f"a tensor on {tensor.device}", f"one on {device}, as q is")
+        raise bad_value(name, f"a tensor on {tensor.device}", f"one on {device}, as the others are")
 
 
 def _tensors(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v), ("gate", gate)):
-        _tensor(name, tensor, None if tensor is q else q.device)
+        check_dense(name, tensor, None if tensor is q else q.device)
     if q.dim() != 4 or 0 in q.shape:
         raise bad_value("q", _shape(q), "a shape of batch x heads x queries x width, none of it 0")
     batch, heads, queries, width = q.shape
@@ -130,15 +137,14 @@ def real_keys(
 
     On a GPU lengths out of range are taken as the nearest in it, as looking would wait for it.
     """
-    if padding not in ("right", "left"):
-        raise bad_value("padding", padding, "right | left")
+    check_word("padding", padding, ("right", "left"))
     if lengths is None:
         return None, None
     batch, keys = k.shape[0], k.shape[2]
     if not isinstance(lengths, Tensor):
-        raise bad_value("lengths", lengths, f"a tensor of {batch} whole numbers")
+        raise bad_value("lengths", shown(lengths), f"a tensor of {batch} whole numbers")
     # lengths on the CPU are copied to where the keys are; a meta tensor has nothing to copy
-    _tensor("lengths", lengths, k.device if lengths.is_meta else None)
+    check_dense("lengths", lengths, k.device if lengths.is_meta else None)
     if lengths.shape != (batch,) or lengths.dtype not in _WHOLE:
         value = f"{lengths.dtype} of shape {_shape(lengths)}"
         raise bad_value("lengths", value, f"{batch} whole numbers, one for each row of the batch")

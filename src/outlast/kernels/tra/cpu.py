@@ -107,6 +107,8 @@ def _score(
     kept &= key <= place
     if rows.start is not None and rows.stop is not None:
         kept &= (key >= rows.start[chunk]) & (place < rows.stop[chunk])
+        # a query that is padding is 0 here; 0 times a key that is not finite would be NaN
+        scores.masked_fill_(place >= rows.stop[chunk], 0.0)
     padded = -(-seen // LEAF) * LEAF
     ones = scores.new_zeros(*scores.shape[:-1], padded)
     ones[..., :seen] = kept

@@ -18,7 +18,7 @@ from outlast.kernels.derivatives import backward_only, first_only
 from outlast.kernels.dispatch import has_triton
 from outlast.kernels.register import library, register_op
 from outlast.kernels.tra import cpu, reference
-from outlast.kernels.tra.checks import check, check_flags, real_keys
+from outlast.kernels.tra.checks import check, check_dense, check_flags, check_word, real_keys
 from outlast.kernels.tra.parts import Parts
 from outlast.kernels.tra.setting import Setting
 
@@ -56,6 +56,7 @@ def back_end(q: Tensor, name: str = "") -> ModuleType:
 
 def has_kernel(q: Tensor) -> bool:
     """Whether the fused kernel takes such queries; else it is blocks of plain torch."""
+    check_dense("q", q)
     return q.is_cuda and back_end(q).__name__.endswith(".triton")
 
 
@@ -156,8 +157,8 @@ def threshold_relative_attention(
     tiles: there a *value* that is not finite reaches all queries of its tile, and in the backward
     pass so does a key. Fill a padded cache with zeros, not with `torch.empty`, on a GPU.
     """
-    if backend is not None and backend not in BACKENDS:
-        raise bad_value("backend", backend, " | ".join(BACKENDS))
+    if backend is not None:
+        check_word("backend", backend, BACKENDS)
     how = check(q, k, v, gate, threshold, scale, offset, normalised, tolerance)
     check_flags(sparse=sparse, return_parts=return_parts)
     backward_only("threshold_relative_attention has", MORE, (q, k, v, gate))

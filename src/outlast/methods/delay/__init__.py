@@ -6,6 +6,7 @@
 
 =================  ==================================================================
 `handle.py`        `delay` and the handle that it returns
+`arguments.py`     what the arguments may be
 `selection.py`     which sublayers a pattern, a type or a function chooses
 `sublayer.py`      one sublayer whose forward call is gated
 `skipping.py`      the output of a sublayer that is not run

@@ -5,31 +5,36 @@ from __future__ import annotations
 import copy
 import math
 import weakref
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from outlast.arguments import coerce
+from outlast.arguments import as_whole, shown
 from outlast.errors import SpecError, bad_value
 from outlast.methods.base import Control, Setup
+from outlast.methods.delay.arguments import (
+    FOREVER,
+    read_loss,
+    read_saved,
+    read_step,
+    read_switch,
+)
 from outlast.methods.delay.distributed import mean_over_ranks
 from outlast.methods.delay.gradients import GradientGuard
 from outlast.methods.delay.selection import Where, choose
 from outlast.methods.delay.sublayer import Gate, HeldSublayer
-from outlast.methods.triggers import as_step
 from outlast.registry import methods
-from outlast.specs import LARGEST, Spec, parse_value
+from outlast.specs import Spec
 
-#: a step that no training reaches
-FOREVER = LARGEST
+Mode = Literal["skip", "freeze", "ramp", "detach"]
 
 
 def delay(
     model: nn.Module,
     where: Where,
     *,
-    mode: Literal["skip", "freeze", "ramp", "detach"] = "skip",
-    switch: str | int | float = "below(0.01)",
+    mode: Mode = "skip",
+    switch: str | int | float | Spec = "below(0.01)",
     steps: int | None = None,
     latest: int | float | None = None,
     ramp: int = 500,
@@ -65,22 +70,24 @@ def delay(
     Returns:
         The handle: `step`, `switched`, `modules`, `state_dict`, `load_state_dict`, `remove`.
     """
-    chosen = choose(model, where)
-    value = parse_value(switch) if isinstance(switch, str) else switch
-    if not isinstance(value, int | float):
-        value = coerce(value, Spec, "switch")
+    if not isinstance(model, nn.Module):
+        raise bad_value("model", shown(model), "a torch.nn.Module")
+    if not isinstance(mode, str) or mode not in get_args(Mode):
+        raise bad_value("mode", shown(mode), " | ".join(get_args(Mode)))
+    steps = None if steps is None else as_whole("steps", steps, 1, FOREVER)
     spec = Spec(
         "dat",
         (),
         (
             ("mode", mode),
-            ("switch", value if isinstance(value, Spec) else _step(value, steps, "switch")),
+            ("switch", read_switch(switch, steps)),
             ("phase1", "full"),
             ("rewarm", 0),
-            ("ramp", ramp),
-            ("latest", FOREVER if latest is None else _step(latest, steps, "latest")),
+            ("ramp", as_whole("ramp", ramp, 0, FOREVER)),
+            ("latest", FOREVER if latest is None else read_step("latest", latest, steps)),
         ),
     )
+    chosen = choose(model, where)
     method = methods.build(spec)  # a bad argument is an error before the model is touched
     copies = [_copied_from_another_delay(name, module) for name, module in chosen.items()]
     for held in copies:
@@ -106,7 +113,7 @@ class Delay:
 
         With `torch.distributed` a trigger sees the mean of the losses of all ranks.
         """
-        value = _as_float(loss)
+        value = read_loss(loss)
         before = self.switched
         if before is None and isinstance(self._method.switch, Spec):
             value = mean_over_ranks(value)
@@ -143,10 +150,7 @@ class Delay:
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
-        state = saved.get("state") if isinstance(saved, dict) else None
-        if not isinstance(state, dict) or state.keys() != self._state.keys():
-            raise bad_value("saved", saved, "what state_dict() of a delay returned")
-        self._steps, self._state = saved["steps"], copy.deepcopy(state)
+        self._steps, self._state = read_saved(saved, self._method.begin(self._setup))
         self._apply()
 
     def remove(self) -> None:
@@ -210,20 +214,3 @@ def _copied_from_another_delay(name: str, module: nn.Module) -> HeldSublayer | N
     if handle is not None and any(held is other for other in handle._held.values()):
         raise SpecError(f"{name}: is delayed already by {handle!r}; call its remove() first")
     return held
-
-
-def _as_float(loss: float | Tensor) -> float:
-    try:
-        return float(loss.detach() if isinstance(loss, Tensor) else loss)
-    except (TypeError, ValueError, RuntimeError):
-        value = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
-        raise SpecError(
-            f"loss: expected a number or a tensor with one element, got {value}"
-        ) from None
-
-
-def _step(value: int | float, steps: int | None, field: str) -> int:
-    """A step, or a share of `steps`, as a step."""
-    if isinstance(value, float) and steps is None:
-        raise SpecError(f"{field}={value}: a share of training needs steps=, the number of steps")
-    return as_step(value, steps or FOREVER, field)

@@ -6,9 +6,11 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
-from outlast.errors import SpecError
+from outlast.arguments import shown
+from outlast.errors import SpecError, bad_value
 
 Where = str | type[nn.Module] | Callable[[str, nn.Module], bool] | Iterable["Where"]
 
@@ -22,22 +24,40 @@ def choose(model: nn.Module, where: Where) -> dict[str, nn.Module]:
 
     A name pattern chooses attention only. It is refused if it also matches an MLP or a whole layer.
     """
+    where = _read(where)
     matching = {n: m for n, m in model.named_modules() if n and _matches(where, n, m)}
     chosen = {n: m for n, m in matching.items() if not _is_inside(n, matching)}
     if not chosen:
         names = [n for n, _ in model.named_modules() if n]
         first_names = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         modules = f"its modules are: {first_names}" if names else "it has no modules inside"
-        raise SpecError(f"where={where}: no module of the model matches; {modules}")
+        raise SpecError(f"where={shown(where)}: no module of the model matches; {modules}")
     for name, module in chosen.items():
         if not _is_attention(name, module) and not _matches(where, name, module, patterns=False):
             kind = type(module).__name__
             raise SpecError(
-                f"where={where}: matches {name} ({kind}), which does not look like attention alone;"
-                " use a narrower pattern, or choose by type or function to hold it back all the "
-                f"same: where={kind}, where=lambda name, module: ..."
+                f"where={shown(where)}: matches {name} ({kind}), which does not look like "
+                "attention alone; use a narrower pattern, or choose by type or function to hold "
+                f"it back all the same: where={kind}, where=lambda name, module: ..."
             )
     return chosen
+
+
+def _read(where: object) -> Where:
+    """A checked choice. A list or an iterator of choices becomes a tuple."""
+    error = bad_value(
+        "where",
+        shown(where),
+        'a pattern of names such as "*.attn", a type of module, a function of name and module, or '
+        "a list of these",
+    )
+    if isinstance(where, str) or (callable(where) and not isinstance(where, nn.Module)):
+        return where
+    if isinstance(where, nn.Module | bytes | Tensor | np.ndarray) or not isinstance(
+        where, Iterable
+    ):
+        raise error
+    return tuple(_read(choice) for choice in where)
 
 
 def _matches(where: Where, name: str, module: nn.Module, patterns: bool = True) -> bool:
