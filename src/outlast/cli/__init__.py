@@ -12,7 +12,9 @@ from outlast.cli.exit_codes import MISTAKE, STOPPED
 from outlast.errors import OutlastError
 from outlast.version import __version__
 
-VERBS = ("list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor")
+VERBS = (
+    "list", "show", "check", "train", "resume", "eval", "report", "reproduce", "bench", "doctor",
+)  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
