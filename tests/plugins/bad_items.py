@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
 
+import msgspec
 import torch
 import torch.nn.functional as F
-
 
 from outlast.methods import Method
 from outlast.mixers import Mixer
@@ -40,7 +40,9 @@ def breaks(kind: str, rule: str) -> Any:
 @breaks("task", "sample depends on the generator alone")
 class GlobalDraws(Parity):
     def sample(self, length, batch, generator):
-        return super().sample(length, batch, torch.Generator().manual_seed(int(torch.randint(99, ()))))
+        return super().sample(
+            length, batch, torch.Generator().manual_seed(int(torch.randint(99, ())))
+        )
 
 
 @breaks("task", "ids stay within the vocabulary")
@@ -338,7 +340,7 @@ def _phase1(scale: str) -> Any:
 @breaks("study", "claims are about what is tested")
 def claims_of_no_arm(scale: Literal["demo", "paper"] = "demo") -> Any:
     study = _phase1(scale)
-    claims = [replace(claim, arm="nobody") for claim in study.claims]
+    claims = [msgspec.structs.replace(claim, arm="nobody") for claim in study.claims]
     return replace(study, name="claims_of_no_arm", claims=claims)
 
 

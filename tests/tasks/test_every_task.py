@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from outlast import registry
 from outlast.tasks import IGNORE, Task
-from outlast.testing.tasks import RULES, check_against_solver, check_joint_samples, generator
+from outlast.testing import sampling
+from outlast.testing.sampling import check_joint_samples
+from outlast.testing.tasks import RULES, check_against_solver, generator
 
 # Versions beyond the default worth a test; a task not named here is tested in its default.
 VERSIONS = {
@@ -35,7 +37,7 @@ seeds = st.integers(0, 2**31)
 
 
 @every_task
-@pytest.mark.parametrize("rule", list(RULES), ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [*RULES, *sampling.RULES], ids=lambda rule: rule.name)
 def test_task_conforms(task, rule):
     rule(task)
 

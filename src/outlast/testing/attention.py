@@ -156,25 +156,25 @@ def uses_queries_says_whether_it_does(line: str) -> None:
 
 @SCHEME_RULES.rule
 def combines_with_all_weights_or_refuses_them(line: str) -> None:
-    """With every weights attention works in chunks, with finite gradients, or is refused.
+    """With all weights of this library, attention works in chunks or is refused.
 
     Why: Schemes and weights combine freely.
     Fix: Let `scores` be finite for keys that a query may see. Define `weigh` only if no weights
     are meant to follow.
     """
-    for weights in plain_lines(weightings):
+    for weights in plain_lines(weightings, ours=True):
         check_combination(line, weights)
 
 
 @WEIGHTS_RULES.rule
 def combines_with_every_scheme_or_is_refused(line: str) -> None:
-    """With every scheme attention works in chunks, with finite gradients, or is refused.
+    """With every scheme of this library, attention works in chunks or is refused.
 
     Why: Schemes and weights combine freely.
     Fix: Accept scores of any size, -inf for later keys. Keep in `carry` what must be known of
     earlier queries.
     """
-    for scheme in plain_lines(schemes):
+    for scheme in plain_lines(schemes, ours=True):
         check_combination(scheme, line)
 
 

@@ -21,7 +21,7 @@ from outlast.registry import (
     weightings,
 )
 from outlast.specs import parse
-from outlast.testing import attention, training
+from outlast.testing import attention, sampling, training
 from outlast.testing import methods as method_rules
 from outlast.testing import mixers as mixer_rules
 from outlast.testing import studies as study_rules
@@ -183,7 +183,7 @@ def _not_built(line: str, error: Exception) -> Result:
 def _task_steps(line: str) -> Iterator[Step]:
     def cases(option: str) -> Iterator[Case]:
         task = tasks.build(option)
-        return (Case(rule, task, option) for rule in task_rules.RULES)
+        return (Case(rule, task, option) for rule in [*task_rules.RULES, *sampling.RULES])
 
     return _each_option(tasks, line, tasks.build, cases)
 
@@ -266,7 +266,7 @@ _STEPS: dict[str, Callable[[str], Iterator[Step]]] = {
     "study": _study_steps,
 }
 _SETS: tuple[RuleSet[Any], ...] = (
-    task_rules.RULES, mixer_rules.RULES, mixer_rules.MIXER_RULES, mixer_rules.PRESET_RULES,
+    task_rules.RULES, sampling.RULES, mixer_rules.RULES, mixer_rules.MIXER_RULES, mixer_rules.PRESET_RULES,
     attention.RULES, attention.COMPILED_RULES, attention.SCHEME_RULES, attention.WEIGHTS_RULES,
     method_rules.RULES, training.RULES, training.METHOD_RULES,
     study_rules.RULES,

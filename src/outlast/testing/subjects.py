@@ -2,7 +2,7 @@
 
 An item is tested as its line says, and once for each other option that its signature spells out:
 each value of a `Literal`, true and false, `none`. An argument that takes a scheme or weights is
-tested once with each of them.
+tested once with each of them that is part of this library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from outlast.errors import SpecError
 from outlast.mixers.attention import blocks
 from outlast.models import build_model
-from outlast.registry import KINDS, REQUIRED, Parameter, Registry, mixers
+from outlast.registry import KINDS, OURS, REQUIRED, Parameter, Registry, mixers
 from outlast.specs import Spec, Value, parse
 
 #: tried in turn; most mixers will do with the first
@@ -96,12 +96,17 @@ class Subject:
         return f"{self.line}{', row by row' if self.row_by_row else ''}"
 
 
-def plain_lines(registry: Registry) -> list[str]:
-    """A line for every item of a kind that needs no argument, or has an example of ours."""
+def plain_lines(registry: Registry, ours: bool = False) -> list[str]:
+    """A line for every item of a kind that needs no argument, or has an example of ours.
+
+    With `ours`, items of other packages are left out: their faults are none of the item's that is
+    tested beside them.
+    """
     lines = []
     for name in registry.names():
-        parameters = registry.entry(name).parameters(registry.caller_arguments)
-        if name in EXAMPLES or all(p.default is not REQUIRED for p in parameters):
+        entry = registry.entry(name)
+        needed = [p for p in entry.parameters(registry.caller_arguments) if p.default is REQUIRED]
+        if (name in EXAMPLES or not needed) and (entry.source == OURS or not ours):
             lines.append(EXAMPLES.get(name, name))
     return lines
 
@@ -125,7 +130,7 @@ def every_line(registry: Registry) -> list[str]:
 def _options(parameter: Parameter) -> list[Value]:
     """What else may stand for an argument, beside its default."""
     if parameter.name in KINDS and parameter.annotation is Spec:
-        specs = [parse(line) for line in plain_lines(KINDS[parameter.name])]
+        specs = [parse(line) for line in plain_lines(KINDS[parameter.name], ours=True)]
         return [spec for spec in specs if spec != parameter.default]
     inside = get_args(parameter.annotation) or ()
     literals = [a for a in (parameter.annotation, *inside) if get_origin(a) is Literal]
