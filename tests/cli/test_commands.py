@@ -24,7 +24,9 @@ from outlast.runs.spec import RENAMED, read_seeds, seed_words
 from tiny_runs import outlast, tiny, trained
 
 #: the order in which one example can use what another left
-ORDER = ("list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor")
+ORDER = (
+    "list", "show", "check", "train", "resume", "eval", "report", "reproduce", "bench", "doctor",
+)  # fmt: skip
 
 
 def example(verb: str) -> list[str]:

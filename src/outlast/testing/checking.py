@@ -266,7 +266,8 @@ _STEPS: dict[str, Callable[[str], Iterator[Step]]] = {
     "study": _study_steps,
 }
 _SETS: tuple[RuleSet[Any], ...] = (
-    task_rules.RULES, sampling.RULES, mixer_rules.RULES, mixer_rules.MIXER_RULES, mixer_rules.PRESET_RULES,
+    task_rules.RULES, sampling.RULES,
+    mixer_rules.RULES, mixer_rules.MIXER_RULES, mixer_rules.PRESET_RULES,
     attention.RULES, attention.COMPILED_RULES, attention.SCHEME_RULES, attention.WEIGHTS_RULES,
     method_rules.RULES, training.RULES, training.METHOD_RULES,
     study_rules.RULES,
