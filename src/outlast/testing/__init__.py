@@ -8,8 +8,8 @@
         outlast.testing.check("mymixer(size=4)").raise_failures()
 
 Each rule is a function in the file of its kind: `tasks.py` and `sampling.py`, `mixers.py` (presets
-too), `attention.py` (schemes and weights), `methods.py`, `studies.py`. `training.py` has
-what takes training to see. The library's own items are tested by the same rules, in `tests/conformance/`.
+too), `attention.py` (schemes and weights), `methods.py`, `studies.py`. `training.py` has what takes
+training to see. The library's own items are tested by the same rules, in `tests/conformance/`.
 """
 
 from __future__ import annotations
