@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from bad_items import FAULTS
+from plug_in_package import GOOD, PACKAGE
 
 import outlast
-from conftest import GOOD, PACKAGE
 from outlast.cli import main
 from outlast.cli.exit_codes import FAILED, MISTAKE
 from outlast.errors import OutlastError, SpecError

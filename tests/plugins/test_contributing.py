@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from plug_in_package import GOOD, ROOT, examples
 
-from conftest import GOOD, ROOT, examples
 from outlast.methods.phases import STATE_PARTS, _default_watch
 from outlast.registry import KINDS
 

@@ -8,7 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from conftest import ROOT
+from plug_in_package import ROOT
 
 
 def test_wheel_has_the_rules_and_the_command(tmp_path: Path) -> None:

@@ -214,17 +214,23 @@ def long_input_works_or_names_the_ceiling(subject: Subject) -> None:
         raise NotApplicable("several blocks of queries are tested in any case")
     for budget in (blocks.BUDGET, 2**16):  # one block of queries, and several
         with patch.object(blocks, "BUDGET", budget):
-            _check_ceiling(subject, subject.make())
+            _check_ceiling(subject, subject.make().float())
+
+
+def _single(subject: Subject, tokens: int) -> Tensor:
+    """One row of an input, in float32."""
+    x = subject.input(tokens=tokens, rows=1)
+    return x if subject.whole_model else x.float()
 
 
 def _check_ceiling(subject: Subject, module: nn.Module) -> None:
     end = getattr(module, "ceiling", None)
     length = LONG if end is None else end
-    y = module(subject.input(tokens=length, rows=1))[0]
+    y = module(_single(subject, length))[0]
     require(y.isfinite().all(), f"the output for {length} tokens is not finite")
     if end is None:
         return
-    beyond = subject.input(tokens=end + 1, rows=1)
+    beyond = _single(subject, end + 1)
     _, state = module(beyond[:, :end])
     for arguments in ((beyond,), (beyond[:, end:], state)):
         try:
