@@ -132,13 +132,13 @@ def is_causal(subject: Subject) -> None:
     """
     module, x = subject.make(), subject.input()
     before = module(x)[0]
-    for begin in (0, 1, 3, 4, TOKENS - 1):
-        for end in (begin + 1, TOKENS):
-            after = module(subject.change(x, begin, end))[0]
-            what = f"tokens from {begin} on change the output of earlier tokens"
-            close(after[:, :begin], before[:, :begin], atol=1e-11, what=what)
-            same = torch.allclose(after[:, begin:], before[:, begin:])
-            require(not same, f"token {begin} changes nothing")
+    # one token, or all from one on
+    for begin, end in ((0, 1), (1, TOKENS), (3, 4), (4, TOKENS), (TOKENS - 1, TOKENS)):
+        after = module(subject.change(x, begin, end))[0]
+        what = f"tokens from {begin} on change the output of earlier tokens"
+        close(after[:, :begin], before[:, :begin], atol=1e-11, what=what)
+        same = torch.allclose(after[:, begin:], before[:, begin:])
+        require(not same, f"token {begin} changes nothing")
 
 
 @RULES.rule
@@ -151,9 +151,7 @@ def rows_do_not_see_each_other(subject: Subject) -> None:
     module, x = subject.make(), subject.input()
     y, order = module(x)[0], torch.tensor([2, 0, 1])
     close(module(x[order])[0], y[order], atol=1e-11, what="rows in another order differ")
-    for row in range(len(x)):
-        alone = module(x[row : row + 1])[0]
-        close(alone, y[row : row + 1], atol=1e-11, what=f"row {row} alone differs")
+    close(module(x[:1])[0], y[:1], atol=1e-11, what="a row alone differs")
 
 
 @RULES.rule
@@ -185,7 +183,7 @@ def stacked_seeds_equal_each_seed_alone(subject: Subject) -> None:
         output: Tensor = functional_call(copies[0], weights, (x,))[0]
         return output
 
-    for shared in (False, True):
+    for shared in (False,) if subject.row_by_row else (False, True):
         inputs = torch.stack([subject.input(seed=s) for s in range(3)])
         inputs = inputs[0] if shared else inputs
         with strict_vmap():
