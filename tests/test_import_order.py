@@ -31,7 +31,7 @@ ORDER = (
     "train",
     "workflow",
     "reporting", "studies", "bench", "analysis", "integrations",
-    "api", "cli",
+    "api", "testing", "cli",
     "__main__", "__init__",
 )  # fmt: skip
 #: packages that outlast works without

@@ -23,12 +23,12 @@ from safetensors import safe_open
 import outlast.train.trainer as trainer_module
 from outlast import processes
 from outlast.runs.folder import CHECKPOINT, METRICS
-from outlast.runs.records import EventLine, Line, MetricLine
+from outlast.runs.records import Line, MetricLine
 from outlast.runs.spec import RunSpec, Settings
+from outlast.testing.training import InMemory, block_lines, events  # noqa: F401 (for the tests)
 from outlast.train.optimiser import AdamW
 from outlast.train.run_state import Progress, RunState
-from outlast.train.trainer import Trainer
-from outlast.workflow.create import canonical, create_runs
+from outlast.workflow.create import create_runs
 from outlast.workflow.train import Listener, Outcome, open_trainer, train_and_evaluate
 
 CPU = torch.device("cpu")
@@ -191,49 +191,6 @@ def halt(*folders: Path, saves: int = 1) -> None:
         patch.setattr(trainer_module, "save_checkpoint", last)
         with pytest.raises(Killed):
             train_runs(folders, CPU)
-
-
-class InMemory:
-    """Runs trained together without files: their metrics are in `lines`; `run` is the first."""
-
-    def __init__(self, *specs: RunSpec) -> None:
-        self.trainer = Trainer([(canonical(spec), Path("nowhere")) for spec in specs], CPU)
-        self.runs: list[RunState] = self.trainer.runs
-        self.run = self.runs[0]
-        self.lines: list[list[Line]] = [[] for _ in specs]
-        self.trainer._write = self._keep  # type: ignore[method-assign]
-        self.trainer.save = lambda runs: None  # type: ignore[method-assign]
-
-    def _keep(self, lines: dict[int, list[Line]]) -> None:
-        for index, new in lines.items():
-            self.lines[index] += new
-
-    def block(self) -> None:
-        self.trainer.train(blocks=1)
-
-    def steps(self, count: int) -> InMemory:
-        while any(run.unfinished and run.step < count for run in self.runs):
-            self.block()
-        return self
-
-    def losses(self, seed: int, run: int = 0) -> list[list[float | None]]:
-        lines = [line for line in block_lines(self.lines[run]) if line.seed == seed]
-        return [list((line.loss or {}).values()) for line in lines]
-
-    def events(self, seed: int, run: int = 0) -> list[tuple[int, str]]:
-        lines = [line for line in events(self.lines[run]) if line.seed == seed]
-        return [(line.step, line.event) for line in lines]
-
-
-def events(lines: Iterable[Line], name: str = "") -> list[EventLine]:
-    """The events among some lines, by default of every name."""
-    every = [line for line in lines if isinstance(line, EventLine)]
-    return [line for line in every if line.event == (name or line.event)]
-
-
-def block_lines(lines: Iterable[Line]) -> list[MetricLine]:
-    """The lines about whole blocks among some lines: those with losses and accuracies."""
-    return [x for x in lines if isinstance(x, MetricLine) and x.loss is not None]
 
 
 def probe_lines(lines: Iterable[Line]) -> list[MetricLine]:

@@ -30,7 +30,7 @@ from tiny_runs import CPU, create, outlast, tiny, trained
 
 #: the order in which one example can use what another left
 ORDER = (
-    "list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor",
+    "list", "show", "check", "train", "resume", "eval", "report", "reproduce", "bench", "doctor",
     "completion",
 )  # fmt: skip
 

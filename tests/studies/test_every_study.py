@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from functools import cache
 from itertools import product
-from pathlib import Path
-from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from outlast.api import task as make_task
 from outlast.errors import SpecError
-from outlast.methods import Setup
 from outlast.mixers.attention import Attention
 from outlast.models import build_model
-from outlast.registry import methods, studies, tasks
-from outlast.runs.records import RunRecord, read_run, read_study, write_run, write_study
+from outlast.registry import studies
 from outlast.specs import Spec, parse
-from outlast.studies import Claim, Study
+from outlast.studies import Study
 from outlast.studies.matching import matched, size_of
+from outlast.testing.rules import Rule
+from outlast.testing.studies import RULES, StudyAtScale, at_scale, scales
 from outlast.train.optimiser import learning_rate
 from outlast.workflow.create import canonical
 
 
-def scales(name: str) -> list[str]:
-    """What the study's own signature offers."""
-    (scale,) = [p for p in studies.entry(name).parameters() if p.name == "scale"]
-    return list(get_args(scale.annotation))
-
-
-@cache
 def make(name: str, scale: str) -> Study:
-    study: Study = studies.entry(name).factory(scale=scale)
-    return study
+    return at_scale(name, scale).study
 
 
 @cache
@@ -42,107 +30,18 @@ def size(model: str, task: str) -> int:
     return size_of(model, make_task(task))
 
 
-ALL = [(name, scale) for name in studies.names() for scale in scales(name)]
-every_study = pytest.mark.parametrize(("name", "scale"), ALL, ids=[" ".join(s) for s in ALL])
+ALL = [at_scale(name, scale) for name in studies.names() for scale in scales(name)]
 
 
-STATISTICS = get_args(get_type_hints(Claim)["statistic"])
+@pytest.mark.parametrize("subject", ALL, ids=str)
+@pytest.mark.parametrize("rule", list(RULES), ids=lambda rule: rule.name)
+def test_study_conforms(subject: StudyAtScale, rule: Rule[StudyAtScale]) -> None:
+    rule(subject)
 
 
-def test_every_study_has_a_demo_and_a_paper_scale() -> None:
+def test_every_study_is_a_subject() -> None:
     assert {"dat", "phase1", "tra"} <= set(studies.names())
-    for name in studies.names():
-        assert {"demo", "paper"} <= set(scales(name))
-
-
-@every_study
-def test_study_has_words_and_arms_have_distinct_names(name: str, scale: str) -> None:
-    study = make(name, scale)
-    assert (study.name, study.scale) == (name, scale)
-    assert study.title
-    assert study.question.endswith("?")
-    names = [a.name for a in study.arms]
-    assert len({n.lower() for n in names}) == len(names)  # some disks do not know capitals
-    for arm in study.arms:
-        assert re.fullmatch(r"[a-z0-9][a-z0-9._-]*", arm.name), arm.name
-        assert arm.name not in ("report", "study.json")  # what else is in the study's folder
-        assert arm.label
-    labels = [(a.group, a.label) for a in study.arms]
-    assert len(set(labels)) == len(labels)
-
-
-@every_study
-def test_spec_of_every_arm_can_be_built_and_recorded(name: str, scale: str, tmp_path: Path) -> None:
-    for arm in make(name, scale).arms:
-        run = canonical(arm.run)
-        assert canonical(run) == run
-        write_run(tmp_path, RunRecord(**vars(run), length=1))
-        assert read_run(tmp_path).spec == run
-        task = tasks.build(run.task)
-        assert size(run.model, run.task) > 0
-        for spec in run.methods:
-            methods.build(spec).begin(Setup(run.settings.steps, task.parts, task.lengths))
-        assert len(run.seeds) >= 4
-        settings = run.settings
-        assert settings.steps >= settings.steps_per_block
-
-
-@every_study
-def test_no_two_arms_are_the_same_run(name: str, scale: str) -> None:
-    known: dict[Any, str] = {}
-    for arm in make(name, scale).arms:
-        run = canonical(replace(arm.run, label=""))
-        assert run not in known, f"{arm.name} is the same run as {known[run]}"
-        known[run] = arm.name
-
-
-@every_study
-def test_claims_are_about_arms_and_lengths_that_are_tested(name: str, scale: str) -> None:
-    study = make(name, scale)
-    arms = {a.name: a for a in study.arms}
-    assert study.claims
-    chosen = {a.name for a in study.choose()}
-    for claim in study.claims:
-        assert claim.arm in arms, claim
-        assert claim.multiple in study.ladder, claim
-        task = make_task(arms[claim.arm].run.task)
-        assert claim.part in ("joint", *task.parts), claim
-        assert claim.variant is None or claim.variant in task.variants, claim
-        length = task.lengths[1] * claim.multiple
-        assert task.ceiling is None or length <= task.ceiling, claim
-        assert claim.statistic in STATISTICS, claim
-        assert (claim.versus is not None) == (claim.statistic == "difference"), claim
-        assert claim.versus is None or arms[claim.versus].run.task == arms[claim.arm].run.task
-        assert claim.low is not None or claim.high is not None, claim
-        assert claim.low is None or claim.high is None or claim.low < claim.high, claim
-        assert claim.text
-        assert claim.source
-        assert claim.stated in ("before", "after"), f"seen before or after the numbers? {claim}"
-        texts = [other.text for other in study.claims]
-        assert claim.condition is None or claim.condition in texts, claim
-        assert {claim.arm, claim.versus or claim.arm} <= chosen, f"not run by default: {claim}"
-
-
-@every_study
-def test_every_arm_can_be_tested_on_the_whole_ladder(name: str, scale: str) -> None:
-    study = make(name, scale)
-    assert study.ladder[0] == 1
-    assert list(study.ladder) == sorted(set(study.ladder))
-    assert study.sequences >= 2000
-    for arm in study.arms:
-        task = make_task(arm.run.task)
-        longest = task.lengths[1] * study.ladder[-1]
-        assert task.ceiling is None or longest <= task.ceiling, arm.name
-
-
-@every_study
-def test_study_json_holds_the_study(name: str, scale: str, tmp_path: Path) -> None:
-    study = make(name, scale)
-    write_study(tmp_path, study.record("outlast reproduce x", [a.name for a in study.arms]))
-    record = read_study(tmp_path)
-    assert (record.study, record.scale, record.command) == (name, scale, "outlast reproduce x")
-    assert [a.name for a in record.arms] == [a.name for a in study.arms]
-    assert record.claims == tuple(study.claims)
+    assert {subject.name for subject in ALL} == set(studies.names())
 
 
 def test_paper_scale_of_dat_has_ten_seeds() -> None:

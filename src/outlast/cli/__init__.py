@@ -18,7 +18,7 @@ DESCRIPTION = """Train short, test long.
 - outlast --version: the version
 - outlast completion bash: Tab completion"""
 VERBS = (
-    "list", "show", "train", "resume", "eval", "report", "reproduce", "bench", "doctor",
+    "list", "show", "check", "train", "resume", "eval", "report", "reproduce", "bench", "doctor",
     "completion",
 )  # fmt: skip
 

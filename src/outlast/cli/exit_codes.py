@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-#: a study with an arm that failed, or without an arm that has a sound seed
+#: a study with an arm that failed, or without an arm that has a sound seed; an item that breaks a
+#: rule of `outlast check`
 FAILED = 1
 #: an error that a user can mend
 MISTAKE = 2
