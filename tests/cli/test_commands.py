@@ -207,7 +207,10 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     ((*TRAIN, "--seeds", "0-99999", "--model", "mlp @ 999"), r"seeds=100000 seeds: expected as ma"),
     ((*TRAIN, "--steps", "1" + "0" * 30), r"steps=10+: expected a whole number up to 1,000,000,"),
     ((*TRAIN, "--batch-size", "999999999999"), r"batch_size=999999999999: expected one whose data"),
-    ((*TRAIN, "--task", "parity(length=999999999999)"), r"length=999999999999: expected sequences"),
+    (
+        (*TRAIN, "--task", "parity(length=999999999999)"),
+        r"length=999999999999 \(int\): expected a w",
+    ),
     ((*TRAIN, "--task", "recall(keys=999999999999)"), r"keys=999999999999: expected a number who"),
     ((*TRAIN, "--method", "random_positions(1" + "0" * 20 + ")"), r"range=10+: expected a whole n"),
     ((*TRAIN, "--model", "lstm @ 100000000000"), r"width=100000000000: expected a whole number up"),
@@ -318,10 +321,10 @@ SMALL = (
 
 
 def test_run_is_replaced_only_with_overwrite(here: Path, run: Shell) -> None:
-    assert run(*SMALL, "--seeds", "0-1", "--method", "ema(0.9)", "--method", "dat").code == 0
+    assert run(*SMALL, "--seeds", "0-1", "--method", "ema(0.9)", "--method", "loss_order").code == 0
     record = read_run(Path("run"))
     assert (record.seeds, record.label) == ((0, 1), "run")
-    assert [method.partition("(")[0] for method in record.methods] == ["ema", "dat"]
+    assert [method.partition("(")[0] for method in record.methods] == ["ema", "loss_order"]
     before = Path("run", CHECKPOINT).read_bytes()
     refused = run(*SMALL, "--seeds", "5")
     assert refused.code == MISTAKE

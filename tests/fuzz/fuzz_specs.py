@@ -122,7 +122,7 @@ def use_task(line: str) -> None:
     """Build a task, draw a few of its shortest sequences, and solve them."""
     task = tasks.build(line)
     check_line(line, tasks.canonical)
-    check(task.vocabulary > task.classes >= 1, f"{task.vocabulary} tokens, {task.classes} answers")
+    check(task.vocabulary >= task.classes >= 1, f"{task.vocabulary} tokens, {task.classes} answers")
     batch = task.sample(task.lengths[0], 2, torch.Generator().manual_seed(0))
     check(batch.inputs.shape[1] <= task.tokens(task.lengths[0]), "more tokens than were said")
     check(batch.inputs.min() >= 0 and batch.inputs.max() < task.vocabulary, "a token out of range")

@@ -46,6 +46,18 @@ def test_learning_rate_of_a_step(schedule: Any, step: int, share: float):
     assert learning_rate(settings, step) == pytest.approx(0.02 * share)
 
 
+@pytest.mark.parametrize(
+    ("steps", "warmup", "length"), [(100, None, 10), (5, None, 0), (6000, None, 200), (100, 50, 50)]
+)
+def test_warm_up_is_at_most_a_tenth_of_training_unless_told(
+    steps: int, warmup: int | None, length: int
+) -> None:
+    settings = Settings(steps=steps, warmup=warmup, schedule="constant")
+    assert settings.warmup_steps == length
+    rising = [learning_rate(settings, step) < settings.lr for step in range(min(steps, 250))]
+    assert sum(rising) == max(0, length - 1)
+
+
 @pytest.mark.parametrize("schedule", ["cosine", "constant-cosine"])
 def test_schedule_falls_to_a_hundredth_and_never_below(schedule: Any):
     settings = Settings(steps=10_000, lr=1.0, schedule=schedule, warmup=0)

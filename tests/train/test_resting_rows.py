@@ -214,12 +214,12 @@ def test_probe_is_of_the_stepped_rows_alone(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_run_that_is_over_leaves_fewer_rows_to_step(tmp_path: Path, sizes: list[int]) -> None:
-    runs = [spec(seeds=(0, 1, 2), stop="never", steps=20), spec(seeds=(0, 1), stop="never")]
+    runs = [spec(seeds=(0, 1, 2), stop="never", steps=25), spec(seeds=(0, 1), stop="never")]
     folders, recorder = create_all(runs, tmp_path), Recorder()
     assert train_runs(folders, CPU, recorder).ended
-    assert sizes == [5] * 4 + [2] * 10
+    assert sizes == [5] * 5 + [2] * 9
     assert all(progress.seconds_left >= 0 for progress in recorder.progress)
-    assert [max(x.step for x in read_metrics(folder)) for folder in folders] == [20, 70]
+    assert [max(x.step for x in read_metrics(folder)) for folder in folders] == [25, 70]
 
 
 def test_without_resting_rows_all_are_stepped_in_place() -> None:

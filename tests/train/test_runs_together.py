@@ -155,7 +155,7 @@ def test_console_tells_runs_of_one_name_apart(
         create(spec(seeds=seeds, steps=6), Path(name) / "run")
     assert main(["resume", "x/run", "y/run", "--device", "cpu"]) == 0
     text = capsys.readouterr().out
-    assert "seeds 0, 1 (x/run); 4 (y/run), 2 runs together" in text
+    assert "seeds 0, 1 (x/run); 4 (y/run), 2 runs together" in " ".join(text.split())
     for name in ("x/run", "y/run"):
         assert f"\n{name}: step 6/6" in text
         assert f"\n{name}\n" in text

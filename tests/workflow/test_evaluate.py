@@ -56,13 +56,13 @@ def test_defaults_are_the_ladder_and_thousands_of_sequences() -> None:
 def test_nan_logits_of_a_seed_are_warned_of_and_stored(
     run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def last_seed_is_nan(model: Callable[[Tensor], Tensor], *options: Any) -> Any:
+    def last_seed_is_nan(model: Callable[[Tensor], Tensor], *options: Any, **more: Any) -> Any:
         def spoiled(tokens: Tensor) -> Tensor:
             logits = model(tokens)
             logits[-1, : len(tokens) // 4] = torch.nan
             return logits
 
-        return evaluate_stack(spoiled, *options)
+        return evaluate_stack(spoiled, *options, **more)
 
     measure(run, (1,), 8)
     assert not caplog.messages

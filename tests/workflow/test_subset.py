@@ -232,7 +232,10 @@ def test_resume_command_takes_seeds(tmp_path: Path, capsys: pytest.CaptureFixtur
     whole, other = (str(stopped(tmp_path / name)) for name in ("whole", "other"))
     some = tmp_path / "some"
     for words, fault in (
-        (["--seeds", "0"], "out=none: expected a new folder for --seeds 0"),
+        (
+            ["--seeds", "0"],
+            "out=none: expected a new folder for the run of --seeds 0, such as --out ",
+        ),
         (["--out", str(some)], f"seeds=none: expected those that are to go on in --out {some}"),
         ([whole, "--seeds", "0", "--out", str(some)], f"folder={whole} {whole}: expected diff"),
         (

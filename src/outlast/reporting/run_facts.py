@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from outlast.reporting.load import Run
 from outlast.runs.records import RunRecord
@@ -31,7 +31,8 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
 
 def changed_settings(settings: Settings) -> list[tuple[str, object]]:
     """The settings that differ from their defaults."""
-    default = Settings()
+    default = Settings(warmup=replace(settings, warmup=None).warmup_steps)
+    settings = replace(settings, warmup=settings.warmup_steps)
     values = [(f.name, getattr(settings, f.name)) for f in fields(Settings)]
     return [(name, value) for name, value in values if value != getattr(default, name)]
 

@@ -31,6 +31,8 @@ RENAMED = {
     "together": "seeds_at_once",
 }
 NEVER = "never"
+#: the steps of a warm-up whose length is not given, if training is long enough
+LONGEST_WARMUP = 200
 #: the most seeds of a run; far more than can be trained
 MOST_SEEDS = 100_000
 #: the most processes of a run
@@ -51,8 +53,9 @@ class Settings:
     lr: float = 2e-3
     #: how the learning rate moves after the warm-up
     schedule: Literal["constant-cosine", "cosine", "constant"] = "constant-cosine"
-    #: steps over which the learning rate rises to its highest
-    warmup: int = 200
+    #: steps over which the learning rate rises to its highest (none: 200, but at most a tenth of
+    #: the steps)
+    warmup: int | None = None
     #: share of training after which constant-cosine begins to fall
     decay_from: float = 0.7
     #: largest norm of a seed's gradient
@@ -86,9 +89,11 @@ class Settings:
         for name in ("steps", "batch_size", "steps_per_block", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise bad_value(name, getattr(self, name), "a whole number >= 1")
-        for name in ("warmup", "probe_every", "weight_decay", "seeds_at_once", "processes"):
+        for name in ("probe_every", "weight_decay", "seeds_at_once", "processes"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise bad_value(name, getattr(self, name), "a number >= 0")
+        if self.warmup is not None and self.warmup < 0:
+            raise bad_value("warmup", self.warmup, "a number >= 0, or none")
         if self.processes > MOST_PROCESSES:
             raise bad_value("processes", self.processes, f"a number from 0 to {MOST_PROCESSES:,}")
         for name in ("lr", "max_grad_norm"):
@@ -102,6 +107,11 @@ class Settings:
                 raise bad_value(name, getattr(self, name), accepted)
         if self.stop_rule is not None and not self.probe_every:
             raise incompatible(f"stop={self.stop}", "probe_every=0", "stopping needs probes")
+
+    @property
+    def warmup_steps(self) -> int:
+        """The steps of the warm-up: as given, or a tenth of all steps and no more than 200."""
+        return min(LONGEST_WARMUP, self.steps // 10) if self.warmup is None else self.warmup
 
     @property
     def stop_rule(self) -> Success | None:

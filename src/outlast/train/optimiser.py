@@ -24,7 +24,7 @@ from outlast.runs.spec import Settings
 
 def learning_rate(settings: Settings, step: int) -> float:
     """The learning rate of a step by its schedule, before any method changes it."""
-    warm = min(1.0, (step + 1) / max(1, settings.warmup))
+    warm = min(1.0, (step + 1) / max(1, settings.warmup_steps))
     start = {"constant": 1.0, "cosine": 0.0}.get(settings.schedule, settings.decay_from)
     done = step / settings.steps
     falling = 0.0 if done <= start else (done - start) / (1 - start)

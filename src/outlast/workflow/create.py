@@ -44,7 +44,11 @@ def canonical(run: RunSpec) -> RunSpec:
         task=str(tasks.canonical(run.task, full=True)),
         model=str(canonical_layout(run.model, full=True)),
         methods=tuple(str(methods.canonical(m, full=True)) for m in run.methods),
-        settings=replace(run.settings, stop=str(run.settings.stop_rule or NEVER)),
+        settings=replace(
+            run.settings,
+            warmup=run.settings.warmup_steps,
+            stop=str(run.settings.stop_rule or NEVER),
+        ),
     )
 
 
