@@ -105,7 +105,7 @@ def randint_below(limits: Tensor, generator: torch.Generator) -> Tensor:
     if not isinstance(limits, Tensor) or limits.dtype not in (torch.int64, torch.int32):
         raise bad_value("limits", shown(limits), "a tensor of whole numbers >= 1")
     check_generator(generator)
-    if limits.device != generator.device:
+    if limits.device.type != generator.device.type:  # a generator's GPU may have no number
         accepted = f"one on {generator.device}, as the generator is"
         raise bad_value("limits", f"a tensor on {limits.device}", accepted)
     # randint takes no tensor as a limit; from a range this wide the remainder is uniform enough.
