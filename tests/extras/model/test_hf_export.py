@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,8 +19,8 @@ from outlast.cli import main
 from outlast.hf import OutlastForCausalLM
 from outlast.registry import tasks
 from outlast.workflow.export import write_model
+from outlast.workflow.tokenizer import tokenizer_files
 from tiny_runs import tiny, trained
-
 
 #: tasks whose tokens are words
 WORDED = ("composite", "copy", "entangled_parity", "flipflop", "modsum", "parity", "recall")
@@ -64,6 +65,26 @@ def test_tokenizer_reads_and_writes_every_token(name: str, tmp_path: Path) -> No
         assert tokenizer(text)["input_ids"] == ids
         assert tokenizer.decode(ids) == text
     assert len(tokenizer) == built.vocabulary
+
+
+def test_bytes_of_a_text_are_its_tokens(tmp_path: Path) -> None:
+    built = task()
+    built.vocabulary, built.classes = 258, 257
+    built.corpus = SimpleNamespace(tokenizer=SimpleNamespace(checksum="bytes"))  # type: ignore[attr-defined]
+    built.word = str  # type: ignore[method-assign]
+    write_model(tmp_path, outlast.model("lstm @ 8", built, seed=0), built)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    text = "".join(map(chr, range(1, 400))) + " Größe · ¶\n\n  naïve 漢字 🙂\t"
+    ids = tokenizer(text)["input_ids"]
+    assert ids == list(text.encode())
+    assert tokenizer.decode(ids) == text
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (
+        256,
+        256,
+        257,
+    )
+    built.corpus.tokenizer.checksum = "of another tokenizer"  # type: ignore[attr-defined]
+    assert tokenizer_files(built) == {}
 
 
 def test_tokenizer_refuses_a_word_that_is_no_token(tmp_path: Path) -> None:
