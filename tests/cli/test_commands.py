@@ -30,8 +30,8 @@ from tiny_runs import CPU, create, outlast, tiny, trained
 
 #: the order in which one example can use what another left
 ORDER = (
-    "list", "show", "check", "train", "resume", "eval", "report", "reproduce", "bench", "doctor",
-    "completion",
+    "list", "show", "check", "train", "resume", "eval", "report", "export", "reproduce", "bench",
+    "doctor", "completion",
 )  # fmt: skip
 
 
@@ -93,8 +93,8 @@ def test_usual_words_stand_for_flags(shown: Shell) -> None:
 
 @pytest.mark.parametrize(
     ("verb", "name"),
-    [("show", "SPEC"), ("eval", "FOLDER"), ("resume", "FOLDER"), ("reproduce", "STUDY"),
-     ("bench", "NAME")],
+    [("show", "SPEC"), ("eval", "FOLDER"), ("resume", "FOLDER"), ("export", "DIR"),
+     ("reproduce", "STUDY"), ("bench", "NAME")],
 )  # fmt: skip
 def test_missing_argument_is_named(verb: str, name: str, run: Shell) -> None:
     code, out, err = run(verb)
@@ -173,6 +173,11 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (("eval", "run", "--sequences", "0"), r"sequences=0: expected a whole number >= 1"),
     (("report", "missing"), r"missing: neither a run folder .* nor a study"),
     (("report",), r"folders=: expected at least one"),
+    (("export", "missing", "new"), r"missing has no run.json: it is not a run folder"),
+    (("export", "run", "new", "--seed", "7"), r"seed=7: run has the seeds 0, 1\n"),
+    (("export", "run", "run"), r"run holds something else than an exported model"),
+    (("export", "run", "file", "--overwrite"), r"file holds something else than an exported"),
+    (("export", "run", ""), r'out="\.": expected the name of a folder'),
     (("reproduce", "dta"), r"there is no study 'dta'; did you mean 'dat'\?"),
     (("reproduce", "dat", "--arms", "jiont"), r"arms=jiont: no such arm; did you mean 'joint'\?"),
     (("reproduce", "dat", "--seeds", "x"), r"seeds=x: expected numbers and ranges"),

@@ -29,6 +29,7 @@ from outlast.models.arguments import (
     read_gate,
     wrong_token,
 )
+from outlast.models.generate import generate
 from outlast.models.residual import ResidualStream
 from outlast.specs import Layout, Spec
 
@@ -227,6 +228,31 @@ class Model(nn.Module):
                 embedded = drop(embedded, self.layout.dropout, fold_in(key, EMBEDDING))
             stream = self.body(ResidualStream(embedded), before, after)
         return self.head(stream.normed(self.norm)), tuple(after)
+
+    def generate(
+        self,
+        tokens: Tensor,
+        n: int,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        seed: int | torch.Generator = 0,
+    ) -> Tensor:
+        """These tokens and `n` more after each row, (batch, tokens + n).
+
+        The logits of a token are taken as those of the token after it. Each token is read once: the
+        state is carried along. The model must have an output for every token.
+
+        Args:
+            tokens: Whole numbers (batch, tokens), at least one token in each row.
+            n: How many tokens follow.
+            temperature: What the logits are divided by before a token is drawn. 0 takes the
+                likeliest token.
+            top_k: Draw from the likeliest `top_k` tokens only; those that tie with the last of
+                them count too.
+            seed: The draws come from it alone. A generator on the model's device goes on from where
+                it is.
+        """
+        return generate(self, tokens, n, temperature, top_k, seed)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         try:
