@@ -30,12 +30,13 @@ ORDER = (
     "evaluation",
     "train",
     "workflow",
+    "hf",
     "reporting", "studies", "bench", "analysis", "integrations",
     "api", "testing", "cli",
     "__main__", "__init__",
 )  # fmt: skip
 #: packages that outlast works without
-OPTIONAL = {"triton", "fla", "adasplash", "jax", "pandas"}
+OPTIONAL = {"triton", "fla", "adasplash", "jax", "pandas", "transformers"}
 #: modules that import others of ours by name when they are first asked for
 BY_NAME = {"outlast", "outlast.registry"}
 
