@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import causal_mask_function
 
 from outlast.errors import SpecError, bad_value
+from outlast.kernels.norm.op import fused, rms
 from outlast.kernels.tra import threshold_relative_attention
 
 NAME = "tra"
@@ -149,6 +150,18 @@ def _check_compact(mask: Tensor, rows: int) -> None:
         raise bad_value("attention_mask", f"{mask.dtype} of shape {shape}", PADDING)
 
 
+def unit_rms(x: Tensor) -> Tensor:
+    """x (b, t, heads, d) over its root mean square, as `kernels.heads.rms`.
+
+    Many tokens go by one fused pass where there is a GPU. A single token goes by torch's own norm,
+    which is slower for many rows and quicker to call.
+    """
+    if x.shape[1] > 1 and fused(x, scale := x.new_ones(x.shape[-1])):
+        return rms(x, scale, NORM_EPS)[1]
+    with torch.autocast(x.device.type, enabled=False):  # it would take a copy in float32
+        return F.rms_norm(x, x.shape[-1:], eps=NORM_EPS)
+
+
 class TraGate(nn.Linear):
     """w·x + b of each head; a class of its own so that it can be initialised in its own way."""
 
@@ -200,5 +213,5 @@ class TraAttention(nn.Module):
         if hasattr(self, "q_norm"):  # Qwen3's own, with a learned scale
             q, k = self.q_norm(q), self.k_norm(k)
         if self.config.tra_norm:
-            q, k = (F.rms_norm(t, (self.head_dim,), eps=NORM_EPS).to(v.dtype) for t in (q, k))
+            q, k = unit_rms(q), unit_rms(k)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
