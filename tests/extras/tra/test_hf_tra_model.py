@@ -186,3 +186,18 @@ def test_compiled_is_one_graph_and_the_same(family: str) -> None:
     out = compiled(padded, attention_mask=mask, use_cache=False).logits[:, 3:]
     torch.testing.assert_close(out, whole, **CLOSE)
     torch._dynamo.reset()
+
+
+def test_without_threshold_every_key_is_kept() -> None:
+    model, x = tra_model("llama", tra_threshold=None, tra_norm=False), tokens()
+    layer = model.model.layers[0].self_attn
+    states = model.model.embed_tokens(x)
+    q, k, v = (p(states).view(2, 12, -1, 4) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    k, v = (t.repeat_interleave(2, 1) for t in (k, v))
+    place = torch.arange(12)
+    distance = place[:, None] - place
+    gate = torch.nn.functional.logsigmoid(layer.tra_gate(states)).transpose(1, 2)[..., None]
+    logits = (q @ k.mT / 2 + gate * distance).masked_fill(distance < 0, -torch.inf)
+    expected = layer.o_proj((logits.softmax(-1) @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(layer(states)[0], expected, **CLOSE)

@@ -128,16 +128,15 @@ def tra_attention(
         keys = attention_mask.shape[-1]
         key, value = key[:, :, :keys], value[:, :, :keys]
         lengths = keys - attention_mask[:, 0, 0, 0]
-    threshold = module.config.tra_threshold
     out = threshold_relative_attention(
         query,
         key,
         value,
         tra_gate,
-        threshold=-math.inf if threshold is None else threshold,
+        threshold=module.tra_threshold,
         lengths=lengths,
         padding="left",
-        normalised=module.config.tra_norm,
+        normalised=module.tra_norm,
     )
     return out.transpose(1, 2), None
 
@@ -158,6 +157,8 @@ def unit_rms(x: Tensor) -> Tensor:
     """
     if x.shape[1] > 1 and fused(x, scale := x.new_ones(x.shape[-1])):
         return rms(x, scale, NORM_EPS)[1]
+    if not torch.is_autocast_enabled(x.device.type):
+        return F.rms_norm(x, x.shape[-1:], eps=NORM_EPS)
     with torch.autocast(x.device.type, enabled=False):  # it would take a copy in float32
         return F.rms_norm(x, x.shape[-1:], eps=NORM_EPS)
 
@@ -172,7 +173,6 @@ class TraAttention(nn.Module):
     Keys are cached after their norm: a cache is not normalised again for each new token.
     """
 
-    config: Any
     layer_idx: int
     head_dim: int
     q_proj: nn.Module
@@ -185,6 +185,9 @@ class TraAttention(nn.Module):
     def __init__(self, config: Any, layer_idx: int) -> None:
         super().__init__(config, layer_idx)  # type: ignore[call-arg]
         self.tra_gate = TraGate(config.hidden_size, config.num_attention_heads)
+        # a config is slow to read, and this is read for each token
+        self.tra_norm = config.tra_norm
+        self.tra_threshold = -math.inf if config.tra_threshold is None else config.tra_threshold
 
     def forward(
         self,
@@ -212,6 +215,6 @@ class TraAttention(nn.Module):
         )
         if hasattr(self, "q_norm"):  # Qwen3's own, with a learned scale
             q, k = self.q_norm(q), self.k_norm(k)
-        if self.config.tra_norm:
+        if self.tra_norm:
             q, k = unit_rms(q), unit_rms(k)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
