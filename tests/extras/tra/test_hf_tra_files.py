@@ -83,3 +83,39 @@ def test_half_precision_is_kept(tmp_path: Path) -> None:
     assert {p.dtype for p in loaded.parameters()} == {torch.bfloat16}
     assert loaded(tokens()).logits.isfinite().all()
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "tra_llama"
+
+
+def test_trainer_trains_saves_and_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    from transformers import Trainer, TrainingArguments
+
+    rows = [{"input_ids": row, "labels": row} for row in tokens(rows=8)]
+
+    def trained(steps: int, resume: bool) -> Trainer:
+        arguments = TrainingArguments(
+            str(tmp_path),
+            max_steps=steps,
+            save_steps=2,
+            per_device_train_batch_size=2,
+            gradient_checkpointing=True,
+            lr_scheduler_type="constant",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        trainer = Trainer(tra_model("llama"), arguments, train_dataset=rows)
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    trained(2, resume=False)
+    resumed = trained(4, resume=True).model
+    before = tra_model("llama").state_dict()
+    moved = [
+        name
+        for name, weight in resumed.state_dict().items()
+        if "tra_gate" in name and not torch.equal(weight, before[name])
+    ]
+    assert len(moved) == 4
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-4")
+    for name, weight in resumed.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight), name
