@@ -68,10 +68,12 @@ def tokens(rows: int = 2, length: int = 12, seed: int = 0) -> Tensor:
 
 
 def left_padded(x: Tensor, by: int = 3) -> tuple[Tensor, Tensor]:
-    """The same with padding in front, and its attention mask; the first row has one more token."""
-    padded = torch.cat([torch.zeros(len(x), by, dtype=x.dtype), x], 1)
-    mask = (padded != 0).long()
-    return padded, mask
+    """The same with other tokens in front, and the attention mask that hides them.
+
+    They are not the padding token: its embedding is 0, and TRA drops a key of 0 in any case.
+    """
+    front = torch.full((len(x), by), 5)
+    return torch.cat([front, x], 1), torch.cat([torch.zeros_like(front), torch.ones_like(x)], 1)
 
 
 transformers.logging.set_verbosity_error()
