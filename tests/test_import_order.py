@@ -30,8 +30,8 @@ ORDER = (
     "evaluation",
     "train",
     "workflow",
-    "reporting", "studies", "bench", "analysis", "integrations",
     "hf",
+    "reporting", "studies", "bench", "analysis", "integrations",
     "api", "testing", "cli",
     "__main__", "__init__",
 )  # fmt: skip

@@ -24,6 +24,13 @@ class TrainingError(OutlastError):
     """Training that cannot go on, such as a loss that is not finite."""
 
 
+class MissingExtraError(OutlastError, ImportError):
+    """A part of outlast whose optional package is not installed."""
+
+    def __init__(self, part: str, package: str, extra: str) -> None:
+        super().__init__(f"{part} needs {package}: pip install 'outlast[{extra}]'")
+
+
 def short_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory was too small. On a CPU torch raises a plain one."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"

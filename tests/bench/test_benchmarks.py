@@ -29,6 +29,7 @@ def test_every_benchmark_has_known_sections_with_a_docstring(benchmark):
         ("tra", "forward backward early short decode growth memory peers eager", "cpu"),
         ("seeds", "scaling peers mps bf16 loop lengths kernels between large", "cpu processes"),
         ("lstm", "one plain many", "cpu"),
+        ("llama", "train generate memory", "cpu"),
     ],
 )
 def test_default_sections(name, cuda, cpu):
@@ -41,7 +42,7 @@ def test_default_sections(name, cuda, cpu):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("tar", {}, r"name=tar: expected tra \| seeds \| lstm"),
+        ("tar", {}, r"name=tar: expected tra \| seeds \| lstm \| llama"),
         ("tra", {"sections": ("forward",)}, r"sections=forward: expected cpu \| trained where"),
         ("lstm", {"sections": ("one",)}, r"sections=one: expected cpu where there"),
         ("lstm", {"sections": ("two",)}, r"sections=two: expected one \| plain"),

@@ -23,7 +23,7 @@ def main(
     Example: outlast bench tra --sections cpu --repeats 1
 
     Args:
-        name: What to measure: tra, seeds or lstm.
+        name: What to measure: tra, seeds, lstm or llama (TRA in a Llama of transformers).
         sections: Parts of it; by default all that the device can show in short time.
         budget: Seconds after which nothing new is begun.
         repeats: Turns of each side; the median is shown. Fewer than 20 are for trying out.

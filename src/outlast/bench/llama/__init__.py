@@ -1,0 +1,1 @@
+"""`outlast bench llama`: TRA in a Llama of `transformers` beside the same Llama with SDPA."""
