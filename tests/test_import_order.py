@@ -30,12 +30,12 @@ ORDER = (
     "evaluation",
     "train",
     "workflow",
-    "reporting", "studies", "bench", "analysis", "integrations",
+    "reporting", "studies", "bench", "analysis", "integrations", "hf",
     "api", "testing", "cli",
     "__main__", "__init__",
 )  # fmt: skip
 #: packages that outlast works without
-OPTIONAL = {"triton", "fla", "adasplash", "jax", "pandas"}
+OPTIONAL = {"triton", "fla", "adasplash", "jax", "pandas", "transformers"}
 #: modules that import others of ours by name when they are first asked for
 BY_NAME = {"outlast", "outlast.registry"}
 

@@ -25,7 +25,7 @@ from outlast.methods.delay.discovery import find_attention
 from outlast.methods.delay.distributed import mean_over_ranks
 from outlast.methods.delay.flow import Flow
 from outlast.methods.delay.gradients import GradientGuard
-from outlast.methods.delay.marks import Mark, held_back, read_mark
+from outlast.methods.delay.marks import Mark, held_back
 from outlast.methods.delay.probing import find_flow
 from outlast.methods.delay.selection import Where, choose
 from outlast.methods.delay.sublayer import Gate, HeldSublayer
@@ -66,8 +66,8 @@ def delay(
     A pickled copy stays as it was; call `delay` on it to train it further.
 
     A model of `transformers` that is saved before attention is fully on has a field
-    ``outlast_delay`` in its config. `delay` on the loaded model continues there, if `switch` is the
-    same. Once attention is on, nothing of this is left.
+    ``delayed_attention`` in its config, for `load_state_dict` of a new handle. Once attention is
+    on, nothing is left in the model.
 
     Args:
         model: any module that contains the sublayers.
@@ -123,6 +123,9 @@ def delay(
     flow = find_flow(model, chosen, example, needed=mode == "ramp") if skips else None
     if flow is not None:
         _release_copies(model, flow.tail)
+    saved_before = held_back(model)
+    if saved_before is not None:
+        log.warning("%s; without it phase 1 begins anew", saved_before)
     return Delay(model, chosen, method, flow)
 
 
@@ -144,11 +147,10 @@ class Delay:
             for name, module in {**chosen, **tail}.items()
         }
         self._attention = list(chosen)
-        self._mark = Mark(model, str(method.switch))
+        self._mark = Mark(model, mode=method.mode, ramp=method.ramp, modules=self._attention)
         self._setup = Setup(FOREVER, ("loss",), (1, 1))
         self._state = method.begin(self._setup)
         self._steps = 0
-        self._read_mark()
         self._connect(gate)
 
     def step(self, loss: float | Tensor) -> bool:
@@ -239,21 +241,6 @@ class Delay:
         self._method.observe(self._steps, {"loss": [value]}, self._state)
         if not known:
             self._state.update(loss=None, trigger={})
-
-    def _read_mark(self) -> None:
-        """Continue where the loaded model was saved."""
-        mark = read_mark(self._model)
-        if mark is None:
-            return
-        if mark.get("switch") != str(self._method.switch):
-            log.warning(
-                "%s; switch was %s, so phase 1 starts anew",
-                held_back(self._model),
-                mark.get("switch"),
-            )
-            return
-        self._steps, self._state = read_saved(mark, self._state)
-        log.info("%s; it continues there", held_back(self._model))
 
     def _apply(self) -> None:
         if not self._held:

@@ -1,0 +1,1 @@
+"""Outlast in Hugging Face `transformers`: ``pip install 'outlast[hf]'``."""
