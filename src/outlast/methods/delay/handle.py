@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import weakref
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
@@ -19,27 +21,37 @@ from outlast.methods.delay.arguments import (
     read_step,
     read_switch,
 )
+from outlast.methods.delay.discovery import find_attention
 from outlast.methods.delay.distributed import mean_over_ranks
+from outlast.methods.delay.flow import Flow
 from outlast.methods.delay.gradients import GradientGuard
+from outlast.methods.delay.marks import Mark, held_back
+from outlast.methods.delay.probing import find_flow
 from outlast.methods.delay.selection import Where, choose
 from outlast.methods.delay.sublayer import Gate, HeldSublayer
 from outlast.registry import methods
 from outlast.specs import Spec
 
 Mode = Literal["skip", "freeze", "ramp", "detach"]
+log = logging.getLogger(__name__)
 
 
 def delay(
     model: nn.Module,
-    where: Where,
+    where: Where | None = None,
     *,
     mode: Mode = "skip",
     switch: str | int | float | Spec = "below(0.01)",
     steps: int | None = None,
     latest: int | float | None = None,
     ramp: int = 500,
+    recurrence: bool = True,
+    example: Any = None,
 ) -> Delay:
     """Hold back attention in `model` until `switch`, in your own training loop.
+
+    Without `where` the attention modules are found: those of `transformers` models, of Outlast's
+    own models, and `torch.nn.MultiheadAttention`. The handle shows them.
 
     Call `step(loss)` of the returned handle after each optimiser step. Until the switch the
     weights of the held-back sublayers do not change, except in mode ``detach``: any optimiser of
@@ -53,11 +65,16 @@ def delay(
     A deep copy of the model, such as an average of its weights, switches together with the model.
     A pickled copy stays as it was; call `delay` on it to train it further.
 
+    A model of `transformers` that is saved before attention is fully on has a field
+    ``delayed_attention`` in its config, for `load_state_dict` of a new handle. Once attention is
+    on, nothing is left in the model.
+
     Args:
         model: any module that contains the sublayers.
         where: the sublayers to hold back: a pattern of their full names (``"*.attn"``), their
             type, a function of name and module, or a list of these. A pattern that matches more
-            than attention is refused. Types and functions may choose any sublayer.
+            than attention is refused. Types and functions may choose any sublayer. None: all
+            attention.
         mode: ``skip``: they add nothing until the switch. ``ramp``: the same, and then their
             output grows over `ramp` steps. ``freeze``: they run, and their weights are fixed.
             ``detach``: they run and learn, but send no gradient to what comes before them.
@@ -66,9 +83,16 @@ def delay(
         steps: the number of training steps, if `switch` or `latest` is a share.
         latest: the step, or the share of `steps`, by which the switch happens in any case.
         ramp: the number of steps over which mode ``ramp`` opens the gate.
+        recurrence: False if attention that is found without `where` may be delayed in a model
+            without a recurrence, or with one of a kind that is not known.
+        example: inputs of the model: a tensor, a tuple of arguments or a dict of them. The modes
+            ``skip`` and ``ramp`` use it to see what stands between attention and the residual
+            stream, such as a norm. The gate comes after it. Models of `transformers` need no
+            example. Other models without one are gated right after attention.
 
     Returns:
-        The handle: `step`, `switched`, `modules`, `state_dict`, `load_state_dict`, `remove`.
+        The handle: `step`, `switched`, `modules`, `gated`, `state_dict`, `load_state_dict`,
+        `remove`.
     """
     if not isinstance(model, nn.Module):
         raise bad_value("model", shown(model), "a torch.nn.Module")
@@ -87,22 +111,43 @@ def delay(
             ("latest", FOREVER if latest is None else read_step("latest", latest, steps)),
         ),
     )
-    chosen = choose(model, where)
+    if not isinstance(recurrence, bool):
+        raise bad_value("recurrence", shown(recurrence), "True or False")
+    skips = mode in ("skip", "ramp")
+    if where is None:
+        chosen = find_attention(model, needs_recurrence=recurrence and skips)
+    else:
+        chosen = choose(model, where)
     method = methods.build(spec)  # a bad argument is an error before the model is touched
-    copies = [_copied_from_another_delay(name, module) for name, module in chosen.items()]
-    for held in copies:
-        if held is not None:
-            held.remove()
-    return Delay(model, chosen, method)
+    _release_copies(model, chosen)
+    flow = find_flow(model, chosen, example, needed=mode == "ramp") if skips else None
+    if flow is not None:
+        _release_copies(model, flow.tail)
+    saved_before = held_back(model)
+    if saved_before is not None:
+        log.warning("%s; without it phase 1 begins anew", saved_before)
+    return Delay(model, chosen, method, flow)
 
 
 class Delay:
     """The handle that `delay` returns: `step` it, save it, remove it."""
 
-    def __init__(self, model: nn.Module, chosen: dict[str, nn.Module], method: Any) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        chosen: dict[str, nn.Module],
+        method: Any,
+        flow: Flow | None = None,
+    ) -> None:
         gate = Gate()
         self._model, self._method = model, method
-        self._held = {name: HeldSublayer(module, gate) for name, module in chosen.items()}
+        tail, added = ({}, set(chosen)) if flow is None else (flow.tail, flow.added)
+        self._held = {
+            name: HeldSublayer(module, gate, scales=name in added)
+            for name, module in {**chosen, **tail}.items()
+        }
+        self._attention = list(chosen)
+        self._mark = Mark(model, mode=method.mode, ramp=method.ramp, modules=self._attention)
         self._setup = Setup(FOREVER, ("loss",), (1, 1))
         self._state = method.begin(self._setup)
         self._steps = 0
@@ -129,8 +174,16 @@ class Delay:
 
     @property
     def modules(self) -> list[str]:
-        """The names of the sublayers that this handle controls; empty after `remove`."""
-        return list(self._held)
+        """The names of the sublayers that this handle holds back; empty after `remove`."""
+        return [name for name in self._attention if name in self._held]
+
+    @property
+    def gated(self) -> list[str]:
+        """The names of the modules whose output the gate scales.
+
+        They are the sublayers themselves, or what stands between them and the residual stream.
+        """
+        return [name for name, held in self._held.items() if held.scales]
 
     def __repr__(self) -> str:
         method = self._method
@@ -140,9 +193,10 @@ class Delay:
             phase = f"held back, step {self._steps}"
         else:
             phase = f"switched at step {self.switched}"
-        kinds = [f"{n} ({type(held.module).__name__})" for n, held in self._held.items()]
-        modules = ", ".join(kinds[:4]) + (f", ... {len(kinds)} in all" if len(kinds) > 4 else "")
-        return f"Delay(mode={method.mode}, switch={method.switch}, {phase}: [{modules}])"
+        modules = _listed(f"{n} ({type(self._held[n].module).__name__})" for n in self.modules)
+        after = [name for name in self.gated if name not in self._attention]
+        gate = f", gate after [{_listed(after)}]" if after else ""
+        return f"Delay(mode={method.mode}, switch={method.switch}, {phase}: [{modules}]{gate})"
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain JSON, for `load_state_dict` on resume."""
@@ -160,6 +214,7 @@ class Delay:
             held.gate.open()
         self._held = {}
         self._guard.stop()
+        self._mark.erase()
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "_guard"}
@@ -192,25 +247,39 @@ class Delay:
             return
         control = Control.plain(self._setup)
         self._method.control(self._steps, self._state, control)
-        for held in self._held.values():
-            held.gate.output = control.gate["attention"]
-            held.gate.upstream_grad = control.upstream_grad["attention"]
-            held.gate.learns = control.rate["attention"] > 0
+        output = control.gate["attention"]
+        for gate in {id(held.gate): held.gate for held in self._held.values()}.values():
+            gate.set(output, control.upstream_grad["attention"], control.rate["attention"] > 0)
+        if self.switched is not None and output == 1:
+            self._mark.erase()
+        else:
+            self._mark.write(self.state_dict())
         if self.switched is None:
             self._guard.start(drops_held=not control.learns("attention"))
         else:
             self._guard.stop()
 
 
-def _copied_from_another_delay(name: str, module: nn.Module) -> HeldSublayer | None:
-    """What holds a module that was copied while it was held back.
+def _release_copies(model: nn.Module, chosen: dict[str, nn.Module]) -> None:
+    """Release modules that were copied while they were held back.
 
     A module whose own handle is alive is refused.
     """
-    held = HeldSublayer.of(module)
-    if held is None:
-        return None
-    handle = held.gate.handle() if held.gate.handle is not None else None
-    if handle is not None and any(held is other for other in handle._held.values()):
-        raise SpecError(f"{name}: is delayed already by {handle!r}; call its remove() first")
-    return held
+    gates = set()
+    for name, module in chosen.items():
+        held = HeldSublayer.of(module)
+        if held is None:
+            continue
+        handle = held.gate.handle() if held.gate.handle is not None else None
+        if handle is not None and any(held is other for other in handle._held.values()):
+            raise SpecError(f"{name}: is delayed already by {handle!r}; call its remove() first")
+        gates.add(held.gate)
+    for module in model.modules():
+        held = HeldSublayer.of(module)
+        if held is not None and held.gate in gates:
+            held.remove()
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:4]) + (f", ... {len(names)} in all" if len(names) > 4 else "")

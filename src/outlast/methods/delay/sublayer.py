@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from outlast.methods.delay.skipping import (
     with_first_tensor,
 )
 
+Phase = Literal["closed", "between", "open"]
 #: kinds of calls that a sublayer remembers
 REMEMBERED = 1024
 
@@ -36,10 +37,18 @@ class Gate:
     def __init__(self) -> None:
         self.handle: weakref.ref[Any] | None = None
         self.track: weakref.WeakMethod[Any] | None = None
+        #: the output factor for compiled models. A tensor may change without a new compilation.
+        self.factor = torch.ones((), dtype=torch.float64)
         self.open()
 
     def open(self) -> None:
-        self.output, self.upstream_grad, self.learns = 1.0, 1.0, True
+        self.set(1.0, 1.0, True)
+
+    def set(self, output: float, upstream_grad: float, learns: bool) -> None:
+        """Scale outputs and gradients upstream, and let the weights learn or not."""
+        self.output, self.upstream_grad, self.learns = output, upstream_grad, learns
+        self.phase: Phase = "closed" if output == 0 else "open" if output == 1 else "between"
+        self.factor.fill_(output)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Gate:
         return self
@@ -49,10 +58,14 @@ class Gate:
 
 
 class HeldSublayer:
-    """Replaces the forward of a module until `remove`."""
+    """Replaces the forward of a module until `remove`.
 
-    def __init__(self, module: nn.Module, gate: Gate) -> None:
+    `scales`: the output is added to the residual stream, so a gate that is half open scales it.
+    """
+
+    def __init__(self, module: nn.Module, gate: Gate, scales: bool = True) -> None:
         self.module, self.gate, self.forward = module, gate, module.forward
+        self.scales = scales
         self.was_patched = "forward" in vars(module)  # by other code before us
         self.outlines: dict[Hashable, Outline | None] = {}
         self.kept_in_graph = False
@@ -78,7 +91,7 @@ class HeldSublayer:
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         gate, inputs = self.gate, list(tensors((args, kwargs)))
-        if gate.output == 0:
+        if gate.phase == "closed":
             return self._visit(self._skipped(args, kwargs), [*self.module.parameters(), *inputs])
         if gate.upstream_grad == 0:
             out = self.forward(*detach(args), **{k: detach(v) for k, v in kwargs.items()})
@@ -88,9 +101,10 @@ class HeldSublayer:
                 out = self.forward(*args, **kwargs)
             return self._visit(out, list(self.module.parameters()))
         out = self.forward(*args, **kwargs)
-        if gate.output == 1:
+        if gate.phase == "open" or not self.scales:
             return out
-        return with_first_tensor(out, first_tensor(out) * gate.output)
+        factor = gate.factor if torch.compiler.is_compiling() else gate.output
+        return with_first_tensor(out, first_tensor(out) * factor)
 
     def _skipped(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling():  # the compiler itself removes what is not used
