@@ -14,7 +14,7 @@ from trainer_jobs import killed_at, run_job, wait
 MODES = ("skip", "freeze", "ramp", "detach")
 #: by name: arguments of the callback and of the Trainer. All switch at step 6 of 10.
 CASES = {
-    "skip": {"callback": {"mode": "skip", "switch": "below(3.455)"}},
+    "skip": {"callback": {"mode": "skip", "switch": "below(3.4)"}},
     "freeze": {"callback": {"mode": "freeze", "switch": 6}},
     "ramp": {"callback": {"mode": "ramp", "switch": 0.6, "ramp": 4}},
     "detach": {"callback": {"mode": "detach", "switch": "below(1e-9)", "latest": 6}},

@@ -31,7 +31,7 @@ from outlast.methods import triggers
 logging.set_verbosity_error()
 logging.disable_progress_bar()
 HERE, SOURCE = Path(__file__).parent, Path(triggers.__file__).parents[2]
-VOCABULARY, LENGTH, SEQUENCES = 32, 8, 48
+VOCABULARY, LENGTH, SEQUENCES = 32, 8, 40
 
 
 SMALL = {
@@ -109,19 +109,23 @@ def train(
     model: nn.Module | None = None,
     callbacks: tuple[TrainerCallback, ...] = (),
     resume: bool | str | None = None,
-    evaluate: bool = False,
+    evaluate: bool | dict[str, Any] = False,
+    trainer_class: type[Trainer] = Trainer,
     **others: Any,
 ) -> Trainer:
-    triggers.SMOOTHING = 1.0  # a trigger sees the loss of each step
-    trainer = Trainer(
+    trainer = trainer_class(
         model=build() if model is None else model,
         args=arguments(folder, **others),
         train_dataset=data(),
-        eval_dataset=data()[:8] if evaluate else None,
+        eval_dataset=data()[:8] if evaluate is True else evaluate or None,
         callbacks=[*([] if callback is None else [callback]), *callbacks],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=resume)
+    smoothing, triggers.SMOOTHING = triggers.SMOOTHING, 1.0  # a trigger sees the loss of each step
+    try:
+        trainer.train(resume_from_checkpoint=resume)
+    finally:
+        triggers.SMOOTHING = smoothing
     return trainer
 
 
