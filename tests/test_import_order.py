@@ -31,11 +31,12 @@ ORDER = (
     "train",
     "workflow",
     "reporting", "studies", "bench", "analysis", "integrations",
+    "hf", "lightning",
     "api", "testing", "cli",
     "__main__", "__init__",
 )  # fmt: skip
 #: packages that outlast works without
-OPTIONAL = {"triton", "fla", "adasplash", "jax", "pandas"}
+OPTIONAL = {"triton", "fla", "adasplash", "jax", "pandas", "transformers", "lightning"}
 #: modules that import others of ours by name when they are first asked for
 BY_NAME = {"outlast", "outlast.registry"}
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,7 @@ class Watch(L.Callback):
             self.attention.append(attention(pl_module))
 
     def first_move(self) -> int | None:
-        pairs = zip(self.attention, self.attention[1:], strict=False)
-        moves = [not torch.equal(*pair) for pair in pairs]
+        moves = [not torch.equal(*pair) for pair in pairwise(self.attention)]
         return moves.index(True) + 1 if True in moves else None
 
 
@@ -223,5 +223,3 @@ def test_default_ddp_switches_both_ranks_together_and_keeps_them_equal(ranks, mo
     assert switched == other is not None
     assert torch.equal(first, second)
     assert moved == (1 if mode == "detach" else switched + 1)
-
-
