@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import signal
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from outlast.lightning import DelayedAttention
 from outlast.methods import triggers
 
-HERE, SOURCE = Path(__file__).parent, Path(triggers.__file__).parents[2]
 WIDTH, STEPS = 8, 10
 
 
@@ -121,28 +118,3 @@ def killed_at(folder: str, step: int | None, arguments: dict[str, Any], resume: 
     train(folder, callback, model, str(newest) if resume else None)
     result = {"switched": callback.switched, "weights": model.state_dict()}
     torch.save(result, Path(folder) / "result.pt")
-
-
-def run_job(job: Callable[..., None], *args: Any, env: dict[str, str] | None = None) -> Any:
-    """Start a job in a process forked from one that has imported all this."""
-    paths = [str(HERE), str(SOURCE), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lightning_jobs"])
-    process = context.Process(target=_run, args=(job, args, env or {}))
-    process.start()
-    return process
-
-
-def _run(job: Callable[..., None], args: tuple[Any, ...], env: dict[str, str]) -> None:
-    os.environ.update(env)
-    torch.set_num_threads(1)
-    job(*args)
-
-
-def wait(process: Any, seconds: float = 240) -> int:
-    process.join(seconds)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
-    return process.exitcode

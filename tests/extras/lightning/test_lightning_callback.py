@@ -14,7 +14,8 @@ pytest.importorskip("lightning")
 pytest.importorskip("torchdata")
 
 import lightning as L
-from lightning_jobs import Hybrid, killed_at, run_job, train, wait
+from forked_jobs import run_job, wait
+from lightning_jobs import Hybrid, killed_at, train
 from torch import distributed as dist
 
 from outlast.errors import OutlastError, SpecError

@@ -1,14 +1,10 @@
 """The code of docs/how-to/dat-in-lightning.md runs."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("lightning")
 pytest.importorskip("torchdata")
 
-sys.path.append(str(Path(__file__).parents[1]))
 from how_to_scripts import delayed_script
 
 PAGE = "dat-in-lightning.md"

@@ -1,15 +1,11 @@
 """The code of docs/how-to/dat-in-trainer.md runs."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from torch import nn
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-sys.path.append(str(Path(__file__).parents[1]))
 from how_to_scripts import blocks, delayed_script
 
 PAGE = "dat-in-trainer.md"

@@ -9,7 +9,8 @@ import torch
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from trainer_jobs import killed_at, run_job, wait
+from forked_jobs import run_job, wait
+from trainer_jobs import killed_at
 
 MODES = ("skip", "freeze", "ramp", "detach")
 #: by name: arguments of the callback and of the Trainer. All switch at step 6 of 10.

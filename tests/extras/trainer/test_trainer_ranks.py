@@ -13,9 +13,10 @@ import torch
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
+from forked_jobs import run_job, wait
 from torch import distributed as dist
 from torch.distributed.fsdp import fully_shard
-from trainer_jobs import build, run_job, train, wait
+from trainer_jobs import build, train
 from transformers import Trainer
 
 from outlast.hf import DelayedAttention

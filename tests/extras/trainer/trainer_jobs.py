@@ -5,10 +5,8 @@ A training may be killed at any step. Forking after the import makes a process c
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,6 @@ from outlast.methods import triggers
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
-HERE, SOURCE = Path(__file__).parent, Path(triggers.__file__).parents[2]
 VOCABULARY, LENGTH, SEQUENCES = 32, 8, 40
 
 
@@ -138,28 +135,3 @@ def killed_at(
     trainer = train(folder, callback, build(0.2, family), (Die(step),), resume or None, **others)
     result = {"switched": callback.switched, "weights": trainer.model.state_dict()}
     torch.save(result, Path(folder) / "result.pt")
-
-
-def run_job(job: Callable[..., None], *args: Any, env: dict[str, str] | None = None) -> Any:
-    """Start a job in a process forked from one that has imported all this."""
-    paths = [str(HERE), str(SOURCE), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainer_jobs"])
-    process = context.Process(target=_run, args=(job, args, env or {}), daemon=True)
-    process.start()
-    return process
-
-
-def _run(job: Callable[..., None], args: tuple[Any, ...], env: dict[str, str]) -> None:
-    os.environ.update(env)
-    torch.set_num_threads(1)
-    job(*args)
-
-
-def wait(process: Any, seconds: float = 240) -> int:
-    process.join(seconds)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
-    return process.exitcode
