@@ -9,7 +9,7 @@ from outlast.errors import OutlastError
 try:
     from outlast.hf.trainer import DelayedAttention, hold_back
 except ModuleNotFoundError as error:
-    if error.name != "transformers":
+    if error.name is None or error.name.partition(".")[0] != "transformers":
         raise
     raise OutlastError("outlast.hf needs transformers: pip install 'outlast[hf]'") from error
 
