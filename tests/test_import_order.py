@@ -29,14 +29,16 @@ ORDER = (
     "methods",
     "evaluation",
     "train",
-    "workflow",
-    "hf",
-    "reporting", "studies", "bench", "analysis", "integrations",
+    "workflow", "integrations",
+    "hf", "lightning",
+    "reporting", "studies", "bench", "analysis",
     "api", "testing", "cli",
     "__main__", "__init__",
 )  # fmt: skip
 #: packages that outlast works without
-OPTIONAL = {"triton", "fla", "adasplash", "jax", "pandas", "transformers", "lm_eval"}
+OPTIONAL = {
+    "triton", "fla", "adasplash", "jax", "pandas", "transformers", "lm_eval", "lightning",
+}  # fmt: skip
 #: modules that import others of ours by name when they are first asked for
 BY_NAME = {"outlast", "outlast.registry"}
 

@@ -120,7 +120,11 @@ def delay(
         chosen = choose(model, where)
     method = methods.build(spec)  # a bad argument is an error before the model is touched
     _release_copies(model, chosen)
-    flow = find_flow(model, chosen, example, needed=mode == "ramp") if skips else None
+    flow = (
+        find_flow(model, chosen, example, needed=mode == "ramp" and where is None)
+        if skips
+        else None
+    )
     if flow is not None:
         _release_copies(model, flow.tail)
     saved_before = held_back(model)

@@ -1,0 +1,1 @@
+"""What the integrations with other trainers share. It needs no extra."""

@@ -1,0 +1,23 @@
+"""Without its extra, a package of ours says what to install."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys
+sys.modules[{library!r}] = None  # as if it were not installed
+import outlast
+try:
+    import outlast.{package}
+except outlast.OutlastError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("package", "library"), [("hf", "transformers"), ("lightning",) * 2])
+def test_missing_extra_is_an_error_that_says_what_to_install(package, library):
+    script = SCRIPT.format(package=package, library=library)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert f"pip install 'outlast[{package}]'" in done.stdout, done.stderr
