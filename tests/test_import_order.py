@@ -35,7 +35,7 @@ ORDER = (
     "__main__", "__init__",
 )  # fmt: skip
 #: packages that outlast works without
-OPTIONAL = {"triton", "fla", "adasplash", "jax", "pandas"}
+OPTIONAL = {"triton", "fla", "adasplash", "jax", "pandas", "datasets", "tokenizers", "transformers"}
 #: modules that import others of ours by name when they are first asked for
 BY_NAME = {"outlast", "outlast.registry"}
 

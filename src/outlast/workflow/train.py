@@ -12,6 +12,7 @@ import torch
 
 from outlast.errors import RunFolderError, TrainingError
 from outlast.machine import keep_freed_memory, precision, signals
+from outlast.registry import tasks
 from outlast.runs.folder import CHECKPOINT, RESULTS, locked, remove_results
 from outlast.runs.records import ResultRow, read_metrics, read_run
 from outlast.runs.spec import Settings
@@ -19,6 +20,7 @@ from outlast.runs.status import divergence, tested
 from outlast.train.run_state import Progress
 from outlast.train.trainer import Trainer
 from outlast.workflow.evaluate import Evaluation, evaluate_run
+from outlast.workflow.load import check_corpus
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +102,11 @@ def open_trainer(
     processes: int | None = None,
 ) -> Iterator[Trainer]:
     """A trainer of runs as their checkpoints left them; the folders are locked meanwhile."""
-    specs = [read_run(folder).spec for folder in folders]
+    records = [read_run(folder) for folder in folders]
+    for folder, record in zip(folders, records, strict=True):
+        if record.corpus is not None:
+            check_corpus(folder, record, tasks.build(record.task))
+    specs = [record.spec for record in records]
     specs = [
         replace(run, settings=_with_overrides(run.settings, seeds_at_once, processes))
         for run in specs
