@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-WORDS = "the of and to in we shall people nation peace year law great last more been under".split()
-NAMES = "Mexico Spain Lincoln Ohio Treasury Oregon France Jackson Texas Panama Adams Kansas".split()
+WORDS = ["the", "of", "and", "to", "in", "we", "shall", "people", "nation", "peace", "year", "law"]
+NAMES = ["Mexico", "Spain", "Lincoln", "Ohio", "Treasury", "Oregon", "France", "Jackson", "Texas"]
 
 
 def sentence(chance: random.Random, known: list[str]) -> str:

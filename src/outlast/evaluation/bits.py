@@ -16,11 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.errors import OutlastError
+from outlast.runs.records import ALL
 from outlast.tasks import IGNORE, Task
 from outlast.tasks.base import TextBatch
-
-#: the result over all bytes of the windows
-ALL = "all"
 
 
 @dataclass(frozen=True)

@@ -216,6 +216,10 @@ def _metric_text(lines: Iterable[Line]) -> str:
 # ---- results.json ------------------------------------------------------------------------------
 
 
+#: bits per byte over all bytes that count, beside those of the parts
+ALL = "all"
+
+
 class ResultRow(TypedDict):
     """One seed at one length; `exact` and `answers` are None where it could not be tested.
 

@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outlast.evaluation.bits import ALL
 from outlast.methods.base import Control, Losses
 from outlast.registry import methods, tasks
 from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState
-from outlast.runs.records import EventLine, Line, MetricLine, ResultRow
+from outlast.runs.records import ALL, EventLine, Line, MetricLine, ResultRow
 from outlast.runs.spec import RunSpec
 from outlast.runs.status import NOT_FINITE
 from outlast.tasks import Batch, Task
