@@ -16,8 +16,8 @@ from outlast.evaluation.remarks import nan_remarks
 from outlast.machine import precision
 from outlast.runs.checkpoint import TrainingState
 from outlast.runs.folder import PREVIOUS_RESULTS, RESULTS, write_bytes
-from outlast.runs.records import ResultRow, Results, is_tested, write_results
-from outlast.runs.spec import LADDER, SEQUENCES
+from outlast.runs.records import ResultRow, Results, is_tested, read_run, write_results
+from outlast.runs.spec import LADDER, SEQUENCES, TEXT_SEQUENCES
 from outlast.runs.status import Coverage
 from outlast.workflow.load import open_run
 
@@ -37,6 +37,11 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise bad_value("precision", self.precision, " | ".join(PRECISIONS))
+
+
+def default_sequences(folder: Path) -> int:
+    """How many sequences of each length a run is tested on, if nobody says."""
+    return SEQUENCES if read_run(folder).corpus is None else TEXT_SEQUENCES
 
 
 def evaluate_run(
