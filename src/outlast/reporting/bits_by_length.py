@@ -15,6 +15,7 @@ from outlast.reporting.overlapping_curves import Curve, draw_curves
 from outlast.reporting.panels import Form, Key, panel_grid, range_key
 from outlast.reporting.style import INK, drawing
 from outlast.reporting.summary import ArmSummary, Measure
+from outlast.runs.records import ALL
 
 SAME = 0.004  # bits that cannot be told apart in a panel
 #: by the multiple of the training length
@@ -24,8 +25,7 @@ Pick = Callable[[ArmSummary], Points]
 
 def bits_figure(arms: Sequence[ArmSummary], parts: Sequence[str], form: Form) -> HoverFigure | None:
     """Bits per byte of some parts by length. None if nothing was measured."""
-    several = len(parts) > 1
-    picks = [(part if several else "", _by_length(part)) for part in parts]
+    picks = [("" if part == ALL else part, _by_length(part)) for part in parts]
     return _figure(arms, picks, form, "length of the context")
 
 
@@ -61,7 +61,8 @@ def _figure(
                 panels.append((Group(group.title, drawn), words, pick))
     if not panels:
         return None
-    zlib = [_zlib_key()] if any(_zlib(arm) for arm in arms) else []
+    whole = all(title == "" for title, _ in picks)  # zlib is known for all bytes together
+    zlib = [_zlib_key()] if whole and any(_zlib(arm) for arm in arms) else []
     grid = panel_grid(form, [group for group, *_ in panels], [range_key(), *zlib])
     multiples = sorted(
         {x for group, _, pick in panels for a in group.arms for x, _ in pick(a.summary)}
@@ -69,6 +70,8 @@ def _figure(
     with drawing():
         for ax, (group, title, pick) in zip(grid.axes, panels, strict=True):
             _draw(ax, group, pick, multiples, len(panels) > 1 or form.columns == 1)
+            if whole:
+                _draw_zlib(ax, group)
             grid.set_title(ax, title)
         return grid.finish(f"{axis}, in multiples of the length trained on")
 
@@ -77,9 +80,12 @@ def _draw(ax: Axes, group: Group, pick: Pick, multiples: list[float], small: boo
     tested = sorted({x for arm in group.arms for x, _ in pick(arm.summary)})
     length_axis(ax, multiples, tested, small)
     ax.spines["left"].set_visible(False)
+    draw_curves(ax, [_curve(ax, arm, pick(arm.summary)) for arm in group.arms], SAME)
+
+
+def _draw_zlib(ax: Axes, group: Group) -> None:
     for level in {level for arm in group.arms if (level := _zlib(arm.summary)) is not None}:
         ax.axhline(level, color=INK, linewidth=1, linestyle=(0, (1, 2)), zorder=1.5)
-    draw_curves(ax, [_curve(ax, arm, pick(arm.summary)) for arm in group.arms], SAME)
 
 
 def _curve(ax: Axes, arm: StyledArm, points: Points) -> Curve:

@@ -48,7 +48,7 @@ SCHEMES = {
 SWITCH = 0.3
 DAT = f"dat(phase1=full, switch={SWITCH})"
 FROZEN = f"dat(mode=freeze, phase1=full, switch={SWITCH})"
-HYBRIDS, OTHERS = "hybrids", "without attention or recurrence"
+HYBRIDS, OTHERS = "hybrids", "Transformers and recurrences"
 
 
 @studies.register("lm")
@@ -119,7 +119,7 @@ def _claims(rope: str, forget: str) -> list[Claim]:
 
 def _demo() -> Study:
     settings = Settings(
-        steps=600, batch_size=8, lr=4e-3, schedule="cosine", warmup=100, probe_every=0
+        steps=800, batch_size=8, lr=4e-3, schedule="cosine", warmup=100, probe_every=0
     )
     base = RunSpec("", "", (), tuple(range(4)), settings)
     widths = {"hybrid": 64, "transformer": 80, "lstm": 72, "gru": 80}
