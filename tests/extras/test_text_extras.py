@@ -98,3 +98,21 @@ def test_rows_of_a_data_set_are_documents(tmp_path: Path) -> None:
         Text(f"hf:json:{file}", files="other", length=16)
     with pytest.raises(OutlastError, match="datasets cannot open it"):
         Text(f"hf:json:{tmp_path / 'none.jsonl'}", length=16)
+
+
+def test_model_of_transformers_is_measured_in_bits(task: Text) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=task.corpus.tokenizer.size,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    )
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config)
+    rows = outlast.evaluate(model, task, (1, 4), 8)
+    uniform = 8 * task.window * np.log2(config.vocab_size) / rows[0]["bytes"]["all"]
+    assert [row["bits"]["all"] for row in rows] == pytest.approx([uniform] * 2, rel=0.05)
+    assert rows[0]["logits_from"]

@@ -221,6 +221,9 @@ def test_baselines_are_of_the_test_text(task: Text) -> None:
     [
         ({"path": "no/such/folder"}, "path=no/such/folder: expected a file or folder of text"),
         ({"path": "nosuchpackage"}, r"path=nosuchpackage: .*pip install nosuchpackage"),
+        ({"path": "x" * 5000}, r"path=x+\.\.\. .*: expected a path"),
+        ({"path": "~nosuchuser/text"}, "path=~nosuchuser/text: expected a path"),
+        ({"path": ""}, "path='': expected a file or folder"),
         ({"files": "*.rst"}, r"files=\*\.rst: expected a pattern that files in .* match"),
         ({"files": "/*.txt"}, r"files='/\*\.txt': expected a pattern of names"),
         ({"length": 3}, "length=3: expected a whole number >= 4"),

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from outlast.errors import OutlastError
 from outlast.tasks.text.documents import HUB, find_files, read_documents
 from outlast.tasks.text.tokenizer import Tokenizer, read_tokenizer
 
@@ -93,7 +94,10 @@ def load_corpus(
     """The text at a path. Files that have changed are read again."""
     stamp: tuple[tuple[str, int, int], ...] = ()
     if not path.startswith(HUB):
-        stats = [(str(file), file.stat()) for file in find_files(path, files)]
+        try:
+            stats = [(str(file), file.stat()) for file in find_files(path, files)]
+        except OSError as error:  # a file went away, or may not be looked at
+            raise OutlastError(f"cannot read {error.filename}: {error.strerror}") from None
         stamp = tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
     return _load(path, tokenizer, files, share, megabytes, stamp)
 

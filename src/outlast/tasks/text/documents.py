@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from outlast.errors import OutlastError, bad_value
+from outlast.errors import OutlastError, bad_value, require
 
 #: what a path to a data set of Hugging Face begins with
 HUB = "hf:"
@@ -113,7 +113,8 @@ def _from_disk(path: str, files: str) -> Iterator[tuple[str, bytes]]:
 
 def find_files(path: str, files: str) -> list[Path]:
     """A file; or those of a folder, or of an installed package, whose names match a pattern."""
-    place = Path(path).expanduser()
+    require(path != "", "path", "''", "a file or folder of text")
+    place = as_place("path", path)
     if place.is_file():
         return [place]
     folders = [place] if place.is_dir() else _package_folders(path)
@@ -128,6 +129,16 @@ def find_files(path: str, files: str) -> list[Path]:
     if not found:
         raise bad_value("files", files, f"a pattern that files in {folders[0]} match, such as *.md")
     return found
+
+
+def as_place(field: str, path: str) -> Path:
+    """A path that the system can look up."""
+    try:
+        place = Path(path).expanduser()
+        place.is_dir()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, or no such user as in ~name
+        raise bad_value(field, path, f"a path: {error}") from None
+    return place
 
 
 def _package_folders(name: str) -> list[Path]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlast.errors import OutlastError, bad_value
+from outlast.tasks.text.documents import as_place
 
 BYTES = "bytes"
 INSTALL = "(pip install 'outlast[text]')"
@@ -85,7 +86,7 @@ def read_tokenizer(name: str) -> Tokenizer:
     """`bytes`, a ``tokenizer.json`` or its folder, or a name that `transformers` knows."""
     if name == BYTES:
         return Bytes()
-    place = Path(name).expanduser()
+    place = as_place("tokenizer", name)
     file = place / "tokenizer.json" if place.is_dir() else place
     if file.is_file():
         return Fast(_from_file(name, file))
