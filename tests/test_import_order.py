@@ -37,7 +37,8 @@ ORDER = (
 )  # fmt: skip
 #: packages that outlast works without
 OPTIONAL = {
-    "triton", "fla", "adasplash", "jax", "pandas", "transformers", "lm_eval", "lightning",
+    "triton", "fla", "adasplash", "jax", "pandas", "datasets", "tokenizers", "transformers",
+    "lm_eval", "lightning",
 }  # fmt: skip
 #: modules that import others of ours by name when they are first asked for
 BY_NAME = {"outlast", "outlast.registry"}

@@ -137,8 +137,8 @@ def results(folder: str | PathLike[str], as_frame: bool = False) -> Any:
     Args:
         folder: A run folder, or the folder of a grid or a study. Runs that are not tested yet are
             left out with a warning.
-        as_frame: Return a table of pandas, one row for each of them. ``exact`` and ``answers`` are
-            then columns such as ``exact_joint``.
+        as_frame: Return a table of pandas, one row for each of them. ``exact``, ``answers`` and
+            ``bits`` are then columns such as ``exact_joint``.
     """
     path = as_path("folder", folder)
     _check_flag("as_frame", as_frame)
@@ -190,7 +190,7 @@ def _flat(row: RunRow) -> dict[str, Any]:
     """A row with a column for each part."""
     values: dict[str, Any] = {}
     for name, value in row.items():
-        if name in ("exact", "answers"):
+        if name in ("exact", "answers", "bits", "bytes", "positions"):
             shares = value if isinstance(value, dict) else {}
             values |= {f"{name}_{part}": share for part, share in shares.items()}
         else:

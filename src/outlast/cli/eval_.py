@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from outlast.runs.spec import LADDER, SEQUENCES
+from outlast.runs.spec import LADDER
 
 
 def main(
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")],
     lengths: tuple[float, ...] = LADDER,
-    sequences: int = SEQUENCES,
+    sequences: int | None = None,
     precision: Literal["fp32", "tf32", "bf16"] = "fp32",
     device: str = "auto",
     out: Path | None = None,
@@ -25,7 +25,7 @@ def main(
     Args:
         folder: The run folder, or the folder of a grid, whose runs are measured one by one.
         lengths: Multiples of the training length.
-        sequences: Fresh sequences for each length.
+        sequences: Fresh sequences for each length; by default 2048, or 256 of text.
         precision: Of matmuls; whatever it was in training, exact by default.
         device: auto, cpu, cuda, cuda:1 ...
         out: The .json file to write; by default the results.json of the run, written anew; if that
@@ -37,7 +37,7 @@ def main(
     from outlast.machine import pick_device
     from outlast.runs.folder import RESULTS, check_writable
     from outlast.runs.grids import run_folders
-    from outlast.workflow.evaluate import Evaluation, evaluate_run
+    from outlast.workflow.evaluate import Evaluation, default_sequences, evaluate_run
     from outlast.workflow.load import open_run
 
     picked, runs = pick_device(device), run_folders(folder)
@@ -52,5 +52,6 @@ def main(
     for run in runs:
         if len(runs) > 1:
             say(f"\n{run.name}")
-        rows = evaluate_run(run, Evaluation(lengths, sequences, precision), picked, out, say)
+        count = default_sequences(run) if sequences is None else sequences
+        rows = evaluate_run(run, Evaluation(lengths, count, precision), picked, out, say)
         show_results(run, rows, out)

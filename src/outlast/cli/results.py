@@ -1,4 +1,4 @@
-"""The table of accuracy that train, resume and eval show, and what is said below it."""
+"""The table of results that train, resume and eval show, and what is said below it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from outlast.cli.common import say, wrapped
 from outlast.cli.tables import Column, show_table
 from outlast.runs.folder import RESULTS
-from outlast.runs.records import ResultRow, read_run
+from outlast.runs.records import ResultRow, is_tested, read_run
 from outlast.runs.spec import seed_words
 
 
@@ -21,7 +21,10 @@ def command(verb: str, folders: Sequence[Path]) -> str:
 def show_results(folder: Path, rows: Sequence[ResultRow], out: Path | None = None) -> None:
     """The table of accuracy, and where to look next."""
     say("")
-    show_accuracies(rows, read_run(folder).parts)
+    if any(row.get("bits") for row in rows):
+        show_bits(rows)
+    else:
+        show_accuracies(rows, read_run(folder).parts)
     for remark in remarks(rows):
         say(wrapped(remark, "", "  "))
     pages = "" if out else f"; a page of pictures: {command('report', [folder])}"
@@ -58,11 +61,29 @@ def show_accuracies(rows: Sequence[ResultRow], parts: Sequence[str]) -> None:
     )
 
 
+def show_bits(rows: Sequence[ResultRow]) -> None:
+    """Mean bits per byte over seeds by context length, of all bytes and by part."""
+    parts = list(dict.fromkeys(part for row in rows for part in row.get("bits") or ()))
+    counts = next(row["bytes"] for row in rows if row.get("bytes")) or {}
+    columns = [Column("context", "number"), Column("", "number")]
+    columns += [Column(parts[0], "number"), Column("worst seed", "number", 1)]
+    columns += [Column(part, "number", 2 + index) for index, part in enumerate(parts[1:])]
+    table = []
+    for length, multiple in dict.fromkeys((r["length"], r["multiple"]) for r in rows):
+        tested = [b for r in rows if r["length"] == length and (b := r.get("bits"))]
+        by_part = [[bits[part] for bits in tested if part in bits] for part in parts]
+        means = [f"{sum(each) / len(each):.3f}" if each else "n/a" for each in by_part]
+        worst = f"{max(by_part[0]):.3f}" if by_part[0] else ""
+        table.append([f"{length:g}", f"{multiple:g} x", means[0], worst, *means[1:]])
+    show_table(columns, table, "bits per byte (lower is better), the same bytes at each length")
+    say(wrapped("bytes: " + ", ".join(f"{part} {counts.get(part, 0):,}" for part in parts)))
+
+
 def remarks(rows: Sequence[ResultRow]) -> list[str]:
     """Why a length could not be tested, whose answers were NaN, and which seeds were left early."""
     lines = []
     for row in rows:
-        if row["exact"] is None:
+        if not is_tested(row):
             place = f"length {row['length']:g} ({row['multiple']:g} x)"
             lines.append(f"n/a at {place}: {row.get('reason') or 'the results do not say why'}")
     broken = dict.fromkeys(row["seed"] for row in rows if row.get("nan") and "seed" in row)

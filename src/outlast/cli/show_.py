@@ -81,7 +81,7 @@ def _show_entry(kind: str, spec: Spec) -> None:
         say(wrapped(f"paper: {paper}\n"))
     _show_arguments(registry, spec)
     if kind == "task":
-        _show_task(registry.build(spec))
+        _show_built(registry, spec, plain)
     elif kind == "study":
         _show_study(entry.factory(**registry.bind(spec)), title)
     elif kind == "preset":
@@ -137,6 +137,21 @@ def _show_arguments(registry: Registry, spec: Spec) -> None:
         columns = [Column("argument", "name", style="bold"), Column("value")]
         show_table([*columns, Column("accepts, and what it means")], rows)
         common.say("")
+
+
+def _show_built(registry: Registry, spec: Spec, plain: bool) -> None:
+    """A task in numbers, with an example. One that needs a text which is not there says so."""
+    from outlast.cli.common import say, wrapped
+    from outlast.errors import OutlastError
+
+    try:
+        task = registry.build(spec)
+    except OutlastError as error:
+        if not plain:
+            raise
+        say(wrapped(f"no example: {error}"))
+        return
+    _show_task(task)
 
 
 def _show_task(task: Any) -> None:

@@ -1,10 +1,11 @@
-"""Accuracy by length, on a ladder of multiples of the training length, for any callable.
+"""Accuracy, or bits per byte of text, by length, on a ladder of multiples of the training length.
 
 ::
 
     rows = evaluate(my_model, "composite(modulus=10)")        # tokens (b, t) -> logits (b, t, c)
 
-Every model is asked about the same fresh sequences, so two of them can be compared one by one.
+Every model is asked about the same fresh sequences, so two of them can be compared one by one. A
+task of text asks about the same bytes at every length.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from torch import Tensor
 from outlast.arguments import as_whole, shown
 from outlast.errors import OutlastError, bad_value, short_of_memory
 from outlast.evaluation.accuracy import correct_by_part
+from outlast.evaluation.bits import Bits, measure_bits
 from outlast.evaluation.outputs import PLAIN, eval_mode, read_logits
 from outlast.evaluation.remarks import nan_remarks
 from outlast.machine import GIB, short_of
 from outlast.registry import tasks
-from outlast.runs.records import ResultRow
+from outlast.runs.records import ResultRow, is_tested
 from outlast.runs.spec import LADDER, SEQUENCES
 from outlast.specs import Spec
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
-from outlast.tasks.base import TOKEN
+from outlast.tasks.base import TOKEN, TextBatch
 from outlast.tasks.sampling import read_device
 
 log = logging.getLogger(__name__)
@@ -80,7 +82,7 @@ def evaluate(
     device: torch.device | str = "cpu",
     ceiling: int | None = None,
 ) -> list[ResultRow]:
-    """Rows of accuracy by length for a model: a module or any function of tokens.
+    """Rows of results by length for a model: a module or any function of tokens.
 
     The model may return logits, a tuple that begins with them, or an object or dict with
     ``logits``; they may be a tensor or a numpy array. Anything else is an error. A module is
@@ -91,6 +93,10 @@ def evaluate(
     answer whose logits are NaN is wrong. The row then has ``nan``, the share of such answers, and a
     warning is logged. If the model does not return a plain tensor, the row has ``logits_from``. It
     says what was taken as the logits, such as "the first item of a tuple".
+
+    A task of text has no answers that are right. Its rows have ``bits`` instead: bits per byte, for
+    ``all`` bytes that count and by part (lower is better), ``bytes``, how many there are, and
+    ``positions``, bits per byte by the number of tokens seen.
 
     Args:
         model: Takes tokens (batch, tokens) and returns logits (batch, tokens, classes or more).
@@ -122,7 +128,7 @@ def evaluate(
     with eval_mode(model):
         rows = evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling)[0]
     for row in rows:
-        if row["exact"] is not None and sources != [PLAIN]:
+        if is_tested(row) and sources != [PLAIN]:
             row["logits_from"] = "; ".join(sources)
     for remark in nan_remarks(rows):
         log.warning(remark)
@@ -181,13 +187,13 @@ def evaluate_stack(
     for variant, version in versions:
         for multiple, length in rungs(version, ladder):
             reason = out_of_reach(version, length, ceiling)
-            accuracies: list[Accuracy] = []
+            measured: Sequence[Accuracy | Bits] = []
             if reason is None:
                 _check_memory(version, length, multiple, sequences, torch.device(device))
                 generator = stream(torch.device(device), stream_name, length)
-                batch = version.sample(length, sequences, generator)
+                batch = version.test_batch(length, sequences, generator)
                 try:
-                    accuracies = _measure_in_batches(model, seeds, version, batch)
+                    measured = _measure_in_batches(model, seeds, version, batch)
                 except (MemoryError, RuntimeError) as error:
                     if not (skip_too_large and short_of_memory(error)):
                         raise
@@ -201,15 +207,26 @@ def evaluate_stack(
                     "length": length,
                     "multiple": multiple,
                     "tokens": version.tokens(length),
-                    "exact": accuracies[seed].exact if accuracies else None,
-                    "answers": accuracies[seed].answers if accuracies else None,
+                    "exact": None,
+                    "answers": None,
                 }
-                if accuracies and accuracies[seed].nan:
-                    row["nan"] = accuracies[seed].nan
+                if measured:
+                    _add(row, measured[seed])
                 if reason is not None:
                     row["reason"] = reason
                 table.append(row)
     return tables
+
+
+def _add(row: ResultRow, measured: Accuracy | Bits) -> None:
+    """Put what was measured into a row."""
+    if isinstance(measured, Accuracy):
+        row["exact"], row["answers"] = measured.exact, measured.answers
+    else:
+        row["bits"], row["bytes"] = measured.bits, measured.bytes
+        row["positions"] = measured.positions
+    if measured.nan:
+        row["nan"] = measured.nan
 
 
 def out_of_reach(task: Task, length: int, ceiling: int | None) -> str | None:
@@ -237,13 +254,15 @@ def _check_memory(
 
 def _measure_in_batches(
     model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: Batch
-) -> list[Accuracy]:
-    """`_measure` with batches as large as memory allows."""
+) -> Sequence[Accuracy | Bits]:
+    """What the task measures, with batches as large as memory allows."""
     sequences, tokens = batch.inputs.shape
     budget = TOKENS.get(batch.inputs.device.type, TOKENS["cpu"])
     size = max(1, min(sequences, budget // (tokens * seeds)))
     while True:
         try:
+            if isinstance(batch, TextBatch):
+                return measure_bits(model, seeds, task, batch, size)
             return _measure(model, seeds, task, batch, size)
         except (MemoryError, RuntimeError) as error:
             if size == 1 or not short_of_memory(error):

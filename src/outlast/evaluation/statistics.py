@@ -85,6 +85,14 @@ def summarise(values: Iterable[float | None], level: float = LEVEL) -> Summary:
     return Summary(kept, float(array.mean()), interquartile_mean(kept), low, high, success, level)
 
 
+def summarise_bits(values: Iterable[float]) -> Summary:
+    """Mean and interquartile mean of numbers that have no upper end: no interval, no success."""
+    kept = tuple(map(float, values))
+    return Summary(
+        kept, float(np.mean(kept)), interquartile_mean(kept), None, None, math.nan, math.nan
+    )
+
+
 def interquartile_mean(values: Sequence[float]) -> float:
     """The mean without the lowest and the highest quarter (rounded down: as in rliable)."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))

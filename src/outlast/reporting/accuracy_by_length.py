@@ -110,7 +110,7 @@ def _draw(ax: Axes, panel: Panel, multiples: list[float], small: bool) -> None:
     """One panel. ``multiples`` are the lengths of all panels: they share a scale."""
     rungs = [rung for _, ladder in panel.ladders for rung in ladder.rungs]
     tested = sorted({rung.multiple for rung in rungs if panel.part in rung.exact})
-    _length_axis(ax, multiples, tested, small)
+    length_axis(ax, multiples, tested, small)
     accuracy_axis(ax)
     trained = (ax.get_xlim()[0], 1.0)
     for chance in panel.chances:  # a longer sequence may ask for more answers
@@ -241,7 +241,7 @@ def accuracy_axis(ax: Axes) -> None:
     ax.spines["left"].set_visible(False)
 
 
-def _length_axis(ax: Axes, multiples: list[float], tested: list[float], small: bool) -> None:
+def length_axis(ax: Axes, multiples: list[float], tested: list[float], small: bool) -> None:
     """Multiples of the training length: logarithmic once they span much; the range trained on.
 
     All panels have one scale, and each has ticks where its arms were tested.

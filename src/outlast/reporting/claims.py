@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outlast.evaluation.statistics import TOLERANCE, Summary
+from outlast.reporting.bits import bits_headline
 from outlast.reporting.formatting import interval, percent, points, times
 from outlast.reporting.summary import ArmSummary, Measure, multiples_of, variants_of
 from outlast.runs.records import Claim
@@ -45,11 +46,11 @@ class Verdict:
     def expected(self) -> str:
         """The band in words: ``≥ 90 %``."""
         claim = self.claim
-        low = None if claim.low is None else _bound(claim.low)
-        high = None if claim.high is None else _bound(claim.high)
+        low = None if claim.low is None else _bound(claim, claim.low)
+        high = None if claim.high is None else _bound(claim, claim.high)
         if low and high:
             return f"{low} to {high}{_unit(claim)}"
-        if low == "100" and claim.statistic != "difference":
+        if low == "100" and claim.measure == "exact" and claim.statistic != "difference":
             return f"100{_unit(claim)}"
         if low or high:
             return f"≥ {low}{_unit(claim)}" if low else f"≤ {high}{_unit(claim)}"
@@ -85,7 +86,8 @@ def _judge(claim: Claim, arms: dict[str, ArmSummary]) -> Verdict:
             return Verdict(claim, UNMEASURED, None, 0, "")
         compared.append((arms[claim.versus or ""], other))
         value = summary.mean - other.summary.mean
-        detail = f"{percent(summary.mean)} − {percent(other.summary.mean)}"
+        means = (summary.mean, other.summary.mean)
+        detail = " − ".join(_bits(m) if claim.measure == "bits" else percent(m) for m in means)
     else:
         value = _statistics(summary)[claim.statistic]
         ends = interval(summary) if claim.statistic == "mean" else ""
@@ -120,7 +122,7 @@ def _statistics(summary: Summary) -> dict[str, float]:
 
 def _measure(arm: ArmSummary | None, claim: Claim) -> Measure | None:
     ladder = arm.ladder(claim.variant) if arm else None
-    return ladder.at(claim.multiple, claim.part) if ladder else None
+    return ladder.at(claim.multiple, claim.part, claim.measure) if ladder else None
 
 
 def _inside(value: float, low: float | None, high: float | None) -> bool:
@@ -129,23 +131,34 @@ def _inside(value: float, low: float | None, high: float | None) -> bool:
 
 
 def _number(claim: Claim, value: float, digits: int = 1) -> str:
+    if claim.measure == "bits":
+        return _bits(value, digits + 1)
     if claim.statistic == "difference":
         return points(value, digits).removesuffix(".0")
     return percent(value, digits).removesuffix(".0")
 
 
+def _bits(value: float, digits: int = 2) -> str:
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
 def _unit(claim: Claim) -> str:
+    if claim.measure == "bits":
+        return " bits per byte"
     return {"difference": " points", "success": " % of seeds"}.get(claim.statistic, " %")
 
 
-def _bound(value: float) -> str:
+def _bound(claim: Claim, value: float) -> str:
     """A bound as it was written down, never rounded."""
-    return f"{100 * value:.6g}".replace("-", "−")
+    value = value if claim.measure == "bits" else 100 * value
+    return f"{value:.6g}".replace("-", "−")
 
 
 def headline(arms: Sequence[ArmSummary], verdicts: Sequence[Verdict]) -> str:
     """The study in one sentence, with its key numbers."""
     key = _key_arms(arms, verdicts)
+    if not key and (words := bits_headline(arms)):
+        return f"{words}; {tally(verdicts)}." if verdicts else f"{words}."
     if not key:
         return "Nothing has been evaluated yet."
     multiple, variant, key_arms = key

@@ -53,13 +53,18 @@ def list_contents(
         if name in pictures
     ]
     measured = [entry("results", "By length"), entry("every-seed", "Every seed")]
+    measured += [entry("bits-table", "Bits per byte")] if "bits" in tables else []
+    measured = measured if "results" in tables else measured[2:]
     headings = [
+        (entry("bits", "Bits per byte by context"), "bits" in pictures),
+        (entry("bits-parts", "Bits per byte by part"), "bits-parts" in pictures),
+        (entry("positions", "Bits per byte by position"), "positions" in pictures),
         (entry("accuracy", "Accuracy by length"), "accuracy" in pictures),
         (entry("seeds", "Seed by seed"), "seeds" in pictures),
         (entry("claims", "Claims"), "claims" in tables),
         (entry("parts", "Part by part"), "parts" in pictures),
         (entry("training", "While training", *training), bool(training)),
-        (entry("arms", "The arms", *(measured if "results" in tables else [])), True),
+        (entry("arms", "The arms", *measured), True),
         (entry("runs", "Settings and commands", *arms), True),
     ]
     return [heading for heading, shown in headings if shown]

@@ -12,6 +12,7 @@ TITLES = {
     "setup": "The arms",
     "results": "Sequences entirely right, % (mean, 95 % interval, seeds that reach 90 %)",
     "parts": "The parts, %",
+    "bits": "Bits per byte, lower is better (mean, worst and best seed)",
     "seeds": "Every seed, %",
 }
 

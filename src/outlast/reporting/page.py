@@ -27,7 +27,14 @@ from outlast.reporting.load import Study, read
 from outlast.reporting.markdown import study_markdown
 from outlast.reporting.pictures import Picture, pictures_of
 from outlast.reporting.run_facts import moment, run_facts, train_command, versions
-from outlast.reporting.summary import ArmSummary, parts_of, study_json, summarise_arm
+from outlast.reporting.summary import (
+    ArmSummary,
+    bits_parts_of,
+    has_accuracies,
+    parts_of,
+    study_json,
+    summarise_arm,
+)
 from outlast.runs.folder import RESULTS, RUN, write_text
 from outlast.version import __version__
 
@@ -64,6 +71,14 @@ class Section:
     colours: dict[str, int]
     runs: list[RunFacts]
     contents: list[Entry]
+
+    @property
+    def has_bits(self) -> bool:
+        return "bits" in self.tables
+
+    @property
+    def has_accuracies(self) -> bool:
+        return "results" in self.tables or not self.has_bits
 
     @property
     def links(self) -> dict[str, str]:
@@ -172,7 +187,9 @@ def _tables(arms: list[ArmSummary], verdicts: list[Verdict]) -> dict[str, tables
     built = {"setup": tables.setup_table(arms)}
     if verdicts:
         built["claims"] = tables.claims_table(verdicts)
-    if any(arm.ladders for arm in arms):
+    if bits_parts_of(arms):
+        built["bits"] = tables.bits_table(arms)
+    if any(arm.ladders for arm in arms) and has_accuracies(arms):
         built["results"] = tables.results_table(arms)
         built["seeds"] = tables.seeds_table(arms)
         if parts_of(arms):

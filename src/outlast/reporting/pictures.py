@@ -10,12 +10,14 @@ from markupsafe import Markup
 
 from outlast.reporting import captions
 from outlast.reporting.accuracy_by_length import accuracy_figure
+from outlast.reporting.bits import bits_finding, parts_bits_finding
+from outlast.reporting.bits_by_length import bits_figure, position_figure
 from outlast.reporting.hover import HoverFigure
 from outlast.reporting.learning_curves import loss_figure, probe_figure
 from outlast.reporting.panels import NARROW, WIDE, Form
 from outlast.reporting.seed_dots import seed_dots_figure
 from outlast.reporting.style import inline, png, svg
-from outlast.reporting.summary import ArmSummary, parts_of
+from outlast.reporting.summary import ArmSummary, bits_parts_of, parts_of
 from outlast.runs.folder import write_bytes, write_text
 
 
@@ -49,8 +51,34 @@ def pictures_of(arms: list[ArmSummary], out: Path, prefix: str) -> dict[str, Pic
 
 
 def _plans(arms: Sequence[ArmSummary]) -> list[Plan]:
-    parts = parts_of(arms)
+    parts, (everything, *some) = parts_of(arms), bits_parts_of(arms) or ("",)
     return [
+        Plan(
+            "bits",
+            "Bits per byte by context",
+            "Bits per byte of test text, lower is better, by the length of the context. The bytes "
+            "that count are the same at every length. Thick: mean over seeds. Band: from the worst "
+            "to the best seed. Dotted: what zlib takes.",
+            lambda form: bits_figure(arms, [everything], form),
+            lambda: bits_finding(arms),
+        ),
+        Plan(
+            "bits-parts",
+            "Bits per byte by part",
+            "The same for some of the bytes. recall: names and numbers that stood in the document "
+            "before, within the training length. far: the same, further back. first: names and "
+            "numbers that are new. state: closing brackets and quotes, indentation.",
+            lambda form: bits_figure(arms, some, form),
+            lambda: parts_bits_finding(arms, some),
+        ),
+        Plan(
+            "positions",
+            "Bits per byte by position",
+            "Bits per byte by the number of tokens seen, in the longest test. These are other "
+            "bytes at each position.",
+            lambda form: position_figure(arms, form),
+            lambda: "",
+        ),
         Plan(
             "accuracy",
             "Accuracy by length",

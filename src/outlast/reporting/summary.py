@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,6 +15,7 @@ from outlast.evaluation.statistics import (
     effective_length,
     present,
     summarise,
+    summarise_bits,
 )
 from outlast.reporting.load import Arm, Run, Study
 from outlast.reporting.phase import Phase, phase_of
@@ -25,7 +26,7 @@ LEVELS = (0.9, 0.99)
 
 @dataclass(frozen=True)
 class Measure:
-    """One accuracy at one length: each seed's, and the summary over them."""
+    """One accuracy, or bits per byte, at one length: each seed's, and the summary over them."""
 
     seeds: dict[int, float]
     summary: Summary
@@ -41,6 +42,10 @@ class Rung:
     exact: dict[str, Measure]
     answers: dict[str, Measure]
     reason: str | None
+    #: of text: bits per byte by part, how many bytes that is, and bits per byte by position
+    bits: dict[str, Measure] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    positions: dict[str, Measure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,14 @@ class Ladder:
     variant: str | None
     rungs: tuple[Rung, ...]
 
-    def at(self, multiple: float, part: str = "joint") -> Measure | None:
+    def at(
+        self, multiple: float, part: str = "joint", measure: Literal["exact", "bits"] = "exact"
+    ) -> Measure | None:
         """The measure at a multiple of the training length, if there is one."""
         rung = self.rung(multiple)
-        return rung.exact.get(part) if rung else None
+        if rung is None:
+            return None
+        return rung.exact.get(part) if measure == "exact" else rung.bits.get(part)
 
     def rung(self, multiple: float) -> Rung | None:
         return next((r for r in self.rungs if abs(r.multiple - multiple) < 1e-6), None)
@@ -140,6 +149,18 @@ def parts_of(arms: Iterable[ArmSummary]) -> list[str]:
     return list(dict.fromkeys(part for rung in rungs for part in rung.exact if part != "joint"))
 
 
+def bits_parts_of(arms: Iterable[ArmSummary]) -> list[str]:
+    """Every part of text that was measured, in order of appearance, `all` first."""
+    rungs = [r for arm in arms for ladder in arm.ladders for r in ladder.rungs]
+    return list(dict.fromkeys(part for rung in rungs for part in rung.bits))
+
+
+def has_accuracies(arms: Iterable[ArmSummary]) -> bool:
+    """Whether any arm was tested, or could not be, by the share of sequences right."""
+    rungs = [r for arm in arms for ladder in arm.ladders for r in ladder.rungs]
+    return any(rung.exact for rung in rungs) or not any(rung.bits for rung in rungs)
+
+
 def study_json(study: Study, arms: list[ArmSummary]) -> dict[str, Any]:
     """A study's numbers for machines. The caller adds the claims."""
     return {
@@ -190,16 +211,22 @@ def _rung(rows: list[ResultRow], length: float, multiple: float) -> Rung:
         _measures((row["seed"], row["exact"]) for row in rows),
         _measures((row["seed"], row.get("answers")) for row in rows),
         next((row["reason"] for row in rows if row.get("reason")), None),
+        _measures(((row["seed"], row.get("bits")) for row in rows), summarise_bits),
+        next((sizes for row in rows if (sizes := row.get("bytes"))), {}),
+        _measures(((row["seed"], row.get("positions")) for row in rows), summarise_bits),
     )
 
 
-def _measures(rows: Iterable[tuple[int, dict[str, float] | None]]) -> dict[str, Measure]:
+def _measures(
+    rows: Iterable[tuple[int, dict[str, float] | None]],
+    summary: Callable[[Iterable[float]], Summary] = summarise,
+) -> dict[str, Measure]:
     by_part: dict[str, dict[int, float]] = {}
     for seed, accuracies in rows:
         for part, value in (accuracies or {}).items():
             if present(value):
                 by_part.setdefault(part, {})[seed] = value
-    return {part: Measure(seeds, summarise(seeds.values())) for part, seeds in by_part.items()}
+    return {part: Measure(seeds, summary(seeds.values())) for part, seeds in by_part.items()}
 
 
 def _arm_json(arm: ArmSummary) -> dict[str, Any]:
@@ -243,7 +270,15 @@ def _place(rung: Rung | None) -> dict[str, float] | None:
 
 
 def _rung_json(rung: Rung) -> dict[str, Any]:
+    values = {"bits": rung.bits, "positions": rung.positions}
+    text = {
+        name: {key: _bits_json(measure) for key, measure in measures.items()}
+        for name, measures in values.items()
+        if measures
+    }
     return {
+        **text,
+        **({"bytes": rung.bytes} if rung.bytes else {}),
         "length": rung.length,
         "multiple": rung.multiple,
         "tokens": rung.tokens,
@@ -251,6 +286,11 @@ def _rung_json(rung: Rung) -> dict[str, Any]:
         "exact": {part: _measure_json(m) for part, m in rung.exact.items()},
         "answers": {part: _measure_json(m) for part, m in rung.answers.items()},
     }
+
+
+def _bits_json(measure: Measure) -> dict[str, Any]:
+    seeds = {str(seed): value for seed, value in sorted(measure.seeds.items())}
+    return {"seeds": seeds, "n": measure.summary.n, "mean": measure.summary.mean}
 
 
 def _measure_json(measure: Measure) -> dict[str, Any]:

@@ -11,7 +11,14 @@ from outlast.evaluation.statistics import LEVEL
 from outlast.reporting import formatting
 from outlast.reporting.claims import Verdict
 from outlast.reporting.load import Run
-from outlast.reporting.summary import LEVELS, ArmSummary, Ladder, multiples_of, variants_of
+from outlast.reporting.summary import (
+    LEVELS,
+    ArmSummary,
+    Ladder,
+    bits_parts_of,
+    multiples_of,
+    variants_of,
+)
 
 STATED_AFTER = "(stated after the numbers)"
 #: what the mark means; for the page and the Markdown file
@@ -237,6 +244,35 @@ def _one(ladder: Ladder, multiple: float, seed: int) -> Cell:
     if value is None:
         return Cell(formatting.NONE, tone="number", hint="not tested")
     return Cell(formatting.percent(value), tone=_tone(value))
+
+
+def bits_table(arms: Sequence[ArmSummary]) -> Table:
+    """Each arm's bits per byte by part and length: mean over seeds, best and worst seed."""
+    measured = [
+        arm for arm in arms if any(rung.bits for ladder in arm.ladders for rung in ladder.rungs)
+    ]
+    multiples = multiples_of(measured)
+    heads = ("arm", "part", "bytes", *map(formatting.times, multiples))
+    rows = []
+    for arm in measured:
+        for part in bits_parts_of([arm]):
+            ladder = arm.ladders[0]
+            sizes = [rung.bytes[part] for rung in ladder.rungs if part in rung.bytes]
+            count = Cell(f"{sizes[0]:,}" if sizes else formatting.NONE, tone="number")
+            cells = (_bits(ladder, multiple, part) for multiple in multiples)
+            rows.append((Cell(arm.label), Cell(part), count, *cells))
+    return Table(heads, tuple(rows), 2)
+
+
+def _bits(ladder: Ladder, multiple: float, part: str) -> Cell:
+    measure, rung = ladder.at(multiple, part, "bits"), ladder.rung(multiple)
+    if measure is None:
+        return Cell(
+            "n/a", tone="number pending", hint=(rung.reason or "") if rung else "not tested"
+        )
+    values = measure.summary.values
+    spread = f"[{min(values):.3f}, {max(values):.3f}]" if len(values) > 1 else ""
+    return Cell(f"{measure.summary.mean:.3f}", spread, tone="number")
 
 
 def reasons(arms: Sequence[ArmSummary]) -> list[str]:

@@ -47,7 +47,7 @@ class TrainingState:
     averaged: list[int]
     #: the state of each method
     methods: list[list[dict[str, Any]]]
-    #: the last probe: joint accuracy by multiple of the training length
+    #: the last probe: joint accuracy or bits per byte, by multiple of the training length
     probe: list[dict[str, float]]
     #: the step whose weights a parked seed has
     parked: list[int | None]

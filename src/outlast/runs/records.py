@@ -33,6 +33,15 @@ class Shown(Struct, frozen=True):
     methods: tuple[str, ...] = ()
 
 
+class CorpusRecord(Struct, frozen=True):
+    """What is known of the text that a run is trained on."""
+
+    #: of its documents, of which of them are for the test, and of the tokenizer
+    checksum: str
+    #: bits per byte of the test text without a model, by the name of the way
+    baselines: dict[str, float] = {}
+
+
 class RunRecord(Struct, frozen=True, kw_only=True):
     """What `run.json` holds: the run's spec, and what a reader wants to know beside it."""
 
@@ -55,6 +64,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     parameters: int = 0
     #: the share of sequences that guessing gets right, by part and jointly
     chance: dict[str, float] = {}
+    corpus: CorpusRecord | None = None
     versions: dict[str, str] = {}
     created: str = ""
     device: str = ""
@@ -109,11 +119,12 @@ class MetricLine(Struct, frozen=True, omit_defaults=True):
     seed: int
     loss: Mapping[str, float | None] | None = None
     accuracy: Mapping[str, float | None] | None = None
-    #: joint accuracy by multiple of the training length
+    #: joint accuracy by multiple of the training length, or bits per byte
     probe: Mapping[str, float] | None = None
+    probe_bits: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        for multiple in self.probe or ():
+        for multiple in (*(self.probe or ()), *(self.probe_bits or ())):
             if not re.fullmatch(r"[0-9.]+(e[+-]?[0-9]+)?", multiple):
                 raise ValueError(f"probe: {multiple!r:.80} is no multiple of the training length")
 
@@ -205,8 +216,15 @@ def _metric_text(lines: Iterable[Line]) -> str:
 # ---- results.json ------------------------------------------------------------------------------
 
 
+#: bits per byte over all bytes that count, beside those of the parts
+ALL = "all"
+
+
 class ResultRow(TypedDict):
-    """One seed at one length; `exact` and `answers` are None where it could not be tested."""
+    """One seed at one length; `exact` and `answers` are None where it could not be tested.
+
+    A task of text has `bits`, `bytes` and `positions` instead.
+    """
 
     #: absent where a single model is measured
     seed: NotRequired[int]
@@ -223,12 +241,23 @@ class ResultRow(TypedDict):
     exact: dict[str, float] | None
     #: share of answers right, by part
     answers: NotRequired[dict[str, float] | None]
+    #: bits per byte of text, of `all` bytes that count and by part
+    bits: NotRequired[dict[str, float] | None]
+    #: how many bytes these are
+    bytes: NotRequired[dict[str, int] | None]
+    #: bits per byte by position: by the last of the positions 1, 2, 3 to 4, 5 to 8 and so on
+    positions: NotRequired[dict[str, float] | None]
     #: share of answers whose logits were NaN, if any; they are counted as wrong
     nan: NotRequired[float]
     #: what was taken as the logits of a model of someone else, if it returned no plain tensor
     logits_from: NotRequired[str]
     #: why it could not be tested
     reason: NotRequired[str | None]
+
+
+def is_tested(row: ResultRow) -> bool:
+    """Whether a row has a result."""
+    return row["exact"] is not None or row.get("bits") is not None
 
 
 class Results(Struct, frozen=True, kw_only=True):
@@ -254,6 +283,8 @@ def read_results(path: Path) -> Results:
             raise RunFolderError(f"cannot read {path}: rows[{index}] has no seed")
         try:
             _check_shares(f"rows[{index}].exact", row["exact"])
+            for part, bits in (row.get("bits") or {}).items():
+                _check_finite(f"rows[{index}].bits.{part}", bits)
             _check_finite(f"rows[{index}].multiple", row["multiple"])
             _check_finite(f"rows[{index}].length", row["length"])
         except ValueError as error:
@@ -284,6 +315,8 @@ class Claim(Struct, frozen=True):
     statistic: Literal["mean", "min", "max", "difference", "success"] = "mean"
     versus: str | None = None
     part: str = "joint"
+    #: the unit of the number, and of `low` and `high`
+    measure: Literal["exact", "bits"] = "exact"
     #: of the task's other versions in the test, such as `sparse`; None is the one trained on
     variant: str | None = None
     low: float | None = None

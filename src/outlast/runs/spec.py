@@ -18,6 +18,8 @@ from outlast.specs import Spec, parse
 #: multiples of the training length at which a run is tested, and fresh sequences for each
 LADDER = (1.0, 1.2, 2.0, 3.0, 4.0, 10.0)
 SEQUENCES = 2048
+#: the same for text, where many bytes of a sequence count
+TEXT_SEQUENCES = 256
 #: multiples of the training length at which a run is probed while it trains, and sequences for each
 PROBED = (1, 3)
 PROBE_SEQUENCES = 128

@@ -9,7 +9,7 @@ from pathlib import Path
 from outlast.errors import RunFolderError, TrainingError
 from outlast.runs.checkpoint import TrainingState, load_state
 from outlast.runs.folder import CHECKPOINT, RESULTS, has_file
-from outlast.runs.records import Results, read_results, read_run
+from outlast.runs.records import Results, is_tested, read_results, read_run
 from outlast.runs.spec import RunSpec
 
 #: why a seed is parked
@@ -77,7 +77,7 @@ class Coverage:
             results.step,
             results.sequences or 0,
             frozenset(row["multiple"] for row in rows),
-            frozenset(row["multiple"] for row in rows if row["exact"] is not None),
+            frozenset(row["multiple"] for row in rows if is_tested(row)),
         )
 
     @classmethod

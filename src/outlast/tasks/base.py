@@ -31,6 +31,8 @@ TOKEN = 8 + 8 + 1
 Supervision = Literal["outcome", "aligned"]
 #: how padding is shown
 PADDING = "·"
+#: what a test of a task gives: the share of sequences entirely right, or bits per byte of text
+Measure = Literal["exact", "bits"]
 #: one length, or a range from which each row draws its own
 Length = int | tuple[int, int]
 #: the largest batch and length, far more than memory holds, and the largest seed that torch takes
@@ -71,6 +73,17 @@ class Batch:
             return self.map(lambda table: table[index])
         except IndexError:
             raise bad_value("index", shown(index), accepted) from None
+
+
+@dataclass(frozen=True)
+class TextBatch(Batch):
+    """A batch of text; `sizes` has the bytes that each target stands for, (batch, tokens)."""
+
+    sizes: Tensor
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> TextBatch:
+        plain = super().map(change)
+        return TextBatch(plain.inputs, plain.targets, plain.part, change(self.sizes))
 
 
 class BatchBuilder:
@@ -134,6 +147,11 @@ class Task(ABC):
     multiple: int = 1
     vocabulary: int
     classes: int
+    measure: Measure = "exact"
+    #: for `bits`: what `TextBatch.part` of a test counts; the first is context, which no result has
+    test_parts: tuple[str, ...] = ()
+    #: of the data that a task reads, if it reads any
+    checksum: str = ""
     #: how the tokens after answers and keys are shown, one sign each
     symbols: str = PADDING
     #: whether `sample` draws by `tasks/sampling.py` alone and treats each row by itself, so that
@@ -173,6 +191,14 @@ class Task(ABC):
         names = ("inputs", "targets", "part")
         return Batch(*(torch.stack([getattr(one, name) for one in each]) for name in names))
 
+    def test_batch(self, length: int, batch: int, generator: torch.Generator) -> Batch:
+        """The sequences of a test; those of a task that measures `bits` are a `TextBatch`."""
+        return self.sample(length, batch, generator)
+
+    def baselines(self) -> dict[str, float]:
+        """What a test gives without a model, by the name of the way; for `bits` alone."""
+        return {}
+
     @abstractmethod
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         """The answers to one row of tokens, in plain Python and in another way than `sample`."""
@@ -192,8 +218,13 @@ class Task(ABC):
         return 1 / self.classes
 
     def chance_levels(self, sequences: int = 256) -> dict[str, float]:
-        """The share of sequences that guessing gets right, by part and jointly."""
+        """The share of sequences that guessing gets right, by part and jointly.
+
+        A task that measures bits has none.
+        """
         sequences = as_whole("sequences", sequences, 1, MOST)
+        if self.measure == "bits":
+            return {}
         batch = self.sample(self.lengths[1], sequences, torch.Generator().manual_seed(0))
         levels = {}
         joint = torch.ones(sequences)

@@ -12,7 +12,7 @@ from typing import get_args, get_type_hints
 
 from outlast.methods import Setup
 from outlast.registry import methods, studies, tasks
-from outlast.runs.records import RunRecord, read_run, read_study, write_run, write_study
+from outlast.runs.records import ALL, RunRecord, read_run, read_study, write_run, write_study
 from outlast.runs.spec import RunSpec
 from outlast.studies import Claim, Study
 from outlast.studies.matching import size_of
@@ -159,7 +159,8 @@ def _problems(study: Study, claim: Claim) -> Iterator[str]:
     bands = [bound for bound in (claim.low, claim.high) if bound is not None]
     checks = {
         "a multiple that is not in the ladder": claim.multiple in study.ladder,
-        "an unknown part": claim.part in ("joint", *task.parts),
+        "an unknown part": claim.part in _parts(task),
+        "another measure than its task's": claim.measure == task.measure,
         "an unknown variant": claim.variant is None or claim.variant in task.variants,
         "a length past the ceiling": task.ceiling is None or length <= task.ceiling,
         "an unknown statistic": claim.statistic in STATISTICS,
@@ -178,17 +179,25 @@ def _problems(study: Study, claim: Claim) -> Iterator[str]:
     yield from (problem for problem, fine in checks.items() if not fine)
 
 
+def _parts(task: Task) -> tuple[str, ...]:
+    """What a claim may be about."""
+    return (ALL, *task.test_parts[1:]) if task.measure == "bits" else ("joint", *task.parts)
+
+
 @RULES.rule
 def every_arm_can_be_tested_on_the_whole_ladder(subject: StudyAtScale) -> None:
     """The ladder rises from 1, and no arm has a task with a ceiling below its end.
 
     Why: Curves of arms are compared at all lengths.
-    Fix: Raise the number of keys of the task, or shorten the ladder. Use at least 2000 sequences.
+    Fix: Raise the number of keys of the task, or shorten the ladder. Use at least 2000 sequences,
+    or 100 of text, in which many bytes count.
     """
     study = subject.study
     rises = study.ladder[0] == 1 and list(study.ladder) == sorted(set(study.ladder))
     require(rises, f"ladder={study.ladder}: expected multiples that rise from 1")
-    require(study.sequences >= 2000, f"sequences={study.sequences}: expected at least 2000")
+    bits = all(_task(arm.run.task).measure == "bits" for arm in study.arms)
+    least = 100 if bits else 2000
+    require(study.sequences >= least, f"sequences={study.sequences}: expected at least {least}")
     for arm in study.arms:
         task = _task(arm.run.task)
         longest = task.lengths[1] * study.ladder[-1]

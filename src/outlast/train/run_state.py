@@ -23,7 +23,7 @@ from torch import Tensor
 from outlast.methods.base import Control, Losses
 from outlast.registry import methods, tasks
 from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState
-from outlast.runs.records import EventLine, Line, MetricLine, ResultRow
+from outlast.runs.records import ALL, EventLine, Line, MetricLine, ResultRow
 from outlast.runs.spec import RunSpec
 from outlast.runs.status import NOT_FINITE
 from outlast.tasks import Batch, Task
@@ -46,6 +46,8 @@ class Progress:
     seeds: int
     parked: tuple[int, ...] = ()
     succeeded: tuple[int, ...] = ()
+    #: whether the probes are bits per byte, and not shares of sequences right
+    in_bits: bool = False
 
     @property
     def over(self) -> bool:
@@ -239,11 +241,13 @@ class RunState:
         return bool(every) and self.step % every == 0 and not self.diverged
 
     def take_probe(self, rows: Sequence[Sequence[ResultRow]]) -> list[Line]:
-        """Take in a probe, rows of accuracy for each seed; returns lines for the metrics file.
+        """Take in a probe, rows of results for each seed; returns lines for the metrics file.
 
         Nothing is noted of seeds at rest.
         """
         lines: list[Line] = []
+        if self.task.measure == "bits":
+            return [self._take_bits(row, rows[row]) for row in self.live_rows()]
         for row in self.live_rows():
             joint = {r["multiple"]: r["exact"]["joint"] for r in rows[row] if r["exact"]}
             self.probes[row] = {f"{m:g}": round(right, 4) for m, right in joint.items()}
@@ -252,6 +256,13 @@ class RunState:
                 self.succeeded[row] = self.step
                 lines.append(self._event(row, "succeeded", {"goal": self.settings.stop}))
         return lines
+
+    def _take_bits(self, row: int, rows: Sequence[ResultRow]) -> Line:
+        """Take in the bits per byte of a seed; none if they are not finite at every length."""
+        bits = [(r["multiple"], b.get(ALL)) for r in rows if (b := r.get("bits")) is not None]
+        finite = {f"{m:g}": round(value, 4) for m, value in bits if value is not None}
+        self.probes[row] = finite if len(finite) == len(bits) else {}
+        return MetricLine(self.step, self.run.seeds[row], probe_bits=self.probes[row])
 
     def _succeeds(self, row: int, joint: dict[float, float]) -> bool:
         """Whether a seed has been good enough for long enough, this probe included."""
@@ -287,6 +298,7 @@ class RunState:
             len(seeds),
             tuple(s for s, at in zip(seeds, self.parked, strict=True) if at is not None),
             tuple(s for s, at in zip(seeds, self.succeeded, strict=True) if at is not None),
+            self.task.measure == "bits",
         )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from outlast.errors import bad_value, conflict
+from outlast.errors import bad_value, conflict, incompatible
 from outlast.evaluation.ladder import out_of_reach, rungs
 from outlast.machine import device_name
 from outlast.methods.base import Control
@@ -21,7 +21,7 @@ from outlast.models import Model, build_model
 from outlast.models.build import canonical_layout
 from outlast.registry import methods, tasks
 from outlast.runs.folder import RUN, locked, remove_outcomes, require_free_folder
-from outlast.runs.records import RunRecord, Shown, write_run
+from outlast.runs.records import CorpusRecord, RunRecord, Shown, write_run
 from outlast.runs.spec import NEVER, RunSpec
 from outlast.tasks import Task
 from outlast.train.memory import check_data, check_weights
@@ -78,6 +78,7 @@ def describe(run: RunSpec, device: str = "", pack: Sequence[str] = ()) -> RunRec
         length=task.lengths[1],
         parameters=model.size,
         chance=chance,
+        corpus=CorpusRecord(task.checksum, task.baselines()) if task.checksum else None,
         versions={"python": platform.python_version()} | versions,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         device=device,
@@ -99,6 +100,9 @@ def _check_methods(run: RunSpec, task: Task, model: Model) -> None:
 def _check_stop(run: RunSpec, task: Task, model: Model) -> None:
     """A length that cannot be probed is none to succeed at."""
     rule = run.settings.stop_rule
+    if rule is not None and task.measure == "bits":
+        why = "a test of text gives bits per byte, and no answers that are right"
+        raise incompatible(f"stop={run.settings.stop}", f"task={task.name}", why)
     if rule is not None:
         ((_, length),) = rungs(task, (rule.at,))
         reason = out_of_reach(task, length, model.ceiling)

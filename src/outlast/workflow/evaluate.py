@@ -16,8 +16,8 @@ from outlast.evaluation.remarks import nan_remarks
 from outlast.machine import precision
 from outlast.runs.checkpoint import TrainingState
 from outlast.runs.folder import PREVIOUS_RESULTS, RESULTS, write_bytes
-from outlast.runs.records import ResultRow, Results, write_results
-from outlast.runs.spec import LADDER, SEQUENCES
+from outlast.runs.records import ResultRow, Results, is_tested, read_run, write_results
+from outlast.runs.spec import LADDER, SEQUENCES, TEXT_SEQUENCES
 from outlast.runs.status import Coverage
 from outlast.workflow.load import open_run
 
@@ -37,6 +37,11 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise bad_value("precision", self.precision, " | ".join(PRECISIONS))
+
+
+def default_sequences(folder: Path) -> int:
+    """How many sequences of each length a run is tested on, if nobody says."""
+    return SEQUENCES if read_run(folder).corpus is None else TEXT_SEQUENCES
 
 
 def evaluate_run(
@@ -131,7 +136,7 @@ def _keep_larger(folder: Path, new: Coverage, say: Callable[[str], None]) -> Non
 
 def _check_tested(rows: Sequence[ResultRow]) -> None:
     """Rows that are all without a number are none to keep."""
-    if all(row["exact"] is None for row in rows):
+    if not any(map(is_tested, rows)):
         multiples = dict.fromkeys(f"{row['multiple']:g}" for row in rows)
         reasons = dict.fromkeys(f"length {row['length']}: {row.get('reason')}" for row in rows)
         accepted = f"at least one that can be tested ({'; '.join(reasons)})"

@@ -16,8 +16,9 @@ from outlast.models import Model
 from outlast.registry import methods, tasks
 from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState, load_checkpoint, restore
 from outlast.runs.folder import CHECKPOINT, RUN, has_file
-from outlast.runs.records import read_run
+from outlast.runs.records import RunRecord, read_run
 from outlast.runs.spec import RunSpec
+from outlast.tasks import Task
 from outlast.train.plan import MethodStates, setup
 from outlast.train.seeds import StackedModel, decay_among
 
@@ -48,6 +49,7 @@ def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = N
         raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was trained there yet")
     rows = None if seeds is None else [run.seeds.index(seed) for seed in seeds]
     task = tasks.build(run.task)
+    check_corpus(folder, record, task)
     if record.parts not in ((), task.parts):
         accepted = f"those of its task, {', '.join(task.parts)}"
         raise RunFolderError(f"{folder / RUN}: {bad_value('parts', record.parts, accepted)}")
@@ -72,6 +74,16 @@ def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = N
     states.states = state.methods
     controls = [states.control(_resting_step(state, row), row) for row in range(len(run.seeds))]
     return TrainedRun(run, state, model, controls)
+
+
+def check_corpus(folder: Path, record: RunRecord, task: Task) -> None:
+    """Refuse a run whose text is not what it was when the run was created."""
+    if record.corpus is not None and record.corpus.checksum != task.checksum:
+        raise RunFolderError(
+            f"{folder}: the text of {record.short.task} has changed since the run was created (its "
+            f"checksum was {record.corpus.checksum} and is {task.checksum}). Put the text back, or "
+            f"train anew with --overwrite"
+        )
 
 
 def _resting_step(state: TrainingState, row: int) -> int:

@@ -44,7 +44,7 @@ def pieces(report: Progress) -> list[str]:
     losses = "  ".join(f"{name} {value:.3f}" for name, value in report.loss.items())
     probes = "  ".join(f"{m}x {value:.2f}" for m, value in report.probe.items())
     words = [f"loss {losses}"] if losses else []
-    words += [f"right {probes}"] if probes else []
+    words += [f"{'bits per byte' if report.in_bits else 'right'} {probes}"] if probes else []
     words += [f"phase 1: {report.waiting} of {report.seeds} seeds"] if report.waiting else []
     for word, seeds in (("parked", report.parked), ("succeeded", report.succeeded)):
         words += [f"{word}: seed{'s' * (len(seeds) > 1)} {seed_words(seeds)}"] if seeds else []

@@ -12,13 +12,15 @@ import torch
 
 from outlast.errors import RunFolderError, TrainingError
 from outlast.machine import keep_freed_memory, precision, signals
+from outlast.registry import tasks
 from outlast.runs.folder import CHECKPOINT, RESULTS, locked, remove_results
 from outlast.runs.records import ResultRow, read_metrics, read_run
 from outlast.runs.spec import Settings
 from outlast.runs.status import divergence, tested
 from outlast.train.run_state import Progress
 from outlast.train.trainer import Trainer
-from outlast.workflow.evaluate import Evaluation, evaluate_run
+from outlast.workflow.evaluate import Evaluation, default_sequences, evaluate_run
+from outlast.workflow.load import check_corpus
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,8 @@ def train_and_evaluate(
             outcome = Outcome(ended, [_failure(trainer, i) for i in range(len(folders))])
         del trainer  # a test has the memory of the device to itself
     if evaluations is None and ended:
-        evaluations = {folder: Evaluation() for folder in folders if not tested(folder)}
+        untested = [folder for folder in folders if not tested(folder)]
+        evaluations = {f: Evaluation(sequences=default_sequences(f)) for f in untested}
     for folder, evaluation in (evaluations or {}).items() if ended else ():
         listener.testing(folder)
         listener.tested(folder, evaluate_run(folder, evaluation, device, say=listener.say))
@@ -100,7 +103,11 @@ def open_trainer(
     processes: int | None = None,
 ) -> Iterator[Trainer]:
     """A trainer of runs as their checkpoints left them; the folders are locked meanwhile."""
-    specs = [read_run(folder).spec for folder in folders]
+    records = [read_run(folder) for folder in folders]
+    for folder, record in zip(folders, records, strict=True):
+        if record.corpus is not None:
+            check_corpus(folder, record, tasks.build(record.task))
+    specs = [record.spec for record in records]
     specs = [
         replace(run, settings=_with_overrides(run.settings, seeds_at_once, processes))
         for run in specs

@@ -1,0 +1,107 @@
+"""Bits per byte of text: by part, and by how many tokens stand before.
+
+A test sequence ends with a window of bytes. These count, by part and together as `all`. The tokens
+before them are context. Bits by position are of all tokens of a sequence, so they are of other
+bytes at each position.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from outlast.errors import OutlastError
+from outlast.runs.records import ALL
+from outlast.tasks import IGNORE, Task
+from outlast.tasks.base import TextBatch
+
+
+@dataclass(frozen=True)
+class Bits:
+    """One seed at one length: bits per byte by part and by position, and the share of NaN.
+
+    A part without bytes is left out, and so is one whose bits are not finite. `positions` has the
+    last position of a range of them; each range begins after the one before it.
+    """
+
+    bits: dict[str, float]
+    bytes: dict[str, int]
+    positions: dict[str, float]
+    nan: float
+
+
+def token_losses(logits: Tensor, batch: TextBatch) -> Tensor:
+    """The negative log-likelihood of each target in nats, (batch, tokens); 0 where there is none.
+
+    logits (batch, tokens, outputs): the distribution is over all outputs.
+    """
+    least = int(batch.targets.max()) + 1
+    if logits.ndim != 3 or logits.shape[:2] != batch.inputs.shape or logits.shape[2] < least:
+        raise OutlastError(
+            f"the model's output is of shape {tuple(logits.shape)}: expected "
+            f"{(*batch.inputs.shape, least)} or more in the last axis, a score for each token"
+        )
+    flat, targets = logits.flatten(0, 1).float(), batch.targets.flatten()
+    losses = F.cross_entropy(flat, targets, ignore_index=IGNORE, reduction="none")
+    return losses.view_as(batch.targets)
+
+
+def measure_bits(
+    model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: TextBatch, size: int
+) -> list[Bits]:
+    """Bits per byte of every seed, `size` sequences at a time."""
+    device, parts = batch.inputs.device, len(task.test_parts)
+    sequences, tokens = batch.inputs.shape
+    by_part = torch.zeros(seeds, parts, dtype=torch.float64, device=device)
+    by_place = torch.zeros(seeds, tokens, dtype=torch.float64, device=device)
+    nan = torch.zeros(seeds, dtype=torch.float64, device=device)
+    for rows in torch.arange(sequences, device=device).split(size):
+        piece = batch.rows(rows)
+        assert isinstance(piece, TextBatch)
+        masks = [piece.part == index for index in range(parts)]
+        for seed, logits in enumerate(model(piece.inputs)):
+            losses = token_losses(logits, piece).double()
+            nan[seed] += losses.isnan().sum()
+            by_place[seed] += losses.sum(0)
+            by_part[seed] += torch.stack([losses.where(mask, 0.0).sum() for mask in masks])
+    sizes = torch.stack([batch.sizes[batch.part == index].sum() for index in range(parts)])
+    asked = int((batch.part >= 0).sum())
+    place_sizes = batch.sizes.sum(0)
+    return [
+        Bits(
+            *_by_part(task.test_parts, part_sums, sizes.tolist()),
+            _by_position(place_sums, place_sizes.tolist()),
+            broken / max(1, asked),
+        )
+        for part_sums, place_sums, broken in zip(
+            by_part.tolist(), by_place.tolist(), nan.tolist(), strict=True
+        )
+    ]
+
+
+def _by_part(
+    names: tuple[str, ...], sums: list[float], sizes: list[int]
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Bits per byte and bytes of `all` and of each part; the first part is context."""
+    nats = {ALL: sum(sums[1:]), **dict(zip(names[1:], sums[1:], strict=True))}
+    counts = {ALL: sum(sizes[1:]), **dict(zip(names[1:], sizes[1:], strict=True))}
+    counts = {name: count for name, count in counts.items() if count}
+    bits = {name: nats[name] / math.log(2) / count for name, count in counts.items()}
+    return {name: value for name, value in bits.items() if math.isfinite(value)}, counts
+
+
+def _by_position(sums: list[float], sizes: list[int]) -> dict[str, float]:
+    """Bits per byte of positions 1, 2, 3 to 4, 5 to 8 and so on, by the last of each."""
+    bits, begin, end = {}, 0, 1
+    while begin < len(sums):
+        count = sum(sizes[begin:end])
+        value = sum(sums[begin:end]) / math.log(2) / count if count else math.nan
+        if math.isfinite(value):
+            bits[str(min(end, len(sums)))] = value
+        begin, end = end, 2 * end
+    return bits
