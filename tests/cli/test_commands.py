@@ -393,6 +393,16 @@ def test_resume_says_from_which_step(here: Path, shown: Shell) -> None:
     assert "is trained: step 40 of 40\n" in shown("resume", "half").out
 
 
+def test_resume_says_only_the_error_if_the_checkpoint_is_lost(here: Path, run: Shell) -> None:
+    folder = trained(tiny(steps=10, probe_every=0), here / "run")
+    (folder / RESULTS).write_text("{}")
+    (folder / CHECKPOINT).unlink()
+    result = run("resume", "run")
+    assert result.code == MISTAKE
+    assert "has results but no checkpoint.safetensors" in result.err
+    assert result.out == ""
+
+
 def test_smaller_eval_says_first_what_it_replaces(home: Path, here: Path, shown: Shell) -> None:
     shutil.copytree(home / "run", here / "run")
     text = shown("eval", "run", "--lengths", "1", "2", "3", "--sequences", "16").out
