@@ -183,7 +183,7 @@ def test_nan_answers_are_noted_beside_the_means(tmp_path: Path) -> None:
             row["nan"] = 0.03
     (run / "results.json").write_text(json.dumps(results))
     page = report([run], tmp_path / "out")
-    note = "(answers of 1 of 3 seeds are NaN at 4×, 10×, and count as wrong)"
+    note = "(answers of 1 of 3 seeds are NaN or all -inf at 4×, 10×, and count as wrong)"
     assert f"an arm <small>{note}</small></th>" in page.read_text()
     assert f"| an arm {note} |" in (page.parent / "report.md").read_text()
 

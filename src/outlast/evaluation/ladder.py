@@ -88,9 +88,9 @@ def evaluate(
 
     Each row holds the length, its multiple, the tokens, ``exact`` (share of sequences with every
     answer right, by part and ``joint``) and ``answers`` (share of answers right, by part). An
-    answer whose logits are NaN is wrong. The row then has ``nan``, the share of such answers, and a
-    warning is logged. If the model does not return a plain tensor, the row has ``logits_from``. It
-    says what was taken as the logits, such as "the first item of a tuple".
+    answer whose logits are NaN or all -inf is wrong. The row then has ``nan``, the share of such
+    answers, and a warning is logged. If the model does not return a plain tensor, the row has
+    ``logits_from``. It says what was taken as the logits, such as "the first item of a tuple".
 
     Args:
         model: Takes tokens (batch, tokens) and returns logits (batch, tokens, classes or more).

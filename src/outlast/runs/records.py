@@ -223,7 +223,7 @@ class ResultRow(TypedDict):
     exact: dict[str, float] | None
     #: share of answers right, by part
     answers: NotRequired[dict[str, float] | None]
-    #: share of answers whose logits were NaN, if any; they are counted as wrong
+    #: share of answers whose logits were NaN or all -inf, if any; they are counted as wrong
     nan: NotRequired[float]
     #: what was taken as the logits of a model of someone else, if it returned no plain tensor
     logits_from: NotRequired[str]
