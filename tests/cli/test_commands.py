@@ -221,6 +221,13 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     ((*TRAIN, "--model", "lstm @ 100000000000"), r"width=100000000000: expected a whole number up"),
     ((*TRAIN, "--model", "1000000 x (mlp) @ 8"), r"sublayers=1,000,000: expected at most 2,000"),
     ((*TRAIN, "--model", "(" * 999 + "mlp" + ")" * 999), r"expected at most 50 levels of brackets"),
+    (
+        (*TRAIN, "--out", "x\udcff"),
+        r"out='x\\udcff': expected a name in UTF-8, or a --label for the plots",
+    ),
+    (("show", "task dat"), r"there is no task 'dat'"),
+    (("show", "study", "dta"), r"there is no study 'dta'; did you mean 'dat'\?"),
+    (("show", "stdy", "dat"), r"kind=stdy: expected task \| mixer"),
     (("show", "compsite"), r"there is nothing called 'compsite'; did you mean 'composite'\?"),
     (("show", "lstm > mpl"), r"there is no mixer or preset 'mpl'"),
     (("show", "composite(modulus=1)"), r"modulus=1: expected a whole number >= 2"),
