@@ -113,6 +113,7 @@ def test_words_may_break_at_brackets_and_nowhere_else(tmp_path: Path) -> None:
     label = "attention(random_positions(10000),heads=4)"
     text = check(report([write_run(tmp_path / "run", label=label, until=0)], tmp_path / "out"))
     assert "attention(<wbr>random_<wbr>positions(<wbr>10000),<wbr>heads=<wbr>4)" in text
+    assert "@\N{NO-BREAK SPACE}64</td>" in text
     assert "overflow-wrap: anywhere" not in text
     assert "break-all" not in text
 
