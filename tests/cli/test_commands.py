@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.status import Status
 from shell import Shell
 
 from outlast.cli import VERBS, main
@@ -375,6 +376,22 @@ def test_eval_shows_a_table_and_out_leaves_the_results_of_the_run(here: Path, sh
     shown("eval", "run", "--lengths", "2", "--sequences", "16", "--out", "far.json")
     assert results.read_bytes() == before
     assert {row["multiple"] for row in json.loads(Path("far.json").read_text())["rows"]} == {2.0}
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_eval_shows_the_length_being_tested_on_a_terminal_alone(
+    here: Path, run: Shell, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(tiny(task="parity(length=4)", model="lstm @ 8", steps=10, probe_every=0), here / "run")
+    console = Console(force_terminal=terminal, width=120, color_system=None)
+    monkeypatch.setattr("outlast.cli.common.console", console)
+    updates: list[str] = []
+    monkeypatch.setattr(Status, "update", lambda _, words: updates.append(words))
+    result = run("eval", "run", "--lengths", "1", "3", "--sequences", "16")
+    assert result.code == 0
+    lengths = ["testing length 4 (1 x)", "testing length 12 (3 x)"]
+    assert updates == (lengths if terminal else [])
+    assert ("testing" in result.out) == terminal
 
 
 def test_train_echoes_what_was_typed(here: Path, shown: Shell) -> None:

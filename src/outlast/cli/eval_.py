@@ -31,7 +31,7 @@ def main(
         out: The .json file to write; by default the results.json of the run, written anew; if that
             had more lengths or sequences, it is kept as results-before.json.
     """
-    from outlast.cli.common import check_out, say
+    from outlast.cli.common import check_out, length_status, say
     from outlast.cli.results import show_results
     from outlast.errors import incompatible
     from outlast.machine import pick_device
@@ -52,5 +52,7 @@ def main(
     for run in runs:
         if len(runs) > 1:
             say(f"\n{run.name}")
-        rows = evaluate_run(run, Evaluation(lengths, sequences, precision), picked, out, say)
+        evaluation = Evaluation(lengths, sequences, precision)
+        with length_status() as on_length:
+            rows = evaluate_run(run, evaluation, picked, out, say, on_length)
         show_results(run, rows, out)

@@ -165,11 +165,12 @@ def evaluate_stack(
     variants: bool = True,
     stream_name: str = "evaluate",
     skip_too_large: bool = False,
+    on_length: Callable[[str], None] | None = None,
 ) -> list[list[ResultRow]]:
     """`evaluate` for S seeds at once: tokens (b, t) to logits (S, b, t, c); rows for each seed.
 
     `skip_too_large`: a length at which not even one sequence fits in memory is marked as not
-    testable; else the error is raised.
+    testable; else the error is raised. `on_length` is told, in words, which length comes next.
     """
     trained = _read_task(task)
     if sequences < 1:
@@ -183,6 +184,9 @@ def evaluate_stack(
             reason = out_of_reach(version, length, ceiling)
             accuracies: list[Accuracy] = []
             if reason is None:
+                if on_length is not None:
+                    test = f", {variant}" if variant else ""
+                    on_length(f"length {length:,} ({multiple:g} x{test})")
                 _check_memory(version, length, multiple, sequences, torch.device(device))
                 generator = stream(torch.device(device), stream_name, length)
                 batch = version.sample(length, sequences, generator)
