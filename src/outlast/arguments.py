@@ -78,7 +78,7 @@ def to_value(value: Any) -> Value:
     return value  # type: ignore[no-any-return]
 
 
-def describe(annotation: Any, item: str = "a spec") -> str:
+def describe(annotation: Any, item: str = "a spec such as name(argument=value)") -> str:
     """What an annotation accepts, in words; `item` is what a spec in it stands for."""
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
@@ -95,7 +95,7 @@ def describe(annotation: Any, item: str = "a spec") -> str:
         float: "a number",
         bool: "true | false",
         str: "a word",
-        Spec: f"{item} such as name(argument=value)",
+        Spec: item,
         types.NoneType: "none",
         None: "none",
     }

@@ -57,7 +57,9 @@ class Parameter:
     @property
     def accepts(self) -> str:
         """What it accepts, in words. An argument named after a kind takes an item of that kind."""
-        return describe(self.annotation, KINDS[self.name].one if self.name in KINDS else "a spec")
+        item = KINDS[self.name].one if self.name in KINDS else "a spec"
+        example = self.default if isinstance(self.default, Spec) else "name(argument=value)"
+        return describe(self.annotation, f"{item} such as {example}")
 
 
 @functools.cache  # called for each layer of each seed of a run

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.status import Status
 from shell import Shell
 
 from outlast.cli import VERBS, main
@@ -221,6 +222,13 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     ((*TRAIN, "--model", "lstm @ 100000000000"), r"width=100000000000: expected a whole number up"),
     ((*TRAIN, "--model", "1000000 x (mlp) @ 8"), r"sublayers=1,000,000: expected at most 2,000"),
     ((*TRAIN, "--model", "(" * 999 + "mlp" + ")" * 999), r"expected at most 50 levels of brackets"),
+    (
+        (*TRAIN, "--out", "x\udcff"),
+        r"out='x\\udcff': expected a name in UTF-8, or a --label for the plots",
+    ),
+    (("show", "task dat"), r"there is no task 'dat'"),
+    (("show", "study", "dta"), r"there is no study 'dta'; did you mean 'dat'\?"),
+    (("show", "stdy", "dat"), r"kind=stdy: expected task \| mixer"),
     (("show", "compsite"), r"there is nothing called 'compsite'; did you mean 'composite'\?"),
     (("show", "lstm > mpl"), r"there is no mixer or preset 'mpl'"),
     (("show", "composite(modulus=1)"), r"modulus=1: expected a whole number >= 2"),
@@ -370,6 +378,22 @@ def test_eval_shows_a_table_and_out_leaves_the_results_of_the_run(here: Path, sh
     assert {row["multiple"] for row in json.loads(Path("far.json").read_text())["rows"]} == {2.0}
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_eval_shows_the_length_being_tested_on_a_terminal_alone(
+    here: Path, run: Shell, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(tiny(task="parity(length=4)", model="lstm @ 8", steps=10, probe_every=0), here / "run")
+    console = Console(force_terminal=terminal, width=120, color_system=None)
+    monkeypatch.setattr("outlast.cli.common.console", console)
+    updates: list[str] = []
+    monkeypatch.setattr(Status, "update", lambda _, words: updates.append(words))
+    result = run("eval", "run", "--lengths", "1", "3", "--sequences", "16")
+    assert result.code == 0
+    lengths = ["testing length 4 (1 x)", "testing length 12 (3 x)"]
+    assert updates == (lengths if terminal else [])
+    assert ("testing" in result.out) == terminal
+
+
 def test_train_echoes_what_was_typed(here: Path, shown: Shell) -> None:
     text = shown(
         *SMALL[:3], "--model", "4 x (lstm(init=default)) @ 8", "--out", "run", *NUMBERS
@@ -391,6 +415,16 @@ def test_resume_says_from_which_step(here: Path, shown: Shell) -> None:
     text = shown("resume", "half").out
     assert "goes on from step 10 of 40; seed 5 diverged and will rest\n" in text
     assert "is trained: step 40 of 40\n" in shown("resume", "half").out
+
+
+def test_resume_says_only_the_error_if_the_checkpoint_is_lost(here: Path, run: Shell) -> None:
+    folder = trained(tiny(steps=10, probe_every=0), here / "run")
+    (folder / RESULTS).write_text("{}")
+    (folder / CHECKPOINT).unlink()
+    result = run("resume", "run")
+    assert result.code == MISTAKE
+    assert "has results but no checkpoint.safetensors" in result.err
+    assert result.out == ""
 
 
 def test_smaller_eval_says_first_what_it_replaces(home: Path, here: Path, shown: Shell) -> None:

@@ -46,6 +46,8 @@ def test_list_of_a_kind_shows_only_that_kind(kind: str, shown: Shell) -> None:
     assert set(KINDS[kind].names()) <= listed
     others = {n for k, r in KINDS.items() if k != kind for n in r.names()}
     assert not (others - set(KINDS[kind].names())) & listed
+    example = lines[-1].removeprefix("outlast show NAME tells more: outlast show ")
+    assert example in KINDS[kind].names()
 
 
 def test_list_takes_the_plural_of_a_kind(shown: Shell) -> None:
@@ -226,10 +228,18 @@ def test_show_builds_an_item_that_needs_numbers_in_its_constructor(
 
 def test_show_names_the_kind_of_an_argument(shown: Shell) -> None:
     text = shown("show", "attention").line
-    assert "scheme nope a scheme such as name(argument=value)" in text
-    assert "weights softmax weights such as name(argument=value)" in text
-    assert "scheme alibi a scheme such as name(argument=value)" in shown("show", "dape(alibi)").line
-    assert "from 0 to 1 or a spec such as name(argument=value)" in shown("show", "loss_order").line
+    assert "scheme nope a scheme such as nope" in text
+    assert "weights softmax weights such as softmax" in text
+    assert "scheme alibi a scheme such as kerple" in shown("show", "dape(alibi)").line
+    switch = "a step >= 0, or a share of training >= 0 and < 1 or a spec such as below(0.01)"
+    assert switch in shown("show", "loss_order").line
+
+
+@pytest.mark.parametrize("words", [("study", "dat"), ("study dat",)])
+def test_show_takes_the_kind_first(words: tuple[str, ...], shown: Shell) -> None:
+    text = shown("show", *words).out
+    assert text.startswith("dat  (study)")
+    assert "(method)" not in text
 
 
 def test_show_of_a_task_draws_an_example(shown: Shell) -> None:
@@ -247,7 +257,10 @@ def test_doctor_counts_the_cores_that_may_be_used(
     monkeypatch: pytest.MonkeyPatch, shown: Shell
 ) -> None:
     monkeypatch.setattr("outlast.machine.cores", lambda: 3)
-    assert "3 cores to use, torch has 1 threads" in shown("doctor").line
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    assert "3 cores to use, torch has 1 thread cuda" in shown("doctor").line
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    assert "3 cores to use, torch has 2 threads cuda" in shown("doctor").line
 
 
 @pytest.mark.parametrize("gpu", [False, True], ids=["no GPU", "a GPU"])

@@ -83,7 +83,8 @@ def test_study_is_run_once_and_tested_again_only_where_needed(
     assert "Does it run?" in text
     assert re.search(r"^joint .*2$", text, re.MULTILINE)
     assert re.search(
-        r"about \d+ \S+ of training: 2 steps of the arm were timed", shown(*command, "--dry").line
+        r"about \d+ \S+ of training on cpu, by 2 timed steps of the arm",
+        shown(*command, "--dry").line,
     )
     assert "broken" not in text
     assert list(here.iterdir()) == []

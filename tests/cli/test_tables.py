@@ -104,7 +104,7 @@ def test_nan_has_no_column_where_there_is_none(at_width: Callable[[int], io.Stri
 def test_remarks_say_why_na_and_which_seeds_are_nan() -> None:
     assert remarks(rows_of_results()) == [
         "n/a at length 20 (2 x): the model ends at 16 tokens, this takes 42",
-        "NaN: share of the answers that are NaN (seed 0); they count as wrong",
+        "NaN: share of the answers that are NaN or all -inf (seed 0); they count as wrong",
     ]
 
 

@@ -194,9 +194,8 @@ def test_nan_logits_are_wrong_answers_and_reported(
     (row,) = evaluate(lambda t: oracle(t).to(dtype) * torch.nan, PARITY, (2,), 64)
     assert set(row["exact"].values()) == set(row["answers"].values()) == {0.0}
     assert row["nan"] == 1.0
-    assert (
-        "length 8: the logits of 100 % of the answers are NaN; they count as wrong" in caplog.text
-    )
+    remark = "length 8: the logits of 100 % of the answers are NaN or all -inf; they count as wrong"
+    assert remark in caplog.text
 
 
 def row(length: int, nan: float | None, **more: Any) -> Any:
@@ -211,25 +210,25 @@ def row(length: int, nan: float | None, **more: Any) -> Any:
         ([row(40, None), row(80, None)], []),
         (
             [row(80, 0.03)],
-            ["length 80: the logits of 3 % of the answers are NaN; they count as wr"],
+            ["length 80: the logits of 3 % of the answers are NaN or all -inf; they count as wr"],
         ),
         (
             [row(80, 0.03, seed=2), row(80, None, seed=3), row(160, 1.0, seed=2)],
             [
-                "length 80: the logits of 3 % of the answers are NaN (seed 2); they count as wrong",
-                "length 160: the logits of 100 % of the answers are NaN (seed 2); they count",
+                "length 80: the logits of 3 % of the answers are NaN or all -inf (seed 2)",
+                "length 160: the logits of 100 % of the answers are NaN or all -inf (seed 2)",
             ],
         ),
         (
             [row(80, 0.25, seed=2), row(80, 0.5, seed=5), row(80, 0.5, seed=2, variant="sparse")],
             [
-                "length 80: the logits of up to 50 % of the answers are NaN (seeds 2, 5); they co",
-                "length 80, sparse: the logits of 50 % of the answers are NaN (seed 2); they count",
+                "length 80: the logits of up to 50 % of the answers are NaN or all -inf (seeds 2",
+                "length 80, sparse: the logits of 50 % of the answers are NaN or all -inf (seed 2)",
             ],
         ),
         (
             [row(80, 0.5, seed=2), row(80, 0.5, seed=5)],
-            ["length 80: the logits of 50 % of the answers are NaN (seeds 2, 5); they count"],
+            ["length 80: the logits of 50 % of the answers are NaN or all -inf (seeds 2, 5)"],
         ),
     ],
 )
@@ -346,3 +345,17 @@ def test_change_of_mode_is_seen_by_layers_that_act_on_it() -> None:
     assert joint(model) == 1.0
     assert seen == [True]
     assert not model[0].merged
+
+
+def test_answer_whose_logits_are_all_minus_infinity_is_wrong_and_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def model(tokens: Tensor) -> Tensor:
+        logits = oracle(tokens)
+        logits[: len(logits) // 4] = -torch.inf
+        return logits
+
+    (row,) = evaluate(model, PARITY, (1,), 64)
+    assert row["exact"]["joint"] == 0.75
+    assert row["nan"] == 0.25
+    assert "25 % of the answers are NaN or all -inf; they count as wrong" in caplog.text

@@ -61,6 +61,16 @@ def test_no_matching_module_is_refused_with_the_names_of_modules(where):
         outlast.delay(model(), where)
 
 
+@pytest.mark.parametrize("where", ["self_attn", ["missing", "self_attn"]])
+def test_pattern_without_the_outer_names_is_refused_with_the_one_that_was_meant(where):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    with pytest.raises(
+        SpecError, match=r"whole name; did you mean '\*\.self_attn'\?\); its modules"
+    ):
+        outlast.delay(encoder, where)
+
+
 # ---- the modes ---------------------------------------------------------------------------------
 
 

@@ -90,6 +90,13 @@ MISUSES = [
 ]
 
 
+@pytest.mark.parametrize("switch", ["belw(0.1)", "platau", "below(-1)", "below(leve=1)"])
+def test_bad_trigger_is_refused_without_a_method_that_nobody_named(switch):
+    with pytest.raises(SpecError, match=r"^switch") as refused:
+        outlast.delay(model(), "*.attn", switch=switch)
+    assert "dat" not in str(refused.value)
+
+
 @pytest.mark.parametrize(("name", "value"), MISUSES, ids=lambda value: str(value)[:20])
 def test_misuse_names_the_argument_and_leaves_the_model_alone(name, value):
     net = model()

@@ -77,8 +77,8 @@ def test_plateau_does_not_count_a_rise_as_progress():
         ("below(1, level=2)", "switch=below(1, level=2): expected below(level)"),
         ("plateau(patience=0)", "patience=0: expected a number of steps >= 1"),
         ("plateau(tolerance=1)", "tolerance=1.0: expected a share from 0 to 1"),
-        ("-1", "switch=-1: expected a step >= 0, or a share of training from 0 to 1"),
-        ("1.5", "switch=1.5: expected a step >= 0, or a share of training from 0 to 1"),
+        ("-1", "switch=-1: expected a step >= 0, or a share of training >= 0 and < 1"),
+        ("1.5", "switch=1.5: expected a step >= 0, or a share of training >= 0 and < 1"),
     ],
 )
 def test_bad_trigger_is_refused(switch, says):

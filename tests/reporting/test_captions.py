@@ -127,6 +127,20 @@ def test_training_captions_give_the_last_values_and_how_phase_1_ended(tmp_path: 
     assert captions.probe_finding(arms) == f"The last probe at 3×: “an arm” {25 * sum(last):.1f} %."
 
 
+def test_caption_does_not_judge_convergence_of_a_scheduled_switch(tmp_path: Path) -> None:
+    scheduled = write_run(tmp_path / "a", "a", (0, 1), methods=("dat(switch=800)",))
+    judged = write_run(tmp_path / "b", "b", (0, 1, 2), failed=(2,))
+    alone, both = (
+        [summarise_arm(arm) for group in read(folders) for arm in group.arms]
+        for folders in ([scheduled], [scheduled, judged])
+    )
+    ending = "Phase 1 switched as scheduled on 2 seeds."
+    text = captions.loss_finding(alone)
+    assert text.endswith(f". {ending}")
+    assert "converged" not in text
+    assert captions.loss_finding(both).endswith(f" Phase 1 converged on 2 of 3 seeds. {ending}")
+
+
 def test_caption_speaks_of_a_length_at_which_every_arm_was_tested(tmp_path: Path) -> None:
     arms = arms_of(tmp_path, {"a": GOOD, "b": {1: [1.0, 0.5]}})
     assert captions.seeds_finding(arms).startswith("Seeds that reach 90 % at 1×: “a” on 2 of 2,")

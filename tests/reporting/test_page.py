@@ -113,6 +113,7 @@ def test_words_may_break_at_brackets_and_nowhere_else(tmp_path: Path) -> None:
     label = "attention(random_positions(10000),heads=4)"
     text = check(report([write_run(tmp_path / "run", label=label, until=0)], tmp_path / "out"))
     assert "attention(<wbr>random_<wbr>positions(<wbr>10000),<wbr>heads=<wbr>4)" in text
+    assert "@\N{NO-BREAK SPACE}64</td>" in text
     assert "overflow-wrap: anywhere" not in text
     assert "break-all" not in text
 
@@ -183,7 +184,7 @@ def test_nan_answers_are_noted_beside_the_means(tmp_path: Path) -> None:
             row["nan"] = 0.03
     (run / "results.json").write_text(json.dumps(results))
     page = report([run], tmp_path / "out")
-    note = "(answers of 1 of 3 seeds are NaN at 4×, 10×, and count as wrong)"
+    note = "(answers of 1 of 3 seeds are NaN or all -inf at 4×, 10×, and count as wrong)"
     assert f"an arm <small>{note}</small></th>" in page.read_text()
     assert f"| an arm {note} |" in (page.parent / "report.md").read_text()
 

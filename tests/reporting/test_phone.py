@@ -1,4 +1,4 @@
-"""The page in a browser as narrow as a phone. Without Chromium these tests are skipped."""
+"""The page in a browser, on a phone and a desk. Without Chromium these tests are skipped."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from report_folders import write_demo, write_run
+from report_folders import write_demo, write_run, write_study
 
 from outlast.reporting.page import report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-PHONE = 375  # CSS pixels
+PHONE, DESK = 375, 1200  # CSS pixels
 
 #: finds words that stand in more than one line, and how wide the page is
 MEASURE = """
@@ -45,12 +45,12 @@ FRAME = """<!doctype html><iframe src="page.html" style="width: {width}px; heigh
 """
 
 
-def measure(page: Path, folder: Path) -> dict[str, object]:
-    """What the browser says of the page at the width of a phone."""
+def measure(page: Path, folder: Path, width: int = PHONE) -> dict[str, object]:
+    """What the browser says of the page at a width, by default that of a phone."""
     folder.mkdir()
     text = page.read_text().replace("</body>", f"<script>{MEASURE}</script></body>")
     (folder / "page.html").write_text(text)
-    (folder / "frame.html").write_text(FRAME.format(width=PHONE))
+    (folder / "frame.html").write_text(FRAME.format(width=width))
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
     options += [f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
     command = [str(BROWSER), *options, (folder / "frame.html").as_uri()]
@@ -72,3 +72,16 @@ def test_phone_splits_no_word_and_scrolls_tables_instead_of_the_page(
     assert int(str(seen["taken"])) <= PHONE
     assert seen["split"] == []
     assert seen["scrolled"], "no table is wide enough to be scrolled: this test shows nothing"
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium")
+def test_desk_shows_whole_tables_of_unfinished_arms(tmp_path: Path) -> None:
+    lengths = (1, 1.2, 2, 3, 4, 6, 8, 10)
+    study = tmp_path / "study"
+    write_run(study / "a", "a", multiples=lengths, methods=("dat(switch=800)",))
+    write_run(study / "b", "b", multiples=lengths, methods=(), reach=3)
+    write_run(study / "c", "c", until=1500, evaluated=False)
+    write_study(study, [(name, f"serial hybrid, {name}", "") for name in "abcd"], [])
+    seen = measure(report([study], tmp_path / "out"), tmp_path / "browser", DESK)
+    assert seen["width"] == DESK
+    assert seen["scrolled"] == 0

@@ -97,7 +97,9 @@ def test_kinds_past_the_budget_are_estimated_by_their_size(
     arms = [arm("a", steps=10), arm("b", steps=10, batch_size=16)]  # twice the batch
     result = estimate(arms, CPU, workers=1)
     assert result.seconds == pytest.approx(5.0 + 10.0)
-    assert "2 steps of 1 of 2 kinds of arm were timed on cpu; the others are by" in str(result)
+    assert "on cpu, by 2 timed steps of 1 of 2 kinds of arm (the others by their size)" in str(
+        result
+    )
 
 
 def test_estimate_measures_and_leaves_nothing(

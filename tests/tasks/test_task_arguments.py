@@ -60,6 +60,13 @@ MISUSES: list[tuple[Callable[..., Any], str, tuple[Any, ...]]] = [
     (each, "length", (None, 0, *NOT_LENGTHS)),
     (each, "generators", (None, [], 3, [None], [chance(), 3], chance())),
     (TASK.word, "token", (99, *NOT_WHOLE)),
+    (
+        TASK.solve,
+        "inputs",
+        ("abc", b"01", None, 1, [77], [-1], [True], ["1"], [1.0], [[1]], {1: 1}),
+    ),
+    (TASK.solve, "inputs", (BATCH.inputs, BATCH.inputs[0].float(), torch.tensor(1), np.zeros(2))),
+    (TASK.solve, "inputs", (torch.zeros(2, dtype=torch.int64, device="meta"),)),
     (TASK.chance_level, "part", (None, "stat", 0, ["state"], np.zeros(2))),
     (TASK.chance_levels, "sequences", (0, *NOT_WHOLE)),
     (BATCH.to, "device", (None, "gpu", 1.5, torch.float32, torch.zeros(2), int)),
@@ -104,6 +111,12 @@ def test_misuse_is_an_error_that_names_the_argument(
     with pytest.raises(OutlastError, match=f"^{name}=.*: expected") as error:
         call(**{name: value})
     assert len(str(error.value)) < 300
+
+
+def test_solve_takes_a_row_of_any_kind() -> None:
+    row = BATCH.inputs[0]
+    for inputs in (tuple(row.tolist()), row, row.numpy(), list(row)):
+        assert TASK.solve(inputs) == TASK.solve(row.tolist())
 
 
 def test_numbers_of_numpy_and_torch_are_taken() -> None:

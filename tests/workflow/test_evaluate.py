@@ -70,8 +70,10 @@ def test_nan_logits_of_a_seed_are_warned_of_and_stored(
     rows = measure(run, (1,), 8)
     assert ["nan" in row for row in rows] == [row["seed"] == rows[-1]["seed"] for row in rows]
     (message,) = caplog.messages
-    share = f"{100 * rows[-1]['nan']:.3g} % of the answers are NaN (seed {rows[-1]['seed']})"
-    assert message.startswith(f"run: length {rows[-1]['length']}: the logits of {share}")
+    share = f"{100 * rows[-1]['nan']:.3g} % of the answers are NaN or all -inf"
+    assert message.startswith(
+        f"run: length {rows[-1]['length']}: the logits of {share} (seed {rows[-1]['seed']})"
+    )
     assert json.loads((run / RESULTS).read_text())["rows"][-1]["nan"] == rows[-1]["nan"]
 
 

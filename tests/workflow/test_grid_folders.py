@@ -215,6 +215,21 @@ def test_two_grids_in_a_folder_are_resumed_one_after_the_other(
     assert len(list(Path("grid").glob(f"*/{RESULTS}"))) == 4
 
 
+def test_diverged_run_is_not_called_trained_or_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    create(tiny(steps=60, lr=1e38), folder)
+    assert resume(folder) == MISTAKE
+    capsys.readouterr()
+    assert resume(folder) == MISTAKE
+    text = capsys.readouterr().out
+    assert re.search(r"^has ended: every seed diverged by step \d+ of 60$", text, re.MULTILINE)
+    assert f"diverged on every seed and tested: {folder / RESULTS}" in text
+    assert "trained" not in text
+    assert "finished" not in text
+
+
 def test_resume_tests_only_runs_without_a_test_of_their_last_step(
     copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,6 +111,17 @@ def test_seeds_are_not_taken_before_the_first_checkpoint(tmp_path: Path) -> None
     assert not (tmp_path / "some").exists()
 
 
+def test_advice_is_not_to_resume_a_run_that_cannot_be_resumed(tmp_path: Path) -> None:
+    whole = create(spec(), tmp_path / "whole")
+    (whole / RESULTS).write_text("{}")
+    with pytest.raises(RunFolderError) as refused:
+        take_seeds(whole, (0, 3), tmp_path / "some")
+    assert "has results but no checkpoint.safetensors" in str(refused.value)
+    assert "Resume it" not in str(refused.value)
+    with pytest.raises(RunFolderError, match="has results but no"):
+        resume(whole)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

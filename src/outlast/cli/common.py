@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +18,16 @@ console = Console(highlight=False)
 def say(words: str) -> None:
     """Print a line as it is: no markup, no wrapping."""
     console.print(words, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def length_status() -> Iterator[Callable[[str], None] | None]:
+    """A function that shows which length is being tested, for as long as it is; on a terminal."""
+    if not console.is_terminal:
+        yield None
+        return
+    with console.status("testing") as status:
+        yield lambda words: status.update(f"testing {words}")
 
 
 def check_out(out: Path | None) -> None:

@@ -32,7 +32,9 @@ def main() -> None:
             add(name, version(name))
         except PackageNotFoundError:
             add(name, "not installed")
-    add("cpu", f"{cores()} cores to use, torch has {torch.get_num_threads()} threads")
+    threads = torch.get_num_threads()
+    words = f"torch has {threads} thread{'s' * (threads != 1)}"
+    add("cpu", f"{cores()} core{'s' * (cores() != 1)} to use, {words}")
     cuda = torch.cuda.is_available()
     for index in range(torch.cuda.device_count() if cuda else 0):
         card = torch.cuda.get_device_properties(index)

@@ -31,7 +31,7 @@ def main(
         out: The .json file to write; by default the results.json of the run, written anew; if that
             had more lengths or sequences, it is kept as results-before.json.
     """
-    from outlast.cli.common import check_out, say
+    from outlast.cli.common import check_out, length_status, say
     from outlast.cli.results import show_results
     from outlast.errors import incompatible
     from outlast.machine import pick_device
@@ -53,5 +53,7 @@ def main(
         if len(runs) > 1:
             say(f"\n{run.name}")
         count = default_sequences(run) if sequences is None else sequences
-        rows = evaluate_run(run, Evaluation(lengths, count, precision), picked, out, say)
+        evaluation = Evaluation(lengths, count, precision)
+        with length_status() as on_length:
+            rows = evaluate_run(run, evaluation, picked, out, say, on_length)
         show_results(run, rows, out)

@@ -30,4 +30,5 @@ def main(kind: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="KIND"
             rows.append((f"  {item}", summary.text + origin))
         console.print(f"[bold]{registry.plural}[/bold]")
         show_table([Column("", "name", style="bold"), Column("")], rows, header=False)
-    console.print("\noutlast show NAME tells more: outlast show composite", style="dim")
+    example = "composite" if len(chosen) > 1 else next(iter(chosen[0].names()), "NAME")
+    console.print(f"\noutlast show NAME tells more: outlast show {example}", style="dim")

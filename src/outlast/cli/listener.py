@@ -98,7 +98,8 @@ class ConsoleListener(Listener):
             if folder not in self.new_results:  # training drops results of what it changes
                 self._head(folder)
                 again = command("eval", [folder])
-                say(f"finished and tested: {folder / RESULTS} (to test it again: {again})")
+                state = "diverged on every seed" if self.failures[folder] else "finished"
+                say(f"{state} and tested: {folder / RESULTS} (to test it again: {again})")
 
     def _head(self, folder: Path) -> None:
         if len(self.folders) > 1:
@@ -146,6 +147,8 @@ def resume_point(folder: Path) -> str:
         for word, since in (("diverged", state.parked), ("succeeded", state.succeeded))
         if (seeds := tuple(s for s, at in zip(record.seeds, since, strict=True) if at is not None))
     ]
+    if None not in state.parked:
+        return f"has ended: every seed diverged by step {state.step:,} of {steps:,}"
     if finished(folder):
         return f"is trained: step {state.step:,} of {steps:,}"
     return f"goes on from step {state.step:,} of {steps:,}{''.join(resting)}"

@@ -80,7 +80,7 @@ def show_bits(rows: Sequence[ResultRow]) -> None:
 
 
 def remarks(rows: Sequence[ResultRow]) -> list[str]:
-    """Why a length could not be tested, whose answers were NaN, and which seeds were left early."""
+    """Why a length could not be tested, who gave NaN answers, and which seeds were left early."""
     lines = []
     for row in rows:
         if not is_tested(row):
@@ -89,7 +89,9 @@ def remarks(rows: Sequence[ResultRow]) -> list[str]:
     broken = dict.fromkeys(row["seed"] for row in rows if row.get("nan") and "seed" in row)
     if broken:
         seeds = f"seed{'s' * (len(broken) > 1)} {seed_words(tuple(broken))}"
-        lines.append(f"NaN: share of the answers that are NaN ({seeds}); they count as wrong")
+        lines.append(
+            f"NaN: share of the answers that are NaN or all -inf ({seeds}); they count as wrong"
+        )
     for row in rows:
         if "parked" in row:
             reason = f"its loss or a weight was not finite after step {row['parked']}"

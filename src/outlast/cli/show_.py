@@ -14,18 +14,28 @@ if TYPE_CHECKING:
     from outlast.studies import Study
 
 
-def main(spec: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SPEC")]) -> None:
+def main(
+    spec: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SPEC")],
+    of_kind: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[SPEC]")] = None,
+) -> None:
     """Explain a task, model, mixer, scheme, weights, method, preset or study, and its arguments.
 
     Example: outlast show "composite(modulus=10, layout=chained)"
 
     Args:
         spec: A name, a spec, or a model line such as "4 x (lstm > attention > mlp)".
+        of_kind: If several kinds have the name, the kind may come first: study dat.
     """
     from outlast.errors import SpecError
     from outlast.registry import KINDS, presets, suggest
-    from outlast.specs import Spec, parse_layout
+    from outlast.specs import Spec, parse, parse_layout
 
+    kind, spec = _split(spec, of_kind)
+    if kind is not None:
+        _show_entry(kind, parse(spec))
+        if kind == "preset":
+            _show_model(spec)
+        return
     layout = parse_layout(spec)
     node = layout.node
     if not isinstance(node, Spec) or layout.width is not None:
@@ -42,6 +52,19 @@ def main(spec: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SPEC"
             _show_entry(kind, node)
     if node.name in presets:
         _show_model(spec)
+
+
+def _split(first: str, second: str | None) -> tuple[str | None, str]:
+    """The kind, if it stands before the line, and the line."""
+    from outlast.errors import bad_value
+    from outlast.registry import KINDS
+
+    if second is None:
+        kind, _, line = first.strip().partition(" ")
+        return (kind, line) if kind in KINDS and line else (None, first)
+    if first not in KINDS:
+        raise bad_value("kind", first, " | ".join(KINDS))
+    return first, second
 
 
 def _kind_that_takes(node: Spec, kinds: list[str]) -> str:

@@ -43,6 +43,7 @@ def main(
     from outlast.cli.listener import ConsoleListener
     from outlast.errors import bad_value
     from outlast.machine import pick_device
+    from outlast.runs.folder import is_text
     from outlast.runs.spec import read_seeds
     from outlast.workflow.create import create_runs
     from outlast.workflow.grid import expand_grid
@@ -51,6 +52,8 @@ def main(
     picked = pick_device(device)
     if not all(grid):
         raise bad_value("grid", "", "settings and their values, such as lr=0.001,0.002")
+    if not label and not is_text(out.name):
+        raise bad_value("out", ascii(str(out)), "a name in UTF-8, or a --label for the plots")
     run = RunSpec(task, model, method, read_seeds(seeds), settings, label or out.name)
     axes = [axis for several in grid for axis in several]
     runs = [(run, out)]

@@ -16,7 +16,7 @@ class Correct:
 
     `exact` says which sequences (batch,) have every answer right, by part. It also has ``joint``:
     every answer of every asked part right. `answers` is how many answers are right, by part. `nan`
-    is at how many answers the logits were NaN, over all parts.
+    is at how many answers the logits were NaN or all -inf, over all parts.
     """
 
     exact: dict[str, Tensor]
@@ -25,7 +25,7 @@ class Correct:
 
 
 def correct_by_part(logits: Tensor, batch: Batch, task: Task) -> Correct:
-    """Which answers are right. An answer whose logits have a NaN among them is wrong.
+    """Which answers are right. An answer whose logits have a NaN, or are all -inf, is wrong.
 
     logits (batch, tokens, classes or more): only the task's classes are considered.
     """
@@ -37,8 +37,10 @@ def correct_by_part(logits: Tensor, batch: Batch, task: Task) -> Correct:
         )
     scores = logits[..., : task.classes]
     guess = scores.argmax(-1)
-    # argmax takes a NaN for the largest number, so the chosen score is NaN if any is
-    nan = scores.gather(-1, guess[..., None])[..., 0].isnan()
+    # argmax takes a NaN for the largest number, so the chosen score is NaN if any is;
+    # it is -inf only if all are
+    chosen = scores.gather(-1, guess[..., None])[..., 0]
+    nan = chosen.isnan() | chosen.isneginf()
     wrong = (guess != batch.targets) | nan
     exact: dict[str, Tensor] = {}
     answers: dict[str, Tensor] = {}

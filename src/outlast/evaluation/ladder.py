@@ -90,9 +90,9 @@ def evaluate(
 
     Each row holds the length, its multiple, the tokens, ``exact`` (share of sequences with every
     answer right, by part and ``joint``) and ``answers`` (share of answers right, by part). An
-    answer whose logits are NaN is wrong. The row then has ``nan``, the share of such answers, and a
-    warning is logged. If the model does not return a plain tensor, the row has ``logits_from``. It
-    says what was taken as the logits, such as "the first item of a tuple".
+    answer whose logits are NaN or all -inf is wrong. The row then has ``nan``, the share of such
+    answers, and a warning is logged. If the model does not return a plain tensor, the row has
+    ``logits_from``. It says what was taken as the logits, such as "the first item of a tuple".
 
     A task of text has no answers that are right. Its rows have ``bits`` instead: bits per byte, for
     ``all`` bytes that count and by part (lower is better), ``bytes``, how many there are, and
@@ -171,11 +171,12 @@ def evaluate_stack(
     variants: bool = True,
     stream_name: str = "evaluate",
     skip_too_large: bool = False,
+    on_length: Callable[[str], None] | None = None,
 ) -> list[list[ResultRow]]:
     """`evaluate` for S seeds at once: tokens (b, t) to logits (S, b, t, c); rows for each seed.
 
     `skip_too_large`: a length at which not even one sequence fits in memory is marked as not
-    testable; else the error is raised.
+    testable; else the error is raised. `on_length` is told, in words, which length comes next.
     """
     trained = _read_task(task)
     if sequences < 1:
@@ -189,6 +190,9 @@ def evaluate_stack(
             reason = out_of_reach(version, length, ceiling)
             measured: Sequence[Accuracy | Bits] = []
             if reason is None:
+                if on_length is not None:
+                    test = f", {variant}" if variant else ""
+                    on_length(f"length {length:,} ({multiple:g} x{test})")
                 _check_memory(version, length, multiple, sequences, torch.device(device))
                 generator = stream(torch.device(device), stream_name, length)
                 batch = version.test_batch(length, sequences, generator)

@@ -8,9 +8,9 @@ from outlast.runs.records import ResultRow
 
 
 def nan_remarks(rows: Sequence[ResultRow]) -> list[str]:
-    """Where the logits of answers were NaN: one sentence for each test and length that has any.
+    """Where the logits of answers decide nothing: one sentence for each test and length.
 
-    ``length 80, sparse: the logits of 3 % of the answers are NaN (seed 2); they count as wrong``
+    ``length 8: the logits of 3 % of the answers are NaN or all -inf (seed 2); they count as wrong``
     """
     shares: dict[tuple[str, float], dict[int | None, float]] = {}
     for row in rows:
@@ -26,5 +26,6 @@ def _sentence(variant: str, length: float, by_seed: dict[int | None, float]) -> 
     bound = "up to " if len(set(by_seed.values())) > 1 else ""
     return (
         f"length {length:g}{f', {variant}' if variant else ''}: the logits of {bound}"
-        f"{100 * max(by_seed.values()):.3g} % of the answers are NaN{which}; they count as wrong"
+        f"{100 * max(by_seed.values()):.3g} % of the answers are NaN or all -inf{which}; "
+        "they count as wrong"
     )

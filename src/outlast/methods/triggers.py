@@ -102,11 +102,13 @@ def make_trigger(switch: int | float | Spec, steps: int) -> Trigger:
         factory, fields = _NAMED[switch.name]
         trigger: Trigger = build_from(switch, factory, fields, "switch")
         return trigger
-    return AtStep(as_step(switch, steps, "switch"))
+    return AtStep(as_step(switch, steps, "switch", "a share of training >= 0 and < 1"))
 
 
-def as_step(value: int | float, steps: int, field: str) -> int:
-    """A step, given as a whole number or as a share of training."""
+def as_step(
+    value: int | float, steps: int, field: str, share: str = "a share of training from 0 to 1"
+) -> int:
+    """A step, given as a whole number or as a share of training; `share` is what is accepted."""
     if value < 0 or (isinstance(value, float) and value > 1):
-        raise bad_value(field, value, "a step >= 0, or a share of training from 0 to 1")
+        raise bad_value(field, value, f"a step >= 0, or {share}")
     return round(value * steps) if isinstance(value, float) else value

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from outlast.evaluation.statistics import LEVEL, TOLERANCE
 from outlast.reporting.formatting import percent, times
 from outlast.reporting.load import Series
+from outlast.reporting.phase import Phase
 from outlast.reporting.summary import ArmSummary, Ladder, Rung, multiples_of, variants_of
 
 MOST = 5  # arms that a caption names one by one
@@ -94,13 +95,25 @@ def loss_finding(arms: Sequence[ArmSummary]) -> str:
             clauses.append(f"{part} {span}")
     ended = "The last mean loss: " + "; ".join(clauses) if clauses else ""
     phases = [arm.phase for arm in arms if arm.phase]
-    converged = sum(len(phase.converged) for phase in phases)
-    others = sum(len(p.failed) + len(p.waiting) + len(p.parked) for p in phases)
-    phase = f"Phase 1 converged on {converged} of {_plural(converged + others, 'seed')}"
     seeds, parked = sum(len(r.seeds) for _, r in runs), sum(len(r.parked) for _, r in runs)
     lost = f"{parked} of {_plural(seeds, 'seed')} {'was' if parked == 1 else 'were'} parked"
-    sentences = (ended, phase if phases else "", lost if parked else "")
+    sentences = (ended, *_phase_ends(phases), lost if parked else "")
     return " ".join(_sentence(sentence) for sentence in sentences if sentence)
+
+
+def _phase_ends(phases: Sequence[Phase]) -> list[str]:
+    """On how many seeds phase 1 converged, and how many switched at a step fixed before."""
+    judged = [p for p in phases if p.converged or p.failed]
+    converged = sum(len(p.converged) for p in judged)
+    others = sum(len(p.failed) + len(p.waiting) + len(p.parked) for p in judged)
+    scheduled = sum(len(p.scheduled) for p in phases)
+    sentences = []
+    if judged:
+        total = _plural(converged + others, "seed")
+        sentences.append(f"Phase 1 converged on {converged} of {total}")
+    if scheduled:
+        sentences.append(f"Phase 1 switched as scheduled on {_plural(scheduled, 'seed')}")
+    return sentences
 
 
 def probe_finding(arms: Sequence[ArmSummary]) -> str:

@@ -66,7 +66,7 @@ class Run:
 
     @cached_property
     def nan_shares(self) -> dict[tuple[int, str | None, float], float]:
-        """Shares of answers whose logits were NaN, by seed, variant and multiple; none of 0."""
+        """Shares of answers with NaN or all -inf logits, by seed, variant, multiple; none of 0."""
         return {
             (row["seed"], row["variant"], row["multiple"]): row["nan"]
             for row in self.rows

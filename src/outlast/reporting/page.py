@@ -237,9 +237,12 @@ def _page(sections: list[Section]) -> str:
 
 
 def _breakable(text: str) -> Markup:
-    """Text whose long words may break after a bracket, a comma and the like, but nowhere else."""
+    """Text whose long words may break after a bracket, a comma and the like, but nowhere else.
+
+    The width of a model stays on the line of its ``@``.
+    """
     words = []
-    for word in text.split(" "):
+    for word in text.replace(" @ ", " @\N{NO-BREAK SPACE}").split(" "):
         pieces = re.split(r"(?<=[(,=_/|>])(?![(,=_/|>])", word) if len(word) > 12 else [word]
         words.append(Markup("<wbr>").join(pieces))
     return Markup(" ").join(words)

@@ -145,14 +145,14 @@ def _reservation(arm: ArmSummary) -> str:
 
 
 def _nan_seeds(arm: ArmSummary) -> str:
-    """``answers of 1 of 4 seeds are NaN at 4×, 10×, and count as wrong``."""
+    """``answers of 1 of 4 seeds are NaN or all -inf at 4×, 10×, and count as wrong``."""
     rows = [row for row in arm.run.rows if row.get("nan")] if arm.run else []
     if not rows or arm.run is None:
         return ""
     seeds = {row["seed"] for row in rows}
     lengths = ", ".join(formatting.times(m) for m in sorted({row["multiple"] for row in rows}))
     many = f"{len(seeds)} of {len(arm.run.seeds)} seeds"
-    return f"answers of {many} are NaN at {lengths}, and count as wrong"
+    return f"answers of {many} are NaN or all -inf at {lengths}, and count as wrong"
 
 
 def _variant_column(arms: Sequence[ArmSummary]) -> tuple[str, ...]:

@@ -44,11 +44,12 @@ class Estimate:
     def __str__(self) -> str:
         if self.seconds is None:
             return "no estimate of the time: nothing could be timed"
-        kinds = f"{self.timed} of {self.kinds} kinds of arm" if self.kinds > 1 else "the arm"
-        rest = "; the others are by their size" if self.timed < self.kinds else ""
+        kinds = "the arm" if self.kinds == 1 else f"each of {self.kinds} kinds of arm"
+        if self.timed < self.kinds:
+            kinds = f"{self.timed} of {self.kinds} kinds of arm (the others by their size)"
         return (
-            f"about {rough(self.seconds)} of training: {STEPS} steps of {kinds} were timed on "
-            f"{self.device}{rest}. Tests come on top; arms that skip a part are faster."
+            f"about {rough(self.seconds)} of training on {self.device}, by {STEPS} timed steps of "
+            f"{kinds}. Tests come on top; arms that skip a part are faster."
         )
 
 

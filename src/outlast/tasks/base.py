@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, cast
+from functools import wraps
+from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -164,6 +167,8 @@ class Task(ABC):
         super().__init_subclass__()
         if "sample" in vars(cls) and "samples_jointly" not in vars(cls):
             cls.samples_jointly = False
+        if "solve" in vars(cls):
+            cls.solve = _with_checked_inputs(cls.solve)  # type: ignore[assignment]
 
     @abstractmethod
     def tokens(self, length: int) -> int:
@@ -201,7 +206,10 @@ class Task(ABC):
 
     @abstractmethod
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
-        """The answers to one row of tokens, in plain Python and in another way than `sample`."""
+        """The answers to one row of tokens, in plain Python and in another way than `sample`.
+
+        The tokens are checked before a subclass gets them, as a list.
+        """
 
     def word(self, token: int) -> str:
         """How a token is shown to a person: answers as digits, then keys, then `symbols`."""
@@ -298,6 +306,31 @@ class Task(ABC):
 
     def __repr__(self) -> str:
         return self.name
+
+
+Solve = Callable[[Any, Sequence[int]], list[int | None]]
+
+
+def _with_checked_inputs(solve: Solve) -> Solve:
+    """A `solve` that refuses what is not a row of the task's tokens."""
+
+    @wraps(solve)
+    def checked(self: Task, inputs: Sequence[int]) -> list[int | None]:
+        return solve(self, _read_tokens(inputs, self.vocabulary))
+
+    return checked
+
+
+def _read_tokens(inputs: object, vocabulary: int) -> list[int]:
+    """One row of tokens: a list, or a tensor or an array with one axis."""
+    row = inputs
+    if isinstance(inputs, Tensor | np.ndarray):
+        with suppress(Exception):  # a tensor without values: torch raises errors of many types
+            row = inputs.tolist()
+    if isinstance(row, str | bytes) or not isinstance(row, Sequence):
+        accepted = f"a list of tokens, whole numbers from 0 to {vocabulary - 1}"
+        raise bad_value("inputs", shown(inputs), accepted)
+    return [as_whole("inputs", token, 0, vocabulary - 1) for token in row]
 
 
 def _read_range(length: object) -> tuple[int, int]:

@@ -50,6 +50,7 @@ def evaluate_run(
     device: torch.device | str = "cpu",
     out: Path | None = None,
     say: Callable[[str], None] = log.info,
+    on_length: Callable[[str], None] | None = None,
 ) -> list[ResultRow]:
     """Test a run and write `results.json`, or another file; returns its rows.
 
@@ -57,6 +58,7 @@ def evaluate_run(
     at which step that was. The run's own results are not replaced where no length can be tested at
     all: that is an error. Results of the same step that cover more are kept as
     `results-before.json`, and `say` is told. Warnings are logged for lengths with NaN logits.
+    `on_length` is told, in words, which length comes next.
     """
     device = torch.device(device)
     bf16 = torch.autocast(device.type, torch.bfloat16, enabled=evaluation.precision == "bf16")
@@ -71,6 +73,7 @@ def evaluate_run(
             device,
             trained.model.model.ceiling,
             skip_too_large=True,
+            on_length=on_length,
         )
     rows = _with_seeds(tables, trained.run.seeds, trained.state)
     results = Results(

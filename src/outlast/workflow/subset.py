@@ -19,6 +19,7 @@ from outlast.runs.checkpoint import load_checkpoint, save_checkpoint
 from outlast.runs.folder import CHECKPOINT, copying, has_file, locked, require_free_folder
 from outlast.runs.records import read_metrics, read_run, write_metrics, write_run
 from outlast.workflow.load import open_run
+from outlast.workflow.train import check_beginning
 
 
 def take_seeds(folder: Path, seeds: Sequence[int], out: Path) -> None:
@@ -33,6 +34,7 @@ def take_seeds(folder: Path, seeds: Sequence[int], out: Path) -> None:
     rows = [run.seeds.index(seed) for seed in chosen]
     require_free_folder(out, way_out="")  # nothing here overwrites
     if not has_file(folder, CHECKPOINT):
+        check_beginning(folder)  # a run that cannot be resumed is not to be resumed first
         raise RunFolderError(
             f"{folder} has no {CHECKPOINT}: its seeds would start from the beginning. Resume it "
             f"until one is saved, or train these seeds by 'outlast train ... --seeds {written}'"

@@ -13,7 +13,7 @@ import torch
 from outlast.errors import RunFolderError, TrainingError
 from outlast.machine import keep_freed_memory, precision, signals
 from outlast.registry import tasks
-from outlast.runs.folder import CHECKPOINT, RESULTS, locked, remove_results
+from outlast.runs.folder import CHECKPOINT, RESULTS, has_file, locked, remove_results
 from outlast.runs.records import ResultRow, read_metrics, read_run
 from outlast.runs.spec import Settings
 from outlast.runs.status import divergence, tested
@@ -75,6 +75,8 @@ def train_and_evaluate(
     those on record.
     """
     listener = listener or Listener()
+    for folder in folders:  # before anything is said about the runs
+        check_beginning(folder)
     listener.starting(folders, device)
     with signals() as stop:  # from the start: also a stop while memory is measured is a stop
         with open_trainer(
@@ -114,10 +116,10 @@ def open_trainer(
     ]
     keep_freed_memory()
     with ExitStack() as context:
-        for folder, run in zip(folders, specs, strict=True):
+        for folder in folders:
             context.enter_context(locked(folder))
-            if not (folder / CHECKPOINT).exists():
-                _check_beginning(folder, run.settings.checkpoint_every, say)
+            if check_beginning(folder):
+                say(f"{folder} has no checkpoint yet: from the beginning")
         context.enter_context(precision(specs[0].settings.precision, device))
         trainer = Trainer(list(zip(specs, folders, strict=True)), device)
         context.callback(trainer.close)
@@ -146,21 +148,23 @@ def _failure(trainer: Trainer, index: int) -> TrainingError | None:
     return divergence(run.run, trainer.folders[index], run.parked, run.step)
 
 
-def _check_beginning(folder: Path, first: int, say: Callable[[str], None]) -> None:
-    """A run without a checkpoint starts from the beginning, if it cannot have had one.
+def check_beginning(folder: Path) -> int:
+    """Refuse to start a run from the beginning if it must have had a checkpoint.
 
-    `first` is the step of its first checkpoint: metrics past it were written after that was saved.
+    Returns the last step in the metrics of a run that never had one; 0 for all others.
     """
-    if (folder / RESULTS).exists():
+    if has_file(folder, CHECKPOINT):
+        return 0
+    if has_file(folder, RESULTS):
         raise RunFolderError(
             f"{folder} has results but no {CHECKPOINT}: there is nothing to go on from; "
             f"put it back, or train anew with --overwrite"
         )
+    first = read_run(folder).settings.checkpoint_every  # metrics past it came after a checkpoint
     reached = max((line.step for line in read_metrics(folder)), default=0)
     if reached > first:
         raise RunFolderError(
             f"{folder} has no {CHECKPOINT}, though the run had come to step {reached}: put it "
             f"back, or train anew with --overwrite, as in 'outlast train ... --overwrite'"
         )
-    if reached:
-        say(f"{folder} has no checkpoint yet: from the beginning")
+    return reached

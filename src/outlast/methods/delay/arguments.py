@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outlast.arguments import as_whole, shown
 from outlast.errors import SpecError, bad_value
-from outlast.methods.triggers import as_step
+from outlast.methods.triggers import as_step, make_trigger
 from outlast.specs import Spec, parse_value
 
 #: a step that no training reaches
@@ -26,10 +26,20 @@ def read_switch(switch: object, steps: int | None) -> int | Spec:
     """A step, or the spec of a trigger such as ``below(0.01)``."""
     value: object = parse_value(switch) if isinstance(switch, str) else switch
     if isinstance(value, str):  # a word such as plateau
-        return Spec(value)
+        value = Spec(value)
     if isinstance(value, Spec):
+        _check_trigger(value)
         return value
     return read_step("switch", value, steps, f'{STEP}, or "below(0.01)" or "plateau"')
+
+
+def _check_trigger(spec: Spec) -> None:
+    """Refuse a bad trigger here: later the error would be one of the method `dat`."""
+    try:
+        make_trigger(spec, 1)
+    except SpecError as error:
+        text = str(error)
+        raise SpecError(text if text.startswith("switch") else f"switch: {text}") from None
 
 
 def read_step(field: str, value: object, steps: int | None, accepted: str = STEP) -> int:

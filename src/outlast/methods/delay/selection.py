@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from torch import Tensor, nn
@@ -31,7 +31,10 @@ def choose(model: nn.Module, where: Where) -> dict[str, nn.Module]:
         names = [n for n, _ in model.named_modules() if n]
         first_names = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         modules = f"its modules are: {first_names}" if names else "it has no modules inside"
-        raise SpecError(f"where={shown(where)}: no module of the model matches; {modules}")
+        raise SpecError(
+            f"where={shown(where)}: no module of the model matches{_suggestion(where, names)}; "
+            f"{modules}"
+        )
     for name, module in chosen.items():
         if not _is_attention(name, module) and not _matches(where, name, module, patterns=False):
             kind = type(module).__name__
@@ -68,6 +71,15 @@ def _matches(where: Where, name: str, module: nn.Module, patterns: bool = True) 
     if callable(where):
         return bool(where(name, module))
     return any(_matches(choice, name, module, patterns) for choice in where)
+
+
+def _suggestion(where: Where, names: Sequence[str]) -> str:
+    """The pattern that was meant, if `where` is one without the names of the outer modules."""
+    for choice in (where,) if isinstance(where, str) else where if isinstance(where, tuple) else ():
+        pattern = f"*.{choice}"
+        if isinstance(choice, str) and any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            return f" (a pattern must match the whole name; did you mean {pattern!r}?)"
+    return ""
 
 
 def _is_inside(name: str, others: Iterable[str]) -> bool:
