@@ -61,7 +61,7 @@ def test_every_command_runs_in_order(
     for command in commands(page):
         if command in EXEMPT:
             continue
-        name, *words = shlex.split(command.replace("--steps 2000", "--steps 100"))  # for time
+        name, *words = shlex.split(command.replace("--steps 2000", "--steps 50"))  # for time
         assert name == "outlast", f"not run by this test: {command}"
         assert main(words) == 0, f"{command}\n{capsys.readouterr().err}"
 
@@ -80,7 +80,8 @@ def test_every_python_block_runs(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = compile(blocks(README, "python")[number], f"README.md, block {number}", "exec")
+    block = blocks(README, "python")[number].replace("steps=200", "steps=50")  # for time
+    code = compile(block, f"README.md, block {number}", "exec")
     exec(code, {"__name__": "readme"})
 
 

@@ -30,7 +30,7 @@ from outlast.errors import OutlastError
 
 ALL = CALLS | METHOD_CALLS
 #: calls of each function with a fixed seed, and how often an argument is odd
-EACH, ODDNESS = 30, (0.0, 0.3, 0.6)
+EACH, ODDNESS = 21, (0.0, 0.3, 0.6)
 #: lines and folders: their errors quote the value and may leave out the name of the argument
 QUOTED = {"spec", "task", "layout", "model", "methods", "folder", "folders", "switch"}
 

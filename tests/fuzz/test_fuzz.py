@@ -16,7 +16,7 @@ from outlast.errors import OutlastError
 
 SEED = 20
 #: inputs of each kind; about half a minute on a slow core
-COUNTS = {"specs": 900, "flags": 70, "folders": 120, "checkpoints": 160}
+COUNTS = {"specs": 800, "flags": 50, "folders": 90, "checkpoints": 120}
 #: numbers of cases are dealt out to this many tests of a kind, for them to run side by side
 PARTS = 2
 

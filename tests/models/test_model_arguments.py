@@ -24,7 +24,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
         *(TOKENS + 99, TOKENS - 1, TOKENS.to("meta"), TOKENS.to_sparse()),
     ),
     "state": (
-        *(3, "state", [], (), STATE[:1], (*STATE, None), SMALLER, {}, TOKENS, (None, 3)),
+        *(3, "state", [], (), STATE[:1], (*STATE, None), SMALLER, {}, TOKENS, (None, "3")),
         *(MODEL(TOKENS[:1])[1], ("a", "b"), [[1.0], None]),
     ),
     "positions": (

@@ -72,7 +72,7 @@ def test_folder_whose_name_is_not_utf8_is_refused(
         (["--out", ""], 'out=".": expected the name of a folder'),
         (["--out", "", "--grid", "lr=0.1,0.2"], 'out=".": expected the name of a folder'),
         (["--out", "x/.."], 'out="x/..": expected the name of a folder'),
-        (["--out", "x\udcff"], "label='x\\udcff': expected text in UTF-8"),
+        (["--out", "x\udcff"], "out='x\\udcff': expected a name in UTF-8"),
         (["--out", "x", "--label", "\udcff"], "label='\\udcff': expected text in UTF-8"),
         (["--out", "x\udcff", "--label", "y"], "cannot use 'x\\udcff': its name is not in UTF-8"),
     ],
