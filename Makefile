@@ -1,6 +1,6 @@
 # make demo   the small study of delayed attention on the CPU, and its page
 # make test   lint, types and tests; needs no extra
-# make test-extras   the tests of the extras: Hugging Face, Lightning, text
+# make test-extras   the tests of the extras (Hugging Face, Lightning, text) and of the page in a browser
 # make kill   SIGKILL commands at KILLS random moments, resume them, and compare bit for bit
 # make fuzz   hostile inputs of every kind: make fuzz MINUTES=10 SEED=3 (twice as long in all)
 # make install / make lint / make clean
@@ -15,15 +15,16 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: $(VENV)/installed
 	$(BIN)/outlast reproduce dat --scale demo
 
+BROWSER_TESTS = tests/reporting/test_phone.py
 WORKERS = $$($(BIN)/python -c "from outlast.machine import cores; print(cores() + 1)")
 # one more than there are cores: some tests wait for processes of their own; neighbours stay in one
 # process, as they share what they made, until another has nothing left
 test: lint
-	$(BIN)/python -m pytest --ignore tests/extras --dist worksteal -n $(WORKERS)
+	$(BIN)/python -m pytest --ignore tests/extras --ignore $(BROWSER_TESTS) --dist worksteal -n $(WORKERS)
 
 # nothing is downloaded while they run
 test-extras: $(VENV)/installed-extras
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/extras --dist worksteal -n $(WORKERS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/extras $(BROWSER_TESTS) --dist worksteal -n $(WORKERS)
 
 # SEED draws the moments: make kill KILLS=1000 SEED=1
 KILLS ?= 200
