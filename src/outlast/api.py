@@ -9,21 +9,20 @@ import logging
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from os import PathLike
-from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 
-from outlast.arguments import as_path, as_whole, shown
+from outlast.arguments import as_path, as_whole, check_flag, shown
 from outlast.errors import OutlastError, RunFolderError, bad_value
 from outlast.machine import pick_device
 from outlast.methods import Method
 from outlast.models import Model, build_model
 from outlast.registry import tasks
-from outlast.runs.folder import RESULTS, RUN, STUDY
-from outlast.runs.grids import grid_runs
-from outlast.runs.records import ResultRow, read_results, read_study
+from outlast.runs.folder import RESULTS, has_file
+from outlast.runs.grids import run_folders
+from outlast.runs.records import ResultRow, read_results
 from outlast.runs.spec import MOST_SEEDS, RunSpec, Settings, read_seeds
 from outlast.specs import Layout, Spec
 from outlast.tasks import Task
@@ -99,9 +98,9 @@ def fit(
         listener: Is told what happens: an object of a subclass of `outlast.Listener`.
         settings: The numbers of training, as `outlast train` has them: ``steps=2000, lr=3e-3``.
     """
-    _check_flag("overwrite", overwrite)
+    check_flag("overwrite", overwrite)
     if progress is not None:
-        _check_flag("progress", progress)
+        check_flag("progress", progress)
     if listener is not None and not isinstance(listener, Listener):
         raise bad_value("listener", shown(listener), "an object of a subclass of outlast.Listener")
     folder, picked = as_path("out", out), _read_device(device)
@@ -141,10 +140,10 @@ def results(folder: str | PathLike[str], as_frame: bool = False) -> Any:
             ``bits`` are then columns such as ``exact_joint``.
     """
     path = as_path("folder", folder)
-    _check_flag("as_frame", as_frame)
+    check_flag("as_frame", as_frame)
     frame = _data_frame() if as_frame else None
-    folders = _run_folders(path)
-    untested = [run for run in folders if not (run / RESULTS).exists()]
+    folders = run_folders(path, of_studies=True)
+    untested = [run for run in folders if not has_file(run, RESULTS)]
     if len(untested) == len(folders):
         raise RunFolderError(f"{path} has no {RESULTS}: it is not tested yet")
     if untested:
@@ -157,22 +156,6 @@ def results(folder: str | PathLike[str], as_frame: bool = False) -> Any:
             name = run.resolve().name
             rows += [{"run": name, **row} for row in read_results(run / RESULTS).rows]
     return rows if frame is None else frame([_flat(row) for row in rows])
-
-
-def _run_folders(folder: Path) -> list[Path]:
-    """The runs that a run folder, the folder of a grid or that of a study holds."""
-    if (folder / RUN).is_file():
-        return [folder]
-    if (folder / STUDY).is_file():
-        arms = [folder / arm.name for arm in read_study(folder).arms]
-        runs = [arm for arm in arms if (arm / RUN).is_file()]
-    else:
-        runs = grid_runs(folder)
-    if not runs:
-        raise RunFolderError(
-            f"{folder} is no run folder ({RUN}), and no folder of a grid or of a study with runs"
-        )
-    return runs
 
 
 def _data_frame() -> Any:
@@ -266,8 +249,3 @@ def _read_device(device: object) -> torch.device:
     if not isinstance(device, str | torch.device):
         raise bad_value("device", shown(device), "auto | cpu | cuda | cuda:1 ...")
     return pick_device(str(device))
-
-
-def _check_flag(field: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise bad_value(field, shown(value), "True or False")

@@ -164,6 +164,12 @@ def check_share(field: str, value: object) -> None:
         raise bad_value(field, value, "a number from 0 to 1")
 
 
+def check_flag(field: str, value: object) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise bad_value(field, shown(value), "True or False")
+
+
 def check_choice(field: str, value: object, choices: object) -> None:
     """Refuse what a ``Literal`` does not list; a spec is checked before, a plain call is not."""
     require(value in get_args(choices), field, value, " | ".join(get_args(choices)))

@@ -16,9 +16,9 @@ import outlast
 import outlast.evaluation.ladder as ladder_module
 from outlast.errors import OutlastError, SpecError
 from outlast.evaluation.accuracy import correct_by_part
-from outlast.evaluation.ladder import evaluate, evaluate_stack, rungs
+from outlast.evaluation.ladder import default_sequences, evaluate, evaluate_stack, rungs
 from outlast.registry import tasks
-from outlast.runs.spec import LADDER, SEQUENCES
+from outlast.runs.spec import LADDER, SEQUENCES, TEXT_SEQUENCES
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
 from tiny_runs import CPU, TASK
@@ -237,9 +237,9 @@ def test_defaults_are_the_ladder_and_thousands_of_sequences() -> None:
     task = tasks.build("parity(length=6)")
     model = Recorder(constant(task))
     evaluate(model, task, (1,))
-    assert sum(map(len, model.inputs)) == SEQUENCES >= 2000
+    assert sum(map(len, model.inputs)) == default_sequences(task) == SEQUENCES >= 2000
+    assert default_sequences(tasks.build("text(length=64)")) == TEXT_SEQUENCES
     for function in (evaluate, evaluate_stack):
-        assert inspect.signature(function).parameters["sequences"].default == SEQUENCES
         assert inspect.signature(function).parameters["ladder"].default == LADDER
 
 

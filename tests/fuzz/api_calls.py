@@ -231,7 +231,9 @@ CALLS: dict[str, Call] = {
                 (1,), [1, 2.5], lambda: np.array([1.0, 2.0]), odd=([], [0], "1", [-1.0]),
                 accepts=is_ladder, large=False,
             ),
-            "sequences": sound(4, lambda: np.int8(2), accepts=whole(1), odd=(0, 2.5), large=False),
+            "sequences": sound(
+                4, lambda: np.int8(2), accepts=either(nothing, whole(1)), odd=(0, 2.5), large=False
+            ),
             "device": DEVICE,
             "ceiling": sound(None, 100, accepts=either(nothing, whole(1))),
         },

@@ -10,8 +10,8 @@ import torch
 import outlast.studies.estimate as estimate_module
 from outlast.studies import Arm
 from outlast.studies.estimate import Estimate, estimate, makespan, rough
+from outlast.studies.progress import StudyProgress
 from outlast.studies.runner import Update
-from outlast.studies.total import StudyProgress
 from outlast.train.run_state import Progress
 from tiny_runs import tiny
 

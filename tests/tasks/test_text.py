@@ -204,7 +204,7 @@ def test_nan_has_no_bits_and_is_told(task: Text, caplog: pytest.LogCaptureFixtur
 
 
 def test_output_of_too_few_scores_is_refused(task: Text) -> None:
-    with pytest.raises(OutlastError, match=r"a score for each token"):
+    with pytest.raises(OutlastError, match=r"a score for each answer at each token"):
         outlast.evaluate(lambda tokens: torch.zeros(*tokens.shape, 10), task, (1,), 4)
 
 
@@ -245,7 +245,7 @@ def test_bad_argument_is_a_clear_error(folder: Path, change: dict, message: str)
     ("contents", "message"),
     [
         ([b"", b"  \n"], "at least two different documents: it has none"),
-        ([b"alone"] * 3, "at least two different documents: it has 1 only"),
+        ([b"alone"] * 3, "at least two different documents: it has 1"),
         ([b"text", b"\x7fELF\0\0"], "has a zero byte, as binary files have"),
     ],
 )

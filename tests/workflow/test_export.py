@@ -150,7 +150,7 @@ def test_error_while_writing_leaves_what_was_there(
         ({"seed": -1}, SpecError, "seed=-1"),
         ({"seed": "4"}, SpecError, "seed='4'"),
         ({"out": 3}, SpecError, r"out=3 \(int\): expected a path"),
-        ({"overwrite": "yes"}, SpecError, "overwrite=yes: expected True or False"),
+        ({"overwrite": "yes"}, SpecError, "overwrite='yes': expected True or False"),
         ({"folder": "missing"}, RunFolderError, "missing has no run.json"),
     ],
 )

@@ -23,7 +23,8 @@ class Benchmark:
         sections: Functions that measure something and add rows, by name.
         cpu_sections: Those that need no CUDA device.
         defaults: The sections that run if none are named, by type of device.
-        prepare: Compiles what some sections need, before anything is timed on a GPU.
+        prepare: Compiles what some sections need, before anything is timed on a GPU, if there is
+            much of it.
         layouts: What `--layout` accepts, with the model's line; the first is the default.
         run_section: The section that measures a trained run (`--run`), if there is one.
         draw: Draws rows as a PNG under a title, if there is a figure.
@@ -33,7 +34,7 @@ class Benchmark:
     sections: Mapping[str, Section]
     cpu_sections: tuple[str, ...]
     defaults: Mapping[str, tuple[str, ...]]
-    prepare: Callable[[Bench, Sequence[str]], None]
+    prepare: Callable[[Bench, Sequence[str]], None] | None = None
     layouts: Mapping[str, str] = field(default_factory=dict)
     run_section: str | None = None
     draw: Callable[[Sequence[Row], Path, str], bool] | None = None

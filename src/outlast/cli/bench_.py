@@ -57,7 +57,7 @@ def main(
     note = trial if repeats < REPEATS else ""
     title = f"{name} ({model})" if model else name
     _say(f"outlast bench {title}: {card}, torch {torch.__version__}, median of {repeats}{note}")
-    if on_gpu:
+    if on_gpu and benchmark.prepare is not None:
         benchmark.prepare(bench, chosen)
     for section in chosen:
         try:

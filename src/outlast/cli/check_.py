@@ -24,10 +24,10 @@ def main(
         rules: Names of the only rules to test, such as "is causal"; by default all.
     """
     from rich.markup import escape
-    from rich.table import Table
 
     from outlast.cli.common import console, say
     from outlast.cli.exit_codes import FAILED
+    from outlast.cli.tables import Column, show_table
     from outlast.errors import bad_value
     from outlast.testing import check
 
@@ -36,14 +36,11 @@ def main(
     *kind, line = item
     report = check(line, kind[0] if kind else None, rules)
     console.print(f"[bold]{escape(report.line)}[/bold]  ({report.kind}, from {report.source})\n")
-    table = Table(box=None, pad_edge=False)
-    for column in ("rule", "result"):
-        table.add_column(column, overflow="fold")
+    rows = []
     for result in report.by_rule():
         reason = f": {result.reason}" if result.status == "not applicable" else ""
-        style = "red" if result.status == "failed" else ""
-        table.add_row(result.rule, f"{result.status}{escape(reason)}", style=style)
-    console.print(table)
+        rows.append((result.rule, f"{result.status}{reason}"))
+    show_table([Column("rule"), Column("result")], rows)
     if report.passed:
         say("\nno rule is broken")
         return 0

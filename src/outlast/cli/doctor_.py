@@ -26,7 +26,7 @@ def main() -> None:
 
     add("outlast", __version__)
     add("python", f"{platform.python_version()} on {_system()}")
-    others = (*libraries.PACKAGES.values(), "transformers", "lightning", "ray")
+    others = (*libraries.PACKAGES.values(), "transformers", "lightning", "datasets")
     for name in ("torch", "numpy", "safetensors", "triton", *others):
         try:
             add(name, version(name))

@@ -37,7 +37,7 @@ def main(
     from outlast.machine import pick_device
     from outlast.runs.folder import RESULTS, check_writable
     from outlast.runs.grids import run_folders
-    from outlast.workflow.evaluate import Evaluation, default_sequences, evaluate_run
+    from outlast.workflow.evaluate import Evaluation, evaluate_run
     from outlast.workflow.load import open_run
 
     picked, runs = pick_device(device), run_folders(folder)
@@ -52,8 +52,7 @@ def main(
     for run in runs:
         if len(runs) > 1:
             say(f"\n{run.name}")
-        count = default_sequences(run) if sequences is None else sequences
-        evaluation = Evaluation(lengths, count, precision)
+        evaluation = Evaluation(lengths, sequences, precision)
         with length_status() as on_length:
             rows = evaluate_run(run, evaluation, picked, out, say, on_length)
         show_results(run, rows, out)

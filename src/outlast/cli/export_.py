@@ -27,9 +27,9 @@ def main(
     from outlast.cli.common import say
     from outlast.workflow.export import export
 
-    made = export(folder, out, seed, overwrite)
-    say(f"the model: {made}")
+    exported = export(folder, out, seed, overwrite)
+    say(f"the model: {exported}")
     say(
         "load it: import outlast.hf; "
-        f"transformers.AutoModelForCausalLM.from_pretrained({str(made)!r})"
+        f"transformers.AutoModelForCausalLM.from_pretrained({str(exported)!r})"
     )

@@ -63,8 +63,8 @@ def main(
     from outlast.runs.spec import MOST_PROCESSES, read_seeds
     from outlast.specs import Spec
     from outlast.studies.estimate import estimate
+    from outlast.studies.progress import StudyProgress
     from outlast.studies.runner import Update, run_study, unfinished_arms
-    from outlast.studies.total import StudyProgress
     from outlast.workflow.progress import progress
 
     spec = Spec(study, (), (("scale", scale),))

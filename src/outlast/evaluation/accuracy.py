@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from outlast.errors import OutlastError
+from outlast.evaluation.outputs import check_shape
 from outlast.tasks import Batch, Task
 
 
@@ -29,12 +29,7 @@ def correct_by_part(logits: Tensor, batch: Batch, task: Task) -> Correct:
 
     logits (batch, tokens, classes or more): only the task's classes are considered.
     """
-    wanted = (*batch.inputs.shape, task.classes)
-    if logits.ndim != 3 or logits.shape[:2] != wanted[:2] or logits.shape[2] < task.classes:
-        raise OutlastError(
-            f"the model's output is of shape {tuple(logits.shape)}: expected {wanted} or more "
-            f"in the last axis, a score for each answer at each token"
-        )
+    check_shape(logits, batch, task.classes)
     scores = logits[..., : task.classes]
     guess = scores.argmax(-1)
     # argmax takes a NaN for the largest number, so the chosen score is NaN if any is;

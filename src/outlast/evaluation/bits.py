@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outlast.errors import OutlastError
+from outlast.evaluation.outputs import check_shape
 from outlast.runs.records import ALL
 from outlast.tasks import IGNORE, Task
 from outlast.tasks.base import TextBatch
@@ -35,17 +35,12 @@ class Bits:
     nan: float
 
 
-def token_losses(logits: Tensor, batch: TextBatch) -> Tensor:
+def token_losses(logits: Tensor, batch: TextBatch, outputs: int) -> Tensor:
     """The negative log-likelihood of each target in nats, (batch, tokens); 0 where there is none.
 
-    logits (batch, tokens, outputs): the distribution is over all outputs.
+    logits (batch, tokens, outputs or more): the distribution is over all that there are.
     """
-    least = int(batch.targets.max()) + 1
-    if logits.ndim != 3 or logits.shape[:2] != batch.inputs.shape or logits.shape[2] < least:
-        raise OutlastError(
-            f"the model's output is of shape {tuple(logits.shape)}: expected "
-            f"{(*batch.inputs.shape, least)} or more in the last axis, a score for each token"
-        )
+    check_shape(logits, batch, outputs)
     flat, targets = logits.flatten(0, 1).float(), batch.targets.flatten()
     losses = F.cross_entropy(flat, targets, ignore_index=IGNORE, reduction="none")
     return losses.view_as(batch.targets)
@@ -57,6 +52,8 @@ def measure_bits(
     """Bits per byte of every seed, `size` sequences at a time."""
     device, parts = batch.inputs.device, len(task.test_parts)
     sequences, tokens = batch.inputs.shape
+    # a model of bytes alone has no output for the boundary; it needs none if none is due
+    outputs = int(batch.targets.max()) + 1
     by_part = torch.zeros(seeds, parts, dtype=torch.float64, device=device)
     by_place = torch.zeros(seeds, tokens, dtype=torch.float64, device=device)
     nan = torch.zeros(seeds, dtype=torch.float64, device=device)
@@ -65,7 +62,7 @@ def measure_bits(
         assert isinstance(piece, TextBatch)
         masks = [piece.part == index for index in range(parts)]
         for seed, logits in enumerate(model(piece.inputs)):
-            losses = token_losses(logits, piece).double()
+            losses = token_losses(logits, piece, outputs).double()
             nan[seed] += losses.isnan().sum()
             by_place[seed] += losses.sum(0)
             by_part[seed] += torch.stack([losses.where(mask, 0.0).sum() for mask in masks])

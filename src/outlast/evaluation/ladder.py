@@ -28,7 +28,7 @@ from outlast.evaluation.remarks import nan_remarks
 from outlast.machine import GIB, short_of
 from outlast.registry import tasks
 from outlast.runs.records import ResultRow, is_tested
-from outlast.runs.spec import LADDER, SEQUENCES
+from outlast.runs.spec import LADDER, SEQUENCES, TEXT_SEQUENCES
 from outlast.specs import Spec
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
@@ -78,7 +78,7 @@ def evaluate(
     model: Callable[[Tensor], Any],
     task: str | Spec | Task,
     ladder: Sequence[float] = LADDER,
-    sequences: int = SEQUENCES,
+    sequences: int | None = None,
     device: torch.device | str = "cpu",
     ceiling: int | None = None,
 ) -> list[ResultRow]:
@@ -102,7 +102,8 @@ def evaluate(
         model: Takes tokens (batch, tokens) and returns logits (batch, tokens, classes or more).
         task: A task or its line.
         ladder: Multiples of the training length.
-        sequences: Fresh sequences for each length.
+        sequences: Sequences for each length, by default as many as a run is tested on: 2,048, or
+            256 of text. Those of text depend on this number.
         device: Where the sequences are made; the model should be there too.
         ceiling: The most tokens that the model can take, by default the model's own, if it has
             one. Longer rungs are marked as not testable.
@@ -124,6 +125,8 @@ def evaluate(
         return logits.to(tokens.device)[None]
 
     task, ladder = _read_task(task), _read_ladder(ladder)
+    if sequences is None:
+        sequences = default_sequences(task)
     sequences, device = as_whole("sequences", sequences, 1, MOST_SEQUENCES), read_device(device)
     with eval_mode(model):
         rows = evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling)[0]
@@ -133,6 +136,11 @@ def evaluate(
     for remark in nan_remarks(rows):
         log.warning(remark)
     return rows
+
+
+def default_sequences(task: Task) -> int:
+    """How many sequences of each length are tested, if nobody says."""
+    return TEXT_SEQUENCES if task.measure == "bits" else SEQUENCES
 
 
 def _read_task(task: object) -> Task:

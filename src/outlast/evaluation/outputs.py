@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from outlast.arguments import shown
 from outlast.errors import OutlastError
+from outlast.tasks import Batch
 
 ACCEPTED = (
     "logits (batch, tokens, classes) as a tensor or a numpy array, a tuple that begins with them, "
@@ -37,6 +38,16 @@ def read_logits(output: object, model: object = None) -> tuple[Tensor, str]:
     if not _has_attribute(output, "logits"):
         _check_head(model, value)
     return value, source
+
+
+def check_shape(logits: Tensor, batch: Batch, outputs: int) -> None:
+    """Refuse logits that have no row for each token, or fewer than so many outputs."""
+    wanted = (*batch.inputs.shape, outputs)
+    if logits.ndim != 3 or logits.shape[:2] != wanted[:2] or logits.shape[2] < outputs:
+        raise OutlastError(
+            f"the model's output is of shape {tuple(logits.shape)}: expected {wanted} or more "
+            f"in the last axis, a score for each answer at each token"
+        )
 
 
 def _find(output: object) -> tuple[str, object]:

@@ -8,24 +8,26 @@ from outlast.runs.records import ResultRow
 
 
 def nan_remarks(rows: Sequence[ResultRow]) -> list[str]:
-    """Where the logits of answers decide nothing: one sentence for each test and length.
+    """Where logits decide nothing: one sentence for each test and length.
 
     ``length 8: the logits of 3 % of the answers are NaN or all -inf (seed 2); they count as wrong``
     """
-    shares: dict[tuple[str, float], dict[int | None, float]] = {}
+    shares: dict[tuple[str, float, bool], dict[int | None, float]] = {}
     for row in rows:
         if row.get("nan"):
-            key = (row["variant"] or "", row["length"])
+            key = (row["variant"] or "", row["length"], row.get("bits") is not None)
             shares.setdefault(key, {})[row.get("seed")] = row["nan"]
-    return [_sentence(variant, length, by_seed) for (variant, length), by_seed in shares.items()]
+    return [_sentence(*key, by_seed) for key, by_seed in shares.items()]
 
 
-def _sentence(variant: str, length: float, by_seed: dict[int | None, float]) -> str:
+def _sentence(variant: str, length: float, of_text: bool, by_seed: dict[int | None, float]) -> str:
     seeds = [str(seed) for seed in by_seed if seed is not None]
     which = f" (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})" if seeds else ""
     bound = "up to " if len(set(by_seed.values())) > 1 else ""
+    asked, outcome = "answers are NaN or all -inf", "they count as wrong"
+    if of_text:
+        asked, outcome = "tokens are NaN", "parts with one of them have no result"
     return (
         f"length {length:g}{f', {variant}' if variant else ''}: the logits of {bound}"
-        f"{100 * max(by_seed.values()):.3g} % of the answers are NaN or all -inf{which}; "
-        "they count as wrong"
+        f"{100 * max(by_seed.values()):.3g} % of the {asked}{which}; {outcome}"
     )

@@ -30,13 +30,14 @@ from outlast.integrations.delayed import TrainerDelay
 from outlast.methods.delay import Delay, delay
 from outlast.methods.delay.arguments import FOREVER
 from outlast.methods.delay.handle import Mode
+from outlast.methods.delay.marks import FIELD
 from outlast.methods.delay.selection import Where
 from outlast.specs import Spec
 
 log = logging.getLogger(__name__)
 
-#: the field of `config.json` that a model has while attention is held back
-NOTE = "delayed_attention"
+#: the attribute of a `TrainerState` that names its callback, so that a second one is noticed
+CALLBACK = "outlast_delayed_attention"
 
 
 class DelayedAttention(TrainerCallback, ExportableState):  # type: ignore[misc]
@@ -82,10 +83,9 @@ class DelayedAttention(TrainerCallback, ExportableState):  # type: ignore[misc]
 
     def state(self) -> dict[str, Any]:
         """What the Trainer writes to `trainer_state.json`."""
-        own = self._delay
         names = ("switch", "mode", "latest", "ramp", "metric", "where")
-        arguments = {name: _as_json(getattr(own, name)) for name in names}
-        return {"args": arguments, "attributes": {"saved": own.state()}}
+        arguments = {name: _as_json(getattr(self._delay, name)) for name in names}
+        return {"args": arguments, "attributes": {"saved": self._delay.state()}}
 
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
@@ -117,7 +117,6 @@ class DelayedAttention(TrainerCallback, ExportableState):  # type: ignore[misc]
         if self._delay.watches_loss:
             ranks = args.world_size if args.average_tokens_across_devices else 1
             self._loss = StepLoss(model, args.device, ranks)
-        self._write_note(model)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
@@ -125,15 +124,15 @@ class DelayedAttention(TrainerCallback, ExportableState):  # type: ignore[misc]
         """Refuse a metric that no evaluation gave. Each evaluation set has a call of its own."""
         metric, evaluated = self._delay.metric, self._evaluated
         if metric is not None and evaluated and evaluated.isdisjoint(_names(metric)):
-            given = ", ".join(sorted(evaluated))
-            raise SpecError(f"metric={metric}: the evaluation does not give it; it gives {given}")
+            names = ", ".join(sorted(evaluated))
+            raise SpecError(f"metric={metric}: the evaluation does not give it; it gives {names}")
         evaluated.clear()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
         loss = math.nan if self._loss is None else self._loss.take()
-        self._after(state, others["model"], switches=self._delay.step(loss))
+        self._after(state, switches=self._delay.step(loss))
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
@@ -144,13 +143,12 @@ class DelayedAttention(TrainerCallback, ExportableState):  # type: ignore[misc]
         self._evaluated |= metrics.keys()
         values = [metrics[name] for name in _names(self._delay.metric) if name in metrics]
         if values:
-            switches = self._delay.evaluate(float(values[0]))
-            self._after(state, others["model"], switches)
+            self._after(state, switches=self._delay.evaluate(float(values[0])))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        """Take everything off the model. One that is still in phase 1 keeps its note."""
+        """Take everything off the model. One that is still in phase 1 keeps its mark."""
         if self.switched is None:
             log.warning(
                 "training has ended in phase 1: attention was never let in and is not trained; "
@@ -167,10 +165,10 @@ class DelayedAttention(TrainerCallback, ExportableState):  # type: ignore[misc]
         self._delay.end()
 
     def _check(self, args: TrainingArguments, state: TrainerState) -> None:
-        other = getattr(state, NOTE, None)  # not a field: it is not written to a checkpoint
+        other = getattr(state, CALLBACK, None)  # not a field: it is not written to a checkpoint
         if other is not None and other is not self:
             raise OutlastError("the Trainer has two DelayedAttention callbacks; give it one")
-        setattr(state, NOTE, self)
+        setattr(state, CALLBACK, self)
         if args.n_gpu > 1:
             raise OutlastError(
                 f"DelayedAttention does not work with nn.DataParallel ({args.n_gpu} GPUs in one "
@@ -182,27 +180,15 @@ class DelayedAttention(TrainerCallback, ExportableState):  # type: ignore[misc]
                 "eval_strategy to 'steps' or 'epoch'"
             )
 
-    def _after(self, state: TrainerState, model: nn.Module, switches: bool) -> None:
+    def _after(self, state: TrainerState, switches: bool) -> None:
         if switches:
             log.info("attention is let in after step %d", state.global_step)
             self._stop_loss()
-        self._write_note(model)
 
     def _stop_loss(self) -> None:
         if self._loss is not None:
             self._loss.remove()
             self._loss = None
-
-    def _write_note(self, model: nn.Module) -> None:
-        """Say in the config that attention is not on; say nothing once it is."""
-        config, own = getattr(model, "config", None), self._delay
-        if config is None:
-            return
-        if not own.is_on:
-            note = {"mode": own.mode, "ramp": own.ramp, "modules": own.modules}
-            setattr(config, NOTE, {**note, **own.state()["delay"]})
-        elif hasattr(config, NOTE):
-            delattr(config, NOTE)
 
 
 class StepLoss:
@@ -252,17 +238,17 @@ def hold_back(model: nn.Module) -> Delay:
 
     ``config.json`` of such a model says what was held back. The returned handle has `remove`.
     """
-    note = getattr(getattr(model, "config", None), NOTE, None)
-    if not isinstance(note, dict):
+    mark = getattr(getattr(model, "config", None), FIELD, None)
+    if not isinstance(mark, dict):
         raise SpecError(
-            f"{type(model).__name__}: its config has no field {NOTE}, so attention was on when it "
+            f"{type(model).__name__}: its config has no field {FIELD}, so attention was on when it "
             "was saved"
         )
     try:
-        names, mode, ramp = set(note["modules"]), note["mode"], note["ramp"]
-        saved = {"steps": note["steps"], "state": note["state"]}
+        names, mode, ramp = set(mark["modules"]), mark["mode"], mark["ramp"]
+        saved = {"steps": mark["steps"], "state": mark["state"]}
     except (KeyError, TypeError):
-        raise SpecError(f"config.{NOTE}={note}: expected what DelayedAttention wrote") from None
+        raise SpecError(f"config.{FIELD}={mark}: expected what outlast.delay wrote") from None
     handle = delay(model, lambda name, _: name in names, mode=mode, ramp=ramp, switch=FOREVER)
     handle.load_state_dict(saved)
     return handle

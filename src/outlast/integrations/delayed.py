@@ -144,9 +144,9 @@ class TrainerDelay:
         }
 
     def end(self) -> None:
-        """Restore the model. The state stays, because a trainer may save once more."""
+        """Restore the model. State and mark stay, because a trainer may save once more."""
         if self._handle is not None:
-            self._handle.remove()
+            self._handle.remove(keep_mark=True)
         self.active = False
 
     def _delay(self, model: nn.Module, steps: int | None) -> Delay:

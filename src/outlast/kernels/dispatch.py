@@ -28,6 +28,11 @@ def can_fuse(*tensors: Tensor) -> bool:
     return all(t.is_cuda and t.dtype in FLOATS for t in tensors) and has_triton()
 
 
+def hides_numbers(tensor: Tensor) -> bool:
+    """Whether nobody can look at the numbers now: below vmap, or where torch compiles."""
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
 def matmul_dtype(x: Tensor) -> torch.dtype:
     """The dtype in which a matmul of x is computed: autocast's if it is on, else that of x."""
     kind = x.device.type

@@ -39,8 +39,8 @@ class DelayedAttention(pl.Callback):  # type: ignore[misc]
             trigger on the smoothed training loss, or on `metric`.
         mode: what attention does before the switch: skip, freeze, ramp or detach, as in
             `outlast.delay`.
-        where: the modules to hold back, as in `outlast.delay`; by default the attention of a
-            `transformers` model.
+        where: the modules to hold back, as in `outlast.delay`; by default the attention of the
+            model.
         latest: the step, or share of training, by which the switch happens in any case.
         ramp: the number of steps over which mode ``ramp`` opens the gate.
         metric: a metric that validation logs, with ``switch="below(2.0)"``, ``"above(0.9)"`` or
@@ -102,8 +102,8 @@ class DelayedAttention(pl.Callback):  # type: ignore[misc]
         if metric is None or not self._delay.active or trainer.sanity_checking:
             return
         if metric not in trainer.callback_metrics:
-            given = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
-            raise SpecError(f"metric={metric}: validation does not log it; it logs {given}")
+            names = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
+            raise SpecError(f"metric={metric}: validation does not log it; it logs {names}")
         if self._delay.evaluate(float(trainer.callback_metrics[metric])):
             log.info("attention is let in after step %d", trainer.global_step)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outlast.arguments import shown
 from outlast.errors import bad_value
+from outlast.kernels.dispatch import hides_numbers
 
 #: what torch's embedding takes
 TOKENS = (torch.int64, torch.int32)
@@ -104,11 +105,6 @@ def wrong_token(tokens: Tensor, vocabulary: int) -> Exception:
     low, high = (int(bound) for bound in tokens.aminmax())
     accepted = f"whole numbers from 0 to {vocabulary - 1}, the vocabulary of the task"
     return bad_value("tokens", low if low < 0 else high, accepted)
-
-
-def hides_numbers(tensor: Tensor) -> bool:
-    """Whether nobody can look at the numbers now: below vmap, or where torch compiles."""
-    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _tables(state: object) -> Iterator[object]:

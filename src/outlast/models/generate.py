@@ -107,7 +107,7 @@ def _read_temperature(value: object) -> float:
 def _read_seed(seed: object, device: torch.device) -> torch.Generator:
     if not isinstance(seed, torch.Generator):
         return torch.Generator(device).manual_seed(as_whole("seed", seed, 0, MOST_SEED))
-    if seed.device != device:
+    if seed.device.type != device.type:  # a generator's GPU may have no number
         accepted = f"a whole number, or a generator on the model's device, {device}"
         raise bad_value("seed", f"a generator on {seed.device}", accepted)
     return seed

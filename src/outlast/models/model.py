@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from outlast.arguments import as_whole
 from outlast.errors import OutlastError
+from outlast.kernels.dispatch import hides_numbers
 from outlast.mixers.base import Context, Linear, Mixer, Norm, Pathway, RMSNorm, State
 from outlast.mixers.randomness import EMBEDDING, drop, fixed_positions, fold_in
 from outlast.models.arguments import (
@@ -25,7 +26,6 @@ from outlast.models.arguments import (
     check_positions,
     check_state,
     check_tokens,
-    hides_numbers,
     read_gate,
     wrong_token,
 )

@@ -29,7 +29,7 @@ def bits_finding(arms: Sequence[ArmSummary]) -> str:
     ranked, multiple = _ranked(arms), _longest(arms)
     named = ranked if len(ranked) <= MOST else [*ranked[:2], *ranked[-2:]]
     said = "; ".join(f"“{arm.label}” {_words(arm, multiple)}" for arm in named)
-    baselines = {b for arm in arms if (b := _zlib(arm)) is not None}
+    baselines = {b for arm in arms if (b := arm.zlib) is not None}
     zlib = f" zlib takes {baselines.pop():.2f}." if len(baselines) == 1 else ""
     return f"At {times(multiple)}: {said}.{zlib}"
 
@@ -42,11 +42,6 @@ def parts_bits_finding(arms: Sequence[ArmSummary], parts: Sequence[str]) -> str:
         if ranked:
             clauses.append(f"{part} “{ranked[0].label}” ({_words(ranked[0], multiple, part)})")
     return f"Fewest bits at {times(multiple)}: {'; '.join(clauses)}."
-
-
-def _zlib(arm: ArmSummary) -> float | None:
-    corpus = arm.run.record.corpus if arm.run else None
-    return corpus.baselines.get("zlib") if corpus else None
 
 
 def _words(arm: ArmSummary, multiple: float, part: str = ALL) -> str:

@@ -62,7 +62,7 @@ def _figure(
     if not panels:
         return None
     whole = all(title == "" for title, _ in picks)  # zlib is known for all bytes together
-    zlib = [_zlib_key()] if whole and any(_zlib(arm) for arm in arms) else []
+    zlib = [_zlib_key()] if whole and any(arm.zlib for arm in arms) else []
     grid = panel_grid(form, [group for group, *_ in panels], [range_key(), *zlib])
     multiples = sorted(
         {x for group, _, pick in panels for a in group.arms for x, _ in pick(a.summary)}
@@ -84,7 +84,7 @@ def _draw(ax: Axes, group: Group, pick: Pick, multiples: list[float], small: boo
 
 
 def _draw_zlib(ax: Axes, group: Group) -> None:
-    for level in {level for arm in group.arms if (level := _zlib(arm.summary)) is not None}:
+    for level in {level for arm in group.arms if (level := arm.summary.zlib) is not None}:
         ax.axhline(level, color=INK, linewidth=1, linestyle=(0, (1, 2)), zorder=1.5)
 
 
@@ -103,11 +103,6 @@ def _curve(ax: Axes, arm: StyledArm, points: Points) -> Curve:
             hover.append(HoverPoint(ax, x, value, label, seed, place, text))
     means = [(x, measure.summary.mean) for x, measure in points]
     return Curve(arm, means, arm.weight, 2.6 + 1.5 * arm.weight)
-
-
-def _zlib(arm: ArmSummary) -> float | None:
-    corpus = arm.run.record.corpus if arm.run else None
-    return corpus.baselines.get("zlib") if corpus else None
 
 
 def _zlib_key() -> Key:

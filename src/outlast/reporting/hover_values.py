@@ -74,8 +74,8 @@ def add_curves(ax: Axes, curves: Mapping[str, Series], unit: str) -> None:
     columns = hover_figure(ax).hover_columns
     for step, left, right in zip(shown, [0, *edges], [*edges, math.inf], strict=True):
         lines = [_values(label, series, step, unit) for label, series in curves.items()]
-        told = tuple(line for line in lines if line)
-        columns.append(HoverColumn(ax, left, right, (f"step {step:,}", *told)))
+        values = tuple(line for line in lines if line)
+        columns.append(HoverColumn(ax, left, right, (f"step {step:,}", *values)))
 
 
 def _values(label: str, series: Series, step: int, unit: str) -> str:

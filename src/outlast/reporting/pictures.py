@@ -51,7 +51,7 @@ def pictures_of(arms: list[ArmSummary], out: Path, prefix: str) -> dict[str, Pic
 
 
 def _plans(arms: Sequence[ArmSummary]) -> list[Plan]:
-    parts, (everything, *some) = parts_of(arms), bits_parts_of(arms) or ("",)
+    parts, (all_bytes, *text_parts) = parts_of(arms), bits_parts_of(arms) or ("",)
     return [
         Plan(
             "bits",
@@ -59,7 +59,7 @@ def _plans(arms: Sequence[ArmSummary]) -> list[Plan]:
             "Bits per byte of test text, lower is better, by the length of the context. The bytes "
             "that count are the same at every length. Thick: mean over seeds. Band: from the worst "
             "to the best seed. Dotted: what zlib takes.",
-            lambda form: bits_figure(arms, [everything], form),
+            lambda form: bits_figure(arms, [all_bytes], form),
             lambda: bits_finding(arms),
         ),
         Plan(
@@ -68,8 +68,8 @@ def _plans(arms: Sequence[ArmSummary]) -> list[Plan]:
             "The same for some of the bytes. recall: names and numbers that stood in the document "
             "before, within the training length. far: the same, further back. first: names and "
             "numbers that are new. state: closing brackets and quotes, indentation.",
-            lambda form: bits_figure(arms, some, form),
-            lambda: parts_bits_finding(arms, some),
+            lambda form: bits_figure(arms, text_parts, form),
+            lambda: parts_bits_finding(arms, text_parts),
         ),
         Plan(
             "positions",

@@ -113,6 +113,12 @@ class ArmSummary:
         """How far an unfinished run is, ``step 600 of 3,000``; nothing for one at its end."""
         return "" if self.diverged else _progress(self.run)
 
+    @property
+    def zlib(self) -> float | None:
+        """The bits per byte that zlib takes of the text of the test, if it is one of text."""
+        corpus = self.run.record.corpus if self.run else None
+        return corpus.baselines.get("zlib") if corpus else None
+
     def count_parked(self, measure: Measure) -> int:
         """How many of the seeds of a measure were parked."""
         return len(measure.seeds.keys() & self.run.parked.keys()) if self.run else 0

@@ -139,18 +139,18 @@ def results_table(arms: Sequence[ArmSummary]) -> Table:
 def _reservation(arm: ArmSummary) -> str:
     """What to know of an arm beside its means: ``(1 of 4 seeds parked, step 600 of 3,000)``."""
     parked, seeds = (arm.run.parked, arm.run.seeds) if arm.run else ({}, ())
-    said = f"{len(parked)} of {len(seeds)} seeds parked" if parked else ""
-    notes = ", ".join(filter(None, (said, _nan_seeds(arm), arm.progress)))
+    parked_note = f"{len(parked)} of {len(seeds)} seeds parked" if parked else ""
+    notes = ", ".join(filter(None, (parked_note, _nan_seeds(arm), arm.progress)))
     return f"({notes})" if notes else ""
 
 
 def _nan_seeds(arm: ArmSummary) -> str:
     """``answers of 1 of 4 seeds are NaN or all -inf at 4×, 10×, and count as wrong``."""
-    rows = [row for row in arm.run.rows if row.get("nan")] if arm.run else []
-    if not rows or arm.run is None:
+    if arm.run is None or not arm.run.nan_shares:
         return ""
-    seeds = {row["seed"] for row in rows}
-    lengths = ", ".join(formatting.times(m) for m in sorted({row["multiple"] for row in rows}))
+    seeds = {seed for seed, *_ in arm.run.nan_shares}
+    multiples = sorted({multiple for *_, multiple in arm.run.nan_shares})
+    lengths = ", ".join(map(formatting.times, multiples))
     many = f"{len(seeds)} of {len(arm.run.seeds)} seeds"
     return f"answers of {many} are NaN or all -inf at {lengths}, and count as wrong"
 
@@ -265,11 +265,9 @@ def bits_table(arms: Sequence[ArmSummary]) -> Table:
 
 
 def _bits(ladder: Ladder, multiple: float, part: str) -> Cell:
-    measure, rung = ladder.at(multiple, part, "bits"), ladder.rung(multiple)
+    measure = ladder.at(multiple, part, "bits")
     if measure is None:
-        return Cell(
-            "n/a", tone="number pending", hint=(rung.reason or "") if rung else "not tested"
-        )
+        return _absent(ladder, multiple)
     values = measure.summary.values
     spread = f"[{min(values):.3f}, {max(values):.3f}]" if len(values) > 1 else ""
     return Cell(f"{measure.summary.mean:.3f}", spread, tone="number")

@@ -196,8 +196,9 @@ def locked(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK
     lock = FileLock(path)
-    new = [f for f in (folder, *folder.parents) if not f.exists()]
+    new: list[Path] = []
     try:
+        new = [f for f in (folder, *folder.parents) if not f.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         if path.exists():
             require_regular(path)
@@ -213,11 +214,11 @@ def locked(folder: Path) -> Iterator[None]:
         _remove_leftovers(folder)
         yield
     finally:
-        if new and [file.name for file in folder.iterdir()] == [LOCK]:
-            path.unlink()
-            with suppress(OSError):  # another process may use one of them by now
-                for made in new:
-                    made.rmdir()
+        with suppress(OSError):  # it may be deleted, or another process may use it by now
+            if new and [file.name for file in folder.iterdir()] == [LOCK]:
+                path.unlink()
+                for empty in new:
+                    empty.rmdir()
         lock.release()
 
 

@@ -11,11 +11,20 @@ from outlast.runs.folder import RUN, STUDY, has_file, require_name, why
 from outlast.runs.records import read_run, read_study
 
 
-def run_folders(folder: Path) -> list[Path]:
-    """The runs that a folder stands for: itself if it is one, else those of the grid it holds."""
+def run_folders(folder: Path, of_studies: bool = False) -> list[Path]:
+    """The runs that a folder stands for: itself if it is one, else those of the grid it holds.
+
+    `of_studies`: the folder of a study stands for the arms that are there. Else it is refused.
+    """
     require_name(folder)
     if has_file(folder, RUN):
         return [folder]
+    if of_studies and has_file(folder, STUDY):
+        arms = [folder / arm.name for arm in read_study(folder).arms]
+        runs = [arm for arm in arms if has_file(arm, RUN)]
+        if not runs:
+            raise RunFolderError(f"{folder} is a study without a run: none of its arms has {RUN}")
+        return runs
     if has_file(folder, STUDY):
         command = read_study(folder).command
         raise RunFolderError(

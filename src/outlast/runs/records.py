@@ -247,7 +247,8 @@ class ResultRow(TypedDict):
     bytes: NotRequired[dict[str, int] | None]
     #: bits per byte by position: by the last of the positions 1, 2, 3 to 4, 5 to 8 and so on
     positions: NotRequired[dict[str, float] | None]
-    #: share of answers whose logits were NaN or all -inf, if any; they are counted as wrong
+    #: share of answers whose logits were NaN or all -inf, if any; they are counted as wrong. In a
+    #: text it is that of tokens with NaN, context included; a part with one has no bits
     nan: NotRequired[float]
     #: what was taken as the logits of a model of someone else, if it returned no plain tensor
     logits_from: NotRequired[str]

@@ -288,8 +288,8 @@ class Task(ABC):
         if not fits or low % step or high % step:
             bound = f"{least} or more" if most is None else f"from {least} to {most}"
             kind = "lengths" if step == 1 else f"multiples of {step},"
-            shown = length if isinstance(length, int) else f"{low}-{high}"
-            raise bad_value("length", shown, f"{kind} {bound} for {self.name}")
+            written = length if isinstance(length, int) else f"{low}-{high}"
+            raise bad_value("length", written, f"{kind} {bound} for {self.name}")
         self._check_memory(high, batch, generator.device)
         return randint(low // step, high // step + 1, (batch,), generator) * step, high
 

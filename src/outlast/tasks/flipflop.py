@@ -79,6 +79,7 @@ class FlipFlop(Task):
         return length
 
     def chance_level(self, part: str) -> float:
+        super().chance_level(part)
         return 1 / 2  # a guess is a bit, whatever else a model might say
 
     def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:

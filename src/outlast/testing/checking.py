@@ -26,7 +26,7 @@ from outlast.testing import methods as method_rules
 from outlast.testing import mixers as mixer_rules
 from outlast.testing import studies as study_rules
 from outlast.testing import tasks as task_rules
-from outlast.testing.rules import Result, Rule, RuleSet, Status, Violation
+from outlast.testing.rules import Result, Rule, RuleSet, Status, Violation, raised
 from outlast.testing.subjects import WIDTHS, Subject, with_options
 
 #: the rule that an item breaks if its constructor raises
@@ -177,7 +177,7 @@ def _each_option(
 
 
 def _not_built(line: str, error: Exception) -> Result:
-    return Result(BUILT, line, "failed", f"it raised {type(error).__name__}: {error}")
+    return Result(BUILT, line, "failed", raised(error))
 
 
 def _task_steps(line: str) -> Iterator[Step]:

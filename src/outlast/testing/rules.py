@@ -55,7 +55,8 @@ class Rule(Generic[Subject]):
     @property
     def text(self) -> str:
         """The rule in a sentence."""
-        return self._paragraph(0)
+        paragraph, *_ = (inspect.getdoc(self.function) or "").split("\n\n")
+        return " ".join(paragraph.split())
 
     @property
     def why(self) -> str:
@@ -66,9 +67,6 @@ class Rule(Generic[Subject]):
     def fix(self) -> str:
         """What to do about it."""
         return self._labelled("Fix:")
-
-    def _paragraph(self, index: int) -> str:
-        return " ".join((inspect.getdoc(self.function) or "").split("\n\n")[index].split())
 
     def _labelled(self, label: str) -> str:
         _, _, rest = (inspect.getdoc(self.function) or "").partition(label)
@@ -92,8 +90,7 @@ class Rule(Generic[Subject]):
         except AssertionError as error:
             return Result(self.name, line, "failed", _one_line(error))
         except Exception as error:  # of the item
-            reason = f"it raised {type(error).__name__}: {_one_line(error)}"
-            return Result(self.name, line, "failed", reason)
+            return Result(self.name, line, "failed", raised(error))
         return Result(self.name, line, "passed")
 
 
@@ -101,6 +98,11 @@ def _setting(subject: Any) -> AbstractContextManager[None]:
     """What a subject wants to be tested under, if anything."""
     setting: Callable[[], AbstractContextManager[None]] = getattr(subject, "setting", nullcontext)
     return setting()
+
+
+def raised(error: Exception) -> str:
+    """What an item raised, in one line."""
+    return f"it raised {type(error).__name__}: {_one_line(error)}"
 
 
 def _one_line(error: BaseException, most: int = 300) -> str:
@@ -111,8 +113,8 @@ def _one_line(error: BaseException, most: int = 300) -> str:
 class RuleSet(Generic[Subject]):
     """Rules for one kind of subject, in the order in which they are written."""
 
-    def __init__(self, *others: RuleSet[Subject]) -> None:
-        self._rules = [rule for rules in others for rule in rules]
+    def __init__(self) -> None:
+        self._rules: list[Rule[Subject]] = []
 
     def rule(self, function: Callable[[Subject], None]) -> Rule[Subject]:
         """Decorator: the function is a rule of this set."""
@@ -122,6 +124,3 @@ class RuleSet(Generic[Subject]):
 
     def __iter__(self) -> Iterator[Rule[Subject]]:
         return iter(self._rules)
-
-    def __len__(self) -> int:
-        return len(self._rules)

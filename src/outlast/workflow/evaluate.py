@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from outlast.errors import bad_value
-from outlast.evaluation.ladder import evaluate_stack
+from outlast.evaluation.ladder import default_sequences, evaluate_stack
 from outlast.evaluation.remarks import nan_remarks
 from outlast.machine import precision
 from outlast.runs.checkpoint import TrainingState
 from outlast.runs.folder import PREVIOUS_RESULTS, RESULTS, write_bytes
-from outlast.runs.records import ResultRow, Results, is_tested, read_run, write_results
-from outlast.runs.spec import LADDER, SEQUENCES, TEXT_SEQUENCES
+from outlast.runs.records import ResultRow, Results, is_tested, write_results
+from outlast.runs.spec import LADDER
 from outlast.runs.status import Coverage
 from outlast.workflow.load import open_run
 
@@ -28,20 +28,18 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a run is tested: multiples of the training length, sequences each, matmul precision."""
+    """How a run is tested: multiples of the training length, sequences each, matmul precision.
+
+    Without a number of sequences it is that of the task (`default_sequences`).
+    """
 
     ladder: Sequence[float] = LADDER
-    sequences: int = SEQUENCES
+    sequences: int | None = None
     precision: str = "fp32"
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise bad_value("precision", self.precision, " | ".join(PRECISIONS))
-
-
-def default_sequences(folder: Path) -> int:
-    """How many sequences of each length a run is tested on, if nobody says."""
-    return SEQUENCES if read_run(folder).corpus is None else TEXT_SEQUENCES
 
 
 def evaluate_run(
@@ -64,12 +62,15 @@ def evaluate_run(
     bf16 = torch.autocast(device.type, torch.bfloat16, enabled=evaluation.precision == "bf16")
     with precision(evaluation.precision, device), bf16, without_kernel_remarks():
         trained = open_run(folder, device)
+        sequences = evaluation.sequences
+        if sequences is None:
+            sequences = default_sequences(trained.model.task)
         tables = evaluate_stack(
             trained.predictor(),
             len(trained.run.seeds),
             trained.model.task,
             evaluation.ladder,
-            evaluation.sequences,
+            sequences,
             device,
             trained.model.model.ceiling,
             skip_too_large=True,
@@ -78,7 +79,7 @@ def evaluate_run(
     rows = _with_seeds(tables, trained.run.seeds, trained.state)
     results = Results(
         step=trained.state.step,
-        sequences=evaluation.sequences,
+        sequences=sequences,
         precision=evaluation.precision,
         rows=tuple(rows),
     )
@@ -99,7 +100,7 @@ def without_kernel_remarks() -> Iterator[None]:
     """
     logger = logging.getLogger("outlast.kernels")
     before = logger.level
-    logger.setLevel(logging.WARNING)
+    logger.setLevel(max(before, logging.WARNING))
     try:
         yield
     finally:

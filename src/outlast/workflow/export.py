@@ -14,8 +14,8 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from outlast.arguments import as_path
-from outlast.errors import RunFolderError, bad_value
+from outlast.arguments import as_path, check_flag
+from outlast.errors import RunFolderError
 from outlast.models import Model
 from outlast.models.build import canonical_layout
 from outlast.registry import tasks
@@ -49,8 +49,7 @@ def export(
         overwrite: Replace a model that was exported to the folder before.
     """
     folder, out = as_path("folder", folder), as_path("out", out)
-    if not isinstance(overwrite, bool):
-        raise bad_value("overwrite", overwrite, "True or False")
+    check_flag("overwrite", overwrite)
     _require_free(out, overwrite)
     record = read_run(folder)
     model, task = load(folder, seed), tasks.build(record.task)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outlast.tasks import Task
+from outlast.tasks.text.task import Text
 
 #: the most tokens that the table lists
 MOST_LISTED = 1000
@@ -67,7 +68,7 @@ def model_card(
     card = CARD.format(title=run[0] if run else "Outlast model", facts=rows)
     if task is None:
         return card
-    if hasattr(task, "corpus"):  # of text: the logits are of the next token, as elsewhere
+    if isinstance(task, Text):  # of text: the logits are of the next token, as elsewhere
         return card + _tokens(task, has_tokenizer)
     return card + ANSWERS.format(classes=task.classes) + _tokens(task, has_tokenizer)
 
@@ -78,7 +79,7 @@ def _tokens(task: Task, has_tokenizer: bool) -> str:
     if listed < task.vocabulary:
         lines.append(f"   ...  {task.vocabulary - listed:,} more")
     words = "The tokenizer in this folder has a word for each of them, with spaces between words."
-    if hasattr(task, "corpus"):
+    if isinstance(task, Text):
         words = "The tokenizer in this folder turns the bytes of a text into them."
     text = words if has_tokenizer else "This folder has no tokenizer: give the model numbers."
     return TOKENS.format(tokenizer=text, table="\n".join(lines))

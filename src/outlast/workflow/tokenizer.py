@@ -11,20 +11,19 @@ from typing import Any
 
 from outlast.tasks import Task
 from outlast.tasks.base import PADDING
+from outlast.tasks.text.task import Text
+from outlast.tasks.text.tokenizer import Bytes
 
 #: the most tokens that get a word each
 MOST_WORDS = 100_000
-#: how a task over text names its tokenizer of bytes, and how many bytes there are
-BYTES, BYTE_COUNT = "bytes", 256
 #: what follows the bytes, in signs that no text has
 AFTER_BYTES = ("<|boundary|>", "<|padding|>")
 
 
 def tokenizer_files(task: Task) -> dict[str, Any]:
     """The content of each file of a task's tokenizer; nothing if its tokens are not words."""
-    inner = getattr(getattr(task, "corpus", None), "tokenizer", None)
-    if inner is not None:  # a task over text
-        return _byte_files(task.vocabulary) if getattr(inner, "checksum", None) == BYTES else {}
+    if isinstance(task, Text):
+        return _byte_files() if isinstance(task.corpus.tokenizer, Bytes) else {}
     words = token_words(task)
     if words is None:
         return {}
@@ -37,10 +36,8 @@ def tokenizer_files(task: Task) -> dict[str, Any]:
     return _files(model, {"type": "WhitespaceSplit"}, None, named)
 
 
-def _byte_files(vocabulary: int) -> dict[str, Any]:
+def _byte_files() -> dict[str, Any]:
     """The bytes as tokens 0 to 255, then a boundary between documents and padding."""
-    if vocabulary != BYTE_COUNT + len(AFTER_BYTES):
-        return {}
     model = {"type": "BPE", "vocab": {s: b for b, s in enumerate(_byte_signs())}, "merges": []}
     level = {
         "type": "ByteLevel",
@@ -56,8 +53,8 @@ def _byte_files(vocabulary: int) -> dict[str, Any]:
 def _byte_signs() -> list[str]:
     """The sign of each byte in the format's files: printable ones stand for themselves."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = iter(range(BYTE_COUNT, 2 * BYTE_COUNT))
-    return [chr(byte if byte in printable else next(others)) for byte in range(BYTE_COUNT)]
+    others = iter(range(Bytes.size, 2 * Bytes.size))
+    return [chr(byte if byte in printable else next(others)) for byte in range(Bytes.size)]
 
 
 def _files(

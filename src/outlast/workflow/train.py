@@ -19,7 +19,7 @@ from outlast.runs.spec import Settings
 from outlast.runs.status import divergence, tested
 from outlast.train.run_state import Progress
 from outlast.train.trainer import Trainer
-from outlast.workflow.evaluate import Evaluation, default_sequences, evaluate_run
+from outlast.workflow.evaluate import Evaluation, evaluate_run
 from outlast.workflow.load import check_corpus
 
 log = logging.getLogger(__name__)
@@ -86,8 +86,7 @@ def train_and_evaluate(
             outcome = Outcome(ended, [_failure(trainer, i) for i in range(len(folders))])
         del trainer  # a test has the memory of the device to itself
     if evaluations is None and ended:
-        untested = [folder for folder in folders if not tested(folder)]
-        evaluations = {f: Evaluation(sequences=default_sequences(f)) for f in untested}
+        evaluations = {folder: Evaluation() for folder in folders if not tested(folder)}
     for folder, evaluation in (evaluations or {}).items() if ended else ():
         listener.testing(folder)
         listener.tested(folder, evaluate_run(folder, evaluation, device, say=listener.say))

@@ -68,23 +68,21 @@ def test_tokenizer_reads_and_writes_every_token(name: str, tmp_path: Path) -> No
 
 
 def test_bytes_of_a_text_are_its_tokens(tmp_path: Path) -> None:
-    built = task()
-    built.vocabulary, built.classes = 258, 257
-    built.corpus = SimpleNamespace(tokenizer=SimpleNamespace(checksum="bytes"))  # type: ignore[attr-defined]
-    built.word = str  # type: ignore[method-assign]
-    write_model(tmp_path, outlast.model("lstm @ 8", built, seed=0), built)
+    text_task = tasks.build("text(length=64)")
+    write_model(tmp_path, outlast.model("lstm @ 8", text_task, seed=0), text_task)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     text = "".join(map(chr, range(1, 400))) + " Größe · ¶\n\n  naïve 漢字 🙂\t"
     ids = tokenizer(text)["input_ids"]
     assert ids == list(text.encode())
     assert tokenizer.decode(ids) == text
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (
-        256,
-        256,
-        257,
-    )
-    built.corpus.tokenizer.checksum = "of another tokenizer"  # type: ignore[attr-defined]
-    assert tokenizer_files(built) == {}
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (text_task.boundary,) * 2
+    assert tokenizer.pad_token_id == text_task.pad
+
+
+def test_text_in_tokens_of_another_tokenizer_has_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    text_task = tasks.build("text(length=64)")
+    monkeypatch.setattr(text_task, "corpus", SimpleNamespace(tokenizer=object()))
+    assert tokenizer_files(text_task) == {}
 
 
 def test_tokenizer_refuses_a_word_that_is_no_token(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ The error is that of the logits of a short pass against float32 on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -107,15 +106,10 @@ def _memory(bench: Bench, section: str, size: Size) -> None:
             bench.add(row)
 
 
-def prepare(bench: Bench, sections: Sequence[str]) -> None:
-    """Nothing: a side is warmed up before it is timed, and there are few kernels."""
-
-
 SECTIONS = {"train": train, "generate": generate, "memory": memory, "cpu": cpu}
 LLAMA_BENCHMARK = Benchmark(
     "llama",
     SECTIONS,
     cpu_sections=("cpu",),
     defaults={"cuda": ("train", "generate", "memory"), "cpu": ("cpu",)},
-    prepare=prepare,
 )

@@ -98,5 +98,5 @@ def _loaded(model: Any, tokenizer: Any) -> tuple[PreTrainedModel, Any]:
 def _prefix(tokenizer: Any) -> int | None:
     """What stands before a text without a context; padding, if there is nothing else: our guess."""
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
-    found = [getattr(tokenizer, name, None) for name in names]
-    return next((token for token in found if token is not None), None)
+    tokens = [getattr(tokenizer, name, None) for name in names]
+    return next((token for token in tokens if token is not None), None)

@@ -8,9 +8,9 @@ import sys
 import torch
 from torch import Tensor
 
-from outlast.arguments import shown
+from outlast.arguments import check_flag, shown
 from outlast.errors import bad_value
-from outlast.kernels.dispatch import matmul_dtype
+from outlast.kernels.dispatch import hides_numbers, matmul_dtype
 from outlast.kernels.tra.setting import Setting
 
 #: where a row ends that has no padding after its keys: it may go on past them
@@ -32,13 +32,6 @@ def _number(name: str, value: object, accepted: str, whole: bool = False) -> Non
         raise bad_value(name, shown(value), accepted)
     if type(value) is int and abs(value) > LARGEST:  # a number that nobody would read
         raise bad_value(name, f"a whole number of {value.bit_length()} bits", accepted)
-
-
-def check_flags(**flags: object) -> None:
-    """Refuse flags that are neither True nor False."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise bad_value(name, shown(value), "True | False")
 
 
 def check_word(name: str, value: object, words: tuple[str, ...]) -> None:
@@ -95,7 +88,7 @@ def check(
 ) -> Setting:
     """The numbers of the call with their defaults filled in."""
     _tensors(q, k, v, gate)
-    check_flags(normalised=normalised)
+    check_flag("normalised", normalised)
     width = q.shape[3]
     scale = width**-0.5 if scale is None else scale
     # comparisons alone: these numbers may be symbols, where torch compiles for any of them
@@ -125,11 +118,6 @@ def check(
     return Setting(threshold, scale, offset, bound, tolerance or 0.0)
 
 
-def _hidden(tensor: Tensor) -> bool:
-    """Whether nobody can look at the numbers now: below vmap, or where torch compiles."""
-    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-
-
 def real_keys(
     lengths: Tensor | None, padding: str, k: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -148,7 +136,7 @@ def real_keys(
     if lengths.shape != (batch,) or lengths.dtype not in _WHOLE:
         value = f"{lengths.dtype} of shape {_shape(lengths)}"
         raise bad_value("lengths", value, f"{batch} whole numbers, one for each row of the batch")
-    if lengths.device.type == "cpu" and not _hidden(lengths):
+    if lengths.device.type == "cpu" and not hides_numbers(lengths):
         low, high = (int(bound) for bound in lengths.aminmax())
         if low < 0 or high > keys:
             wrong = low if low < 0 else high

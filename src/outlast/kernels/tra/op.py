@@ -13,12 +13,13 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from outlast.arguments import check_flag
 from outlast.errors import bad_value
 from outlast.kernels.derivatives import backward_only, first_only
 from outlast.kernels.dispatch import has_triton
 from outlast.kernels.register import library, register_op
 from outlast.kernels.tra import cpu, reference
-from outlast.kernels.tra.checks import check, check_dense, check_flags, check_word, real_keys
+from outlast.kernels.tra.checks import check, check_dense, check_word, real_keys
 from outlast.kernels.tra.parts import Parts
 from outlast.kernels.tra.setting import Setting
 
@@ -160,7 +161,8 @@ def threshold_relative_attention(
     if backend is not None:
         check_word("backend", backend, BACKENDS)
     how = check(q, k, v, gate, threshold, scale, offset, normalised, tolerance)
-    check_flags(sparse=sparse, return_parts=return_parts)
+    check_flag("sparse", sparse)
+    check_flag("return_parts", return_parts)
     backward_only("threshold_relative_attention has", MORE, (q, k, v, gate))
     start, stop = real_keys(lengths, padding, k)
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, gate))

@@ -15,7 +15,7 @@ several layers share count once for each layer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,15 +80,15 @@ def find_attention(model: nn.Module, needs_recurrence: bool) -> dict[str, nn.Mod
     recurrent = list(_recurrent_layers(model))
     if needs_recurrence and not recurrent:
         raise SpecError(
-            f"model={kind}: no recurrence found beside its attention ({_listed(attention)}); "
+            f"model={kind}: no recurrence found beside its attention ({listed(attention)}); "
             "without attention no token would see another one in phase 1; take a hybrid model, or "
             "mode=freeze or mode=detach, or pass recurrence=False to delay attention all the same"
         )
     log.info(
         "delayed attention: %d attention modules (%s); recurrence: %s",
         len(attention),
-        _listed(attention),
-        _listed(recurrent) if recurrent else "none",
+        listed(attention),
+        listed(recurrent) if recurrent else "none",
     )
     return attention
 
@@ -112,10 +112,10 @@ def _check_against_config(owner: ModelWithConfig) -> None:
     names = [name for name in names if not _is_inside(name, names)]
     layers = [str(i) for i, kind in enumerate(kinds) if _has_attention(kind)]
     if len(names) != len(layers):
-        said = f"in {len(layers)} layers ({_listed(layers)})" if layers else "in no layer"
+        said = f"in {len(layers)} layers ({listed(layers)})" if layers else "in no layer"
         raise SpecError(
             f"model={type(owner.module).__name__}: its config has attention {said}, but "
-            f"{len(names)} attention modules were found ({_listed(names)}); {NAME_THEM}"
+            f"{len(names)} attention modules were found ({listed(names)}); {NAME_THEM}"
         )
 
 
@@ -151,10 +151,11 @@ def _convolves_outside_attention(module: nn.Module, layer: int) -> bool:
     )
 
 
-def _is_inside(name: str, others: Any) -> bool:
+def _is_inside(name: str, others: Iterable[str]) -> bool:
     return any(name.startswith(f"{other}.") for other in others)
 
 
-def _listed(names: Any) -> str:
+def listed(names: Iterable[str]) -> str:
+    """The first few names, and how many there are."""
     names = list(names)
     return ", ".join(names[:4]) + (f", ... {len(names)} in all" if len(names) > 4 else "")

@@ -6,12 +6,11 @@ import copy
 import logging
 import math
 import weakref
-from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from outlast.arguments import as_whole, shown
+from outlast.arguments import as_whole, check_flag, shown
 from outlast.errors import SpecError, bad_value
 from outlast.methods.base import Control, Setup
 from outlast.methods.delay.arguments import (
@@ -21,7 +20,7 @@ from outlast.methods.delay.arguments import (
     read_step,
     read_switch,
 )
-from outlast.methods.delay.discovery import find_attention
+from outlast.methods.delay.discovery import find_attention, listed
 from outlast.methods.delay.distributed import mean_over_ranks
 from outlast.methods.delay.flow import Flow
 from outlast.methods.delay.gradients import GradientGuard
@@ -111,8 +110,7 @@ def delay(
             ("latest", FOREVER if latest is None else read_step("latest", latest, steps)),
         ),
     )
-    if not isinstance(recurrence, bool):
-        raise bad_value("recurrence", shown(recurrence), "True or False")
+    check_flag("recurrence", recurrence)
     skips = mode in ("skip", "ramp")
     if where is None:
         chosen = find_attention(model, needs_recurrence=recurrence and skips)
@@ -197,9 +195,9 @@ class Delay:
             phase = f"held back, step {self._steps}"
         else:
             phase = f"switched at step {self.switched}"
-        modules = _listed(f"{n} ({type(self._held[n].module).__name__})" for n in self.modules)
+        modules = listed(f"{n} ({type(self._held[n].module).__name__})" for n in self.modules)
         after = [name for name in self.gated if name not in self._attention]
-        gate = f", gate after [{_listed(after)}]" if after else ""
+        gate = f", gate after [{listed(after)}]" if after else ""
         return f"Delay(mode={method.mode}, switch={method.switch}, {phase}: [{modules}]{gate})"
 
     def state_dict(self) -> dict[str, Any]:
@@ -211,14 +209,19 @@ class Delay:
         self._steps, self._state = read_saved(saved, self._method.begin(self._setup))
         self._apply()
 
-    def remove(self) -> None:
-        """Restore the model. Copies of it are open from now on."""
+    def remove(self, keep_mark: bool = False) -> None:
+        """Restore the model. Copies of it are open from now on.
+
+        With `keep_mark` its config still says that attention was held back, if it was: for a
+        trainer that saves the model after training.
+        """
         for held in self._held.values():
             held.remove()
             held.gate.open()
         self._held = {}
         self._guard.stop()
-        self._mark.erase()
+        if not keep_mark:
+            self._mark.erase()
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k != "_guard"}
@@ -282,8 +285,3 @@ def _release_copies(model: nn.Module, chosen: dict[str, nn.Module]) -> None:
         held = HeldSublayer.of(module)
         if held is not None and held.gate in gates:
             held.remove()
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:4]) + (f", ... {len(names)} in all" if len(names) > 4 else "")

@@ -28,7 +28,7 @@ WORD = re.compile(rb"[A-Za-z]{3,}")
 
 @dataclass(frozen=True)
 class Packed:
-    """Documents as one row of tokens; all arrays are (tokens,)."""
+    """Documents as one row of tokens; `starts` is (documents + 1,), the others (tokens,)."""
 
     documents: tuple[bytes, ...]
     ids: NDArray[np.int32]

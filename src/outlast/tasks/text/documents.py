@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from outlast.errors import OutlastError, bad_value, require
+from outlast.errors import MissingExtraError, OutlastError, bad_value, require
 
 #: what a path to a data set of Hugging Face begins with
 HUB = "hf:"
@@ -29,7 +29,6 @@ PIECES = 20
 #: a line of its own between two documents of one file
 MARK = re.compile(rb"^<\|endoftext\|>[ \t\r]*\n?", re.MULTILINE)
 MEGABYTE = 10**6
-INSTALL_DATASETS = "expected the package datasets (pip install 'outlast[text]')"
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,18 @@ class Documents:
 
 def read_documents(path: str, files: str, share: float, megabytes: int | None) -> Documents:
     """The documents at a path, `share` of them for the test; at most so many megabytes."""
-    found = _from_hub(path) if path.startswith(HUB) else _from_disk(path, files)
-    documents = list(_limited(found, megabytes))
-    for name, document in documents:
+    source = _from_hub(path) if path.startswith(HUB) else _from_disk(path, files)
+    documents = []
+    for name, document in _limited(source, megabytes):
         if b"\0" in document:
             accepted = f"text, but {name} has a zero byte, as binary files have"
             raise bad_value("path", path, accepted)
-    whole = [document for _, document in documents if document.strip()]
-    if len(whole) == 1:
-        whole = list(cut(whole[0]))
-    return split(path, whole, share)
+        if document.strip():
+            documents.append((name, document))
+    if len(documents) == 1:
+        ((name, document),) = documents
+        documents = list(_limited(((name, piece) for piece in cut(document)), megabytes))
+    return split(path, [document for _, document in documents], share)
 
 
 def split(path: str, documents: Iterable[bytes], share: float) -> Documents:
@@ -61,16 +62,16 @@ def split(path: str, documents: Iterable[bytes], share: float) -> Documents:
     by_hash = {blake2b(document, digest_size=16).digest(): document for document in documents}
     order = sorted(by_hash)
     if len(order) < 2:
-        text = "" if not order else f": it has {len(order)} only"
-        accepted = f"text of at least two different documents{text or ': it has none'}"
-        raise bad_value("path", path, accepted)
+        accepted = "text of at least two different documents"
+        raise bad_value("path", path, f"{accepted}: it has {len(order) or 'none'}")
     limit = share * 2**128
     test = [key for key in order if int.from_bytes(key, "big") < limit]
     test = test or order[:1]
     test = test if len(test) < len(order) else order[:-1]
-    whole = blake2b(b"".join([*order, b"test", *test]), digest_size=16).hexdigest()
-    train = tuple(by_hash[key] for key in order if key not in set(test))
-    return Documents(train, tuple(by_hash[key] for key in test), whole)
+    checksum = blake2b(b"".join([*order, b"test", *test]), digest_size=16).hexdigest()
+    in_test = set(test)
+    train = tuple(by_hash[key] for key in order if key not in in_test)
+    return Documents(train, tuple(by_hash[key] for key in test), checksum)
 
 
 def cut(document: bytes) -> Iterator[bytes]:
@@ -88,11 +89,11 @@ def cut(document: bytes) -> Iterator[bytes]:
 
 
 def _limited(
-    found: Iterable[tuple[str, bytes]], megabytes: int | None
+    documents: Iterable[tuple[str, bytes]], megabytes: int | None
 ) -> Iterator[tuple[str, bytes]]:
     """Documents until they are more than so many megabytes; the first is always there."""
     left = None if megabytes is None else megabytes * MEGABYTE
-    for name, document in found:
+    for name, document in documents:
         yield name, document
         if left is not None:
             left -= len(document)
@@ -123,12 +124,12 @@ def find_files(path: str, files: str) -> list[Path]:
         accepted = f"a file or folder of text; there is none in {Path.cwd()}"
         raise bad_value("path", path, accepted + (package if path.isidentifier() else ""))
     try:
-        found = sorted(f for folder in folders for f in folder.rglob(files) if f.is_file())
+        matches = sorted(f for folder in folders for f in folder.rglob(files) if f.is_file())
     except (ValueError, NotImplementedError):  # an empty pattern, or one that begins with /
         raise bad_value("files", repr(files), "a pattern of names, such as *.txt") from None
-    if not found:
+    if not matches:
         raise bad_value("files", files, f"a pattern that files in {folders[0]} match, such as *.md")
-    return found
+    return matches
 
 
 def as_place(field: str, path: str) -> Path:
@@ -176,7 +177,7 @@ def _open_stream(path: str, name: str, rest: str) -> Any:
     try:
         from datasets import load_dataset
     except ImportError:
-        raise OutlastError(f"path={path}: {INSTALL_DATASETS}") from None
+        raise MissingExtraError(f"path={path}", "datasets", "text") from None
     try:
         if name in LOADERS:
             return load_dataset(name, data_files=rest, split="train", streaming=True)

@@ -36,13 +36,22 @@ from torch import Tensor
 from outlast.arguments import check_whole
 from outlast.errors import bad_value, require
 from outlast.registry import tasks
-from outlast.tasks.base import IGNORE, Batch, BatchBuilder, Length, Measure, Task, TextBatch
+from outlast.tasks.base import (
+    IGNORE,
+    PADDING,
+    Batch,
+    BatchBuilder,
+    Length,
+    Measure,
+    Task,
+    TextBatch,
+)
 from outlast.tasks.sampling import randint_below
 from outlast.tasks.text.corpus import load_corpus
 from outlast.tasks.text.marks import MARKS, mark_tokens
 
 log = logging.getLogger(__name__)
-BOUNDARY, PAD = "¶", "·"
+BOUNDARY = "¶"
 #: the least share of test tokens that have the longest context within their document
 ENOUGH = 0.02
 
@@ -183,5 +192,5 @@ class Text(Task):
     def word(self, token: int) -> str:
         super().word(token)
         if token >= self.boundary:
-            return BOUNDARY if token == self.boundary else PAD
+            return BOUNDARY if token == self.boundary else PADDING
         return self.corpus.tokenizer.word(token)

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outlast.errors import OutlastError, bad_value
+from outlast.errors import MissingExtraError, OutlastError, bad_value
 from outlast.tasks.text.documents import as_place
 
 BYTES = "bytes"
-INSTALL = "(pip install 'outlast[text]')"
 Numbers = NDArray[np.int32]
 #: signs for bytes that cannot be seen
 SIGNS = {ord(" "): "␣", ord("\n"): "␤", ord("\t"): "␉"}
@@ -99,7 +98,7 @@ def _from_file(name: str, file: Path) -> Any:
     try:
         from tokenizers import Tokenizer as Loader
     except ImportError:
-        raise OutlastError(f"tokenizer={name}: expected the package tokenizers {INSTALL}") from None
+        raise MissingExtraError(f"tokenizer={name}", "tokenizers", "text") from None
     try:
         return Loader.from_file(str(file))
     except Exception as error:  # it raises nothing more special
@@ -110,8 +109,8 @@ def _from_name(name: str) -> Any:
     try:
         from transformers import AutoTokenizer
     except ImportError:
-        accepted = f"{BYTES}, a file tokenizer.json that is there, or a name with transformers"
-        raise bad_value("tokenizer", name, f"{accepted} installed {INSTALL}") from None
+        source = f"tokenizer={name}, which is not {BYTES} and no file tokenizer.json that is there,"
+        raise MissingExtraError(source, "transformers", "text") from None
     try:
         loaded = AutoTokenizer.from_pretrained(name, use_fast=True)
     except Exception as error:  # of another package: no such name, no network

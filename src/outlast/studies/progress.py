@@ -22,9 +22,9 @@ class StudyProgress:
         self.blocks = {arm.name: arm.run.settings.steps_per_block for arm in arms}
         self.seeds = {arm.name: len(arm.run.seeds) for arm in arms}
         #: seed-steps of each arm: all, made so far, and made before this start
-        self.all = {arm.name: arm.run.settings.steps * len(arm.run.seeds) for arm in arms}
-        self.made = dict.fromkeys(self.all, 0)
-        self.before: dict[str, int] = {}
+        self.steps_total = {arm.name: arm.run.settings.steps * len(arm.run.seeds) for arm in arms}
+        self.steps_done = dict.fromkeys(self.steps_total, 0)
+        self.steps_before: dict[str, int] = {}
         self.ended: set[str] = set()
 
     def take(self, update: Update) -> Total:
@@ -33,20 +33,24 @@ class StudyProgress:
         if progress is not None:
             step = progress.steps if progress.over else progress.step
             first = max(0, progress.step - self.blocks[arm])
-            self.before.setdefault(arm, first * self.seeds[arm])
-            self.made[arm] = step * self.seeds[arm]
+            self.steps_before.setdefault(arm, first * self.seeds[arm])
+            self.steps_done[arm] = step * self.seeds[arm]
         if update.state in FINAL_STATES:
             self.ended.add(arm)
         if update.state in (*ENDS, "testing"):
-            self.made[arm] = self.all[arm]
-            self.before.setdefault(arm, self.all[arm])
+            self.steps_done[arm] = self.steps_total[arm]
+            self.steps_before.setdefault(arm, self.steps_total[arm])
         return self.total()
 
     def total(self) -> Total:
         """The sum over all arms; arms that failed or were stopped have no steps left."""
-        left = sum(self.all[arm] - self.made[arm] for arm in self.all if arm not in self.ended)
-        gained = sum(self.made[arm] - before for arm, before in self.before.items())
-        share = 1 - left / sum(self.all.values())
+        left = sum(
+            self.steps_total[arm] - self.steps_done[arm]
+            for arm in self.steps_total
+            if arm not in self.ended
+        )
+        gained = sum(self.steps_done[arm] - before for arm, before in self.steps_before.items())
+        share = 1 - left / sum(self.steps_total.values())
         seconds = (self.clock() - self.begun) * left / gained if gained else None
-        arms = f"{len(self.ended)} of {len(self.all)} arms at their end"
+        arms = f"{len(self.ended)} of {len(self.steps_total)} arms at their end"
         return Total(share, seconds, f"{arms}, {100 * share:.0f} % of all seed-steps")
