@@ -10,9 +10,13 @@ recurrence has negative eigenvalues, which a sum modulo 2 needs. Falcon-H1 has t
 - ``dat``: `outlast.delay` skips attention, and the recall loss is off, until the smoothed loss of
   the running sum is below 0.05, at latest at half of training.
 - ``control``: the losses in that order, attention always on.
+- ``dat-full``: as ``dat``, but the recall loss is on from the first step.
+- ``dat-keys``: as ``dat``, and before the switch a second output is trained to name, at each digit,
+  the key before it. Recall needs that: attention finds the digit by its key.
 
-Writes for each seed the step of the switch, and the share of sequences right at 1, 3 and 6 times
-the training length: all answers, and by part.
+Writes for each seed the step of the switch, the share of sequences right at 1, 3 and 6 times the
+training length (all answers, and by part), and ``keys``: how often a linear probe of what enters
+the last layer names the key before a digit, at the switch and at the end.
 """
 
 from __future__ import annotations
@@ -63,7 +67,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "mamba_chunk_size": 16,
     },
 }
-TRAININGS = ("joint", "dat", "control")
+TRAININGS = ("joint", "dat", "control", "dat-full", "dat-keys")
+RIDGE = 1e-2
 
 
 def build(family: str, vocabulary: int, pad: int) -> Any:
@@ -87,6 +92,33 @@ def part_losses(logits: Tensor, batch: Batch, parts: tuple[str, ...]) -> dict[st
     return {part: losses[batch.part == index].mean() for index, part in enumerate(parts)}
 
 
+def keys_before_digits(task: Any, tokens: Tensor) -> Tensor:
+    """The key before each digit, -1 elsewhere; digits come first among the tokens, then keys."""
+    before = torch.cat([torch.full_like(tokens[:, :1], task.pad), tokens[:, :-1]], 1)
+    digit = tokens < task.modulus
+    key = (before >= task.modulus) & (before < task.modulus + task.keys)
+    return torch.where(digit & key, before - task.modulus, -1)
+
+
+@torch.no_grad()
+def probe_keys(model: Any, task: Any, device: str) -> float:
+    """How often a ridge regression on the last layer's input names the key before a digit."""
+    features, labels = [], []
+    for seed in (10_001, 10_002):  # fitted on the first, tested on the second
+        batch = next(iter(task.stream(batch=512, seed=seed, device=device)))
+        hidden = model(batch.inputs, output_hidden_states=True).hidden_states[-2]
+        key = keys_before_digits(task, batch.inputs)
+        found = hidden[key >= 0].double()
+        features.append(torch.cat([found, torch.ones_like(found[:, :1])], 1))
+        labels.append(key[key >= 0])
+    (known, fresh), (answers, expected) = features, labels
+    gram = known.T @ known / len(known)
+    gram += RIDGE * gram.diagonal().mean() * torch.eye(len(gram), device=gram.device)
+    one_hot = functional.one_hot(answers, task.keys).double()
+    weights = torch.linalg.solve(gram, known.T @ one_hot / len(known))
+    return float(((fresh @ weights).argmax(1) == expected).double().mean())
+
+
 def train(family: str, training: str, seed: int, steps: int, device: str) -> dict[str, Any]:
     """Train one seed and test it."""
     torch.manual_seed(seed)
@@ -94,39 +126,58 @@ def train(family: str, training: str, seed: int, steps: int, device: str) -> dic
     model = build(family, task.vocabulary, task.pad).to(device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
     delayed = None
-    if training == "dat":
+    if training.startswith("dat"):
         delayed = outlast.delay(
             model, switch=f"below({LEVEL})", steps=steps, latest=0.5, mode="skip"
         )
+    head = torch.nn.Linear(WIDTH, task.keys, device=device) if training == "dat-keys" else None
+    if head is not None:
+        optimiser.add_param_group({"params": head.parameters()})
     switched, level = (0, None) if training == "joint" else (None, None)
+    keys = {"switch": probe_keys(model, task, device) if training == "joint" else None}
     begin = time.perf_counter()
     batches = task.stream(batch=BATCH, seed=seed, device=device)
     for step, batch in zip(range(1, steps + 1), batches, strict=False):
         warm = min(1.0, step / 200) * min(1.0, 10 * (1 - (step - 1) / steps))
         for group in optimiser.param_groups:
             group["lr"] = RATE * warm
-        losses = part_losses(model(batch.inputs).logits, batch, task.parts)
-        weights = {"recall": float(switched is not None)}
-        loss = torch.stack([weights.get(part, 1.0) * each for part, each in losses.items()]).sum()
+        naming = head is not None and switched is None
+        output = model(batch.inputs, output_hidden_states=naming)
+        losses = part_losses(output.logits, batch, task.parts)
+        if switched is None and training != "dat-full":
+            losses["recall"] = 0.0 * losses["recall"]
+        loss = torch.stack(list(losses.values())).sum()
+        if naming:
+            scores = head(output.hidden_states[-2]).transpose(1, 2)
+            expected = keys_before_digits(task, batch.inputs)
+            loss = loss + functional.cross_entropy(scores, expected, ignore_index=-1)
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         if switched is None:
             running = float(losses["running"])
-            level = smooth(level, [running])
             if delayed is not None:
                 delayed.step(running)
                 done = delayed.switched
             else:
+                level = smooth(level, [running])
                 done = level < LEVEL or step >= steps // 2
-            switched = step if done else None
+            if done:
+                switched, keys["switch"] = step, probe_keys(model, task, device)
     seconds = time.perf_counter() - begin
     if delayed is not None:
         delayed.remove()
     rows = outlast.evaluate(model, task, ladder=LADDER, sequences=512, device=device)
     right = {f"{row['multiple']:g}": row["exact"] for row in rows}
-    return {"seed": seed, "switched": switched, "seconds": round(seconds, 1), "right": right}
+    keys["end"] = probe_keys(model, task, device)
+    return {
+        "seed": seed,
+        "switched": switched,
+        "keys": keys,
+        "seconds": round(seconds, 1),
+        "right": right,
+    }
 
 
 def main() -> None:
