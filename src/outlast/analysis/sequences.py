@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from outlast.evaluation.ladder import out_of_reach, rungs
-from outlast.models.model import Model
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
 
@@ -32,7 +32,7 @@ class Rung(NamedTuple):
 
 
 def draw_rungs(
-    model: Model,
+    model: nn.Module,
     task: Task,
     ladder: Sequence[float] = LADDER,
     sequences: int = SEQUENCES,
@@ -41,9 +41,10 @@ def draw_rungs(
 
     They are the sequences that `evaluate` draws for this number of sequences.
     """
-    device = model.embedding.weight.device
+    device = next(model.parameters()).device
+    ceiling = getattr(model, "ceiling", None)
     for multiple, length in rungs(task, ladder):
-        reason = out_of_reach(task, length, model.ceiling)
+        reason = out_of_reach(task, length, ceiling)
         if reason is not None:
             log.warning("length %d (%g x) is left out: %s", length, multiple, reason)
             continue
