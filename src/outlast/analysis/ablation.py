@@ -59,8 +59,8 @@ from outlast.tasks import IGNORE, Batch, Task
 log = logging.getLogger(__name__)
 
 ACCEPTED = (
-    "a model of Outlast, or a module whose attention can be found: a model of transformers, or one "
-    "with torch.nn.MultiheadAttention"
+    "a model of Outlast, or a module whose attention can be found: modules that have is_causal and "
+    "num_key_value_groups, as most of transformers have, or torch.nn.MultiheadAttention"
 )
 
 
