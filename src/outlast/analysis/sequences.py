@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from outlast.errors import OutlastError
 from outlast.evaluation.ladder import out_of_reach, rungs
-from outlast.models.model import Model
 from outlast.runs.analyses import Row as Row
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
@@ -37,7 +37,7 @@ class Rung(NamedTuple):
 
 
 def draw_rungs(
-    model: Model,
+    model: nn.Module,
     task: Task,
     ladder: Sequence[float] = LADDER,
     sequences: int = SEQUENCES,
@@ -46,9 +46,10 @@ def draw_rungs(
 
     They are the sequences that `evaluate` draws for this number of sequences.
     """
-    device = model.embedding.weight.device
+    device = next(model.parameters()).device
+    ceiling = getattr(model, "ceiling", None)
     for multiple, length in rungs(task, ladder):
-        reason = out_of_reach(task, length, model.ceiling)
+        reason = out_of_reach(task, length, ceiling)
         if reason is not None:
             log.warning("length %d (%g x) is left out: %s", length, multiple, reason)
             continue
