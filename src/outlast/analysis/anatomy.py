@@ -46,12 +46,12 @@ from outlast.analysis.probe import (
     FIT_SEQUENCES,
     Labels,
     Place,
-    Probe,
     fit_probes,
     probe_accuracy,
     state_places,
 )
 from outlast.analysis.retrieval import Attended, HardAttention, Retriever, find_retriever
+from outlast.analysis.ridge import Probe
 from outlast.analysis.sequences import LADDER, SEQUENCES, Row, Rung, blocks, draw_rungs
 from outlast.analysis.sharpness import recalled
 from outlast.analysis.watching import HEAD, Watched, attention_layers, hooked, watch

@@ -5,10 +5,7 @@
     probes = fit_probes(model, task, state_places(model), states)
     probes[Place("1.lstm", "hidden")].predict(seen.outputs["1.lstm"])     # (batch, tokens)
 
-A probe is a ridge regression onto one-hot labels; the largest score is the label it reads. It is
-fitted in closed form: a block of sequences at a time adds to matrices in float64, and one system of
-equations is solved at the end. What a probe cannot read may still be there in a form that is not
-linear.
+A probe is linear (`ridge.py`). What it cannot read may still be there in a form that is not linear.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outlast.analysis.ridge import Moments, Probe
 from outlast.analysis.sequences import LADDER, SEQUENCES, Row, Rung, blocks, draw_rungs
 from outlast.analysis.watching import HEAD, Watched, layers, watch
 from outlast.arguments import check_whole
@@ -27,68 +25,18 @@ from outlast.mixers.attention.attention import Attention
 from outlast.models.model import Model
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
+from outlast.tasks.base import IGNORE
 from outlast.tasks.truth import ABSENT
 
-#: the penalty on the weights, as a share of the mean variance of a feature
-RIDGE = 1e-4
 #: sequences of training lengths that probes are fitted on, if nobody says
 FIT_SEQUENCES = 2048
 #: parts that the tokens of a sequence are divided into
 BINS = 4
-#: tokens that are read at once
-READ_AT_ONCE = 2**12
+#: controls of a probe: each is fitted on the labels in another random order
+SHUFFLES = 4
 
 #: the label of each token of a batch (batch, tokens); -1 where there is none
 Labels = Callable[[Task, Batch], Tensor]
-
-
-class Probe(NamedTuple):
-    """A linear reader: weights (features, labels) and bias (labels,), in float64."""
-
-    weights: Tensor
-    bias: Tensor
-
-    @classmethod
-    def fit(cls, features: Tensor, labels: Tensor, ridge: float = RIDGE) -> Probe:
-        """A probe for features (..., width) and labels (...); a label below 0 does not count."""
-        moments = Moments(features.shape[-1], int(labels.max()) + 1, features.device)
-        moments.add(features[labels >= 0], labels[labels >= 0])
-        return moments.fit(ridge)
-
-    def predict(self, features: Tensor) -> Tensor:
-        """The label that is read from each of the features (..., width); -1 from NaN or inf."""
-        guesses = []
-        for some in features.flatten(0, -2).split(READ_AT_ONCE):
-            scores = some.double() @ self.weights + self.bias
-            guesses.append(torch.where(scores.isfinite().all(-1), scores.argmax(-1), ABSENT))
-        return torch.cat(guesses).view(features.shape[:-1])
-
-
-class Moments:
-    """The sums that a ridge regression needs; their size does not depend on the tokens added."""
-
-    def __init__(self, width: int, labels: int, device: torch.device) -> None:
-        self.count = torch.zeros(labels, dtype=torch.float64, device=device)
-        self.sums = torch.zeros(labels, width, dtype=torch.float64, device=device)
-        self.gram = torch.zeros(width, width, dtype=torch.float64, device=device)
-
-    def add(self, features: Tensor, labels: Tensor) -> None:
-        """Take in features (tokens, width) and their labels (tokens,). NaN and inf are left out."""
-        sound = features.isfinite().all(-1)
-        features, labels = features[sound].double(), labels[sound]
-        self.count += torch.bincount(labels, minlength=len(self.count))
-        self.sums.index_add_(0, labels, features)
-        self.gram += features.T @ features
-
-    def fit(self, ridge: float = RIDGE) -> Probe:
-        """The probe. The bias is not penalised."""
-        tokens = self.count.sum().clamp_min(1)
-        mean, share = self.sums.sum(0) / tokens, self.count / tokens
-        covariance = self.gram / tokens - mean.outer(mean)
-        penalty = (ridge * covariance.diagonal().mean()).clamp_min(torch.finfo(torch.float64).eps)
-        penalised = covariance + penalty * torch.eye(len(mean), device=mean.device)
-        weights = torch.linalg.solve(penalised, self.sums.T / tokens - mean.outer(share))
-        return Probe(weights, share - mean @ weights)
 
 
 class Place(NamedTuple):
@@ -125,6 +73,17 @@ def states(task: Task, batch: Batch) -> Tensor:
     return task.truths(batch.inputs).state
 
 
+def due_states(task: Task, batch: Batch) -> Tensor:
+    """The running state after each value, and where an answer is due that is not recalled.
+
+    Values are tokens below `task.classes`. At other tokens, such as keys, a model carries the state
+    on. It has no reason to show it there.
+    """
+    truth = task.truths(batch.inputs)
+    due = (batch.inputs < task.classes) | ((batch.targets != IGNORE) & (truth.source < 0))
+    return truth.state.where(due, ABSENT)
+
+
 def stored_keys(task: Task, batch: Batch) -> Tensor:
     """The key of each stored value, at the value. Values are tokens below `task.classes`."""
     key = task.truths(batch.inputs).key
@@ -138,6 +97,7 @@ def state_probe(
     sequences: int = SEQUENCES,
     bins: int = BINS,
     fit_sequences: int = FIT_SEQUENCES,
+    labels: Labels = due_states,
 ) -> list[Row]:
     """How often the running state can be read, by place and length.
 
@@ -145,8 +105,8 @@ def state_probe(
     and the `length`, the `layer` and the `place` (`stream`: what enters the layer; `hidden`: the
     hidden state of a recurrence), and a range of tokens, from `first` up to and without `end`.
     `bin` is the number of the range from 0. It is None for the row of all tokens. `accuracy` is the
-    share of the `count` tokens at which the state is read right. `control` is the same for a probe
-    that was fitted on shuffled labels.
+    share of the `count` tokens at which the state is read right. `control` is the same for probes
+    that were fitted on shuffled labels, on average over a few of them.
 
     Args:
         model: A model of ours.
@@ -155,9 +115,10 @@ def state_probe(
         sequences: Sequences tested at each length.
         bins: The tokens of a sequence are divided into so many ranges.
         fit_sequences: Sequences that probes are fitted on.
+        labels: The state at the tokens that count: `due_states`, or `states` for every token.
     """
     places = state_places(model)
-    return _probe(model, task, places, states, ladder, sequences, bins, fit_sequences)
+    return _probe(model, task, places, labels, ladder, sequences, bins, fit_sequences)
 
 
 def key_probe(
@@ -193,7 +154,8 @@ def fit_probes(
     fit_sequences: int = FIT_SEQUENCES,
 ) -> dict[Place, Probe]:
     """A probe for each place, fitted at training lengths on sequences that no test has."""
-    return _fit(model, task, places, labels, fit_sequences)[0]
+    fitted = _fit(model, task, places, labels, fit_sequences)
+    return {place: probes[0] for place, probes in fitted.items()}
 
 
 def probe_accuracy(
@@ -209,29 +171,32 @@ def probe_accuracy(
 
 
 def _fit(
-    model: Model, task: Task, places: Sequence[Place], labels: Labels, fit_sequences: int
-) -> tuple[dict[Place, Probe], dict[Place, Probe]]:
-    """Probes by place, and their controls, which are fitted on shuffled labels."""
+    model: Model,
+    task: Task,
+    places: Sequence[Place],
+    labels: Labels,
+    fit_sequences: int,
+    shuffles: int = 0,
+) -> dict[Place, list[Probe]]:
+    """Probes by place: the true one, then those that are fitted on shuffled labels."""
     check_whole("fit_sequences", fit_sequences, 1)
     device = model.embedding.weight.device
     batch = task.sample(task.lengths, fit_sequences, stream(device, "fit probes"))
     table = labels(task, batch)
     if not (table >= 0).any():
-        raise bad_value("task", task.name, f"a task whose truth has {labels.__name__}")
-    shape = (model.embedding.embedding_dim, int(table.max()) + 1, device)
-    plain = {place: Moments(*shape) for place in places}
-    shuffled = {place: Moments(*shape) for place in places}
+        kind = labels.__name__.replace("_", " ")
+        raise bad_value("task", task.name, f"a task whose truth has {kind}")
+    shape = (model.embedding.embedding_dim, int(table.max()) + 1, device, 1 + shuffles)
+    moments = {place: Moments(*shape) for place in places}
     generator = stream(device, "shuffle labels")
     for seen, asked, wanted in _passes(model, batch, table):
-        order = torch.randperm(len(wanted), generator=generator, device=device)
+        orders = [
+            torch.randperm(len(wanted), generator=generator, device=device) for _ in range(shuffles)
+        ]
+        labellings = torch.stack([wanted, *(wanted[order] for order in orders)])
         for place in places:
-            features = place.read(seen)[asked]
-            plain[place].add(features, wanted)
-            shuffled[place].add(features, wanted[order])
-    return (
-        {place: moments.fit() for place, moments in plain.items()},
-        {place: moments.fit() for place, moments in shuffled.items()},
-    )
+            moments[place].add(place.read(seen)[asked], labellings)
+    return {place: each.fit() for place, each in moments.items()}
 
 
 def _passes(model: Model, batch: Batch, table: Tensor) -> Iterator[tuple[Watched, Tensor, Tensor]]:
@@ -255,41 +220,36 @@ def _probe(
 ) -> list[Row]:
     check_whole("sequences", sequences, 1)
     check_whole("bins", bins, 1)
-    plain, shuffled = _fit(model, task, places, labels, fit_sequences)
+    probes = _fit(model, task, places, labels, fit_sequences, SHUFFLES)
     rows = []
     for rung in draw_rungs(model, task, ladder, sequences):
-        rows += _rows(model, rung, labels(task, rung.batch), plain, shuffled, bins)
+        rows += _rows(model, rung, labels(task, rung.batch), probes, bins)
     return rows
 
 
 def _rows(
-    model: Model,
-    rung: Rung,
-    table: Tensor,
-    plain: dict[Place, Probe],
-    shuffled: dict[Place, Probe],
-    bins: int,
+    model: Model, rung: Rung, table: Tensor, probes: dict[Place, list[Probe]], bins: int
 ) -> list[Row]:
     """The rows of one length. `table` (batch, tokens) has the labels."""
     tokens = table.shape[1]
     bin_of = torch.arange(tokens, device=table.device) * bins // tokens
 
     def by_bin(chosen: Tensor) -> Tensor:
-        return torch.bincount(chosen, minlength=bins).double()
+        return torch.bincount(bin_of.expand_as(chosen)[chosen], minlength=bins).double()
 
-    count = by_bin(bin_of.expand_as(table)[table >= 0])
-    right = {place: (torch.zeros_like(count), torch.zeros_like(count)) for place in plain}
+    count = by_bin(table >= 0)
+    hits = {place: count.new_zeros(1 + SHUFFLES, bins) for place in probes}
     for seen, asked, wanted in _passes(model, rung.batch, table):
-        bin_of_label = bin_of.expand_as(asked)[asked]
-        for place, (hits, control_hits) in right.items():
-            features = place.read(seen)[asked]
-            hits += by_bin(bin_of_label[plain[place].predict(features) == wanted])
-            control_hits += by_bin(bin_of_label[shuffled[place].predict(features) == wanted])
+        for place, each in probes.items():
+            features, right = place.read(seen)[asked], torch.zeros_like(asked)
+            for of_probe, probe in zip(hits[place], each, strict=True):
+                right[asked] = probe.predict(features) == wanted
+                of_probe += by_bin(right)
     ends = [-(-number * tokens // bins) for number in range(1, bins + 1)]
     ranges = [(None, 0, tokens), *zip(range(bins), [0, *ends], ends, strict=False)]
     rows: list[Row] = []
-    for place, counts in right.items():
-        by_range = torch.stack([*counts, count])
+    for place, of_probes in hits.items():
+        by_range = torch.stack([of_probes[0], of_probes[1:].mean(0), count])
         by_range = torch.cat([by_range.sum(1, keepdim=True), by_range], 1)
         for (number, first, end), (hit, control, total) in zip(
             ranges, by_range.T.tolist(), strict=True
