@@ -70,7 +70,9 @@ class Moments:
         tokens = self.count.sum().clamp_min(1)
         mean, share = self.sums[0].sum(0) / tokens, self.count / tokens
         covariance = self.gram / tokens - mean.outer(mean)
-        penalty = (ridge * covariance.diagonal().mean()).clamp_min(torch.finfo(torch.float64).eps)
-        penalised = covariance + penalty * torch.eye(len(mean), device=mean.device)
+        number = torch.finfo(torch.float64)
+        rounding = number.eps * self.gram.diagonal().mean() / tokens
+        penalty = (ridge * covariance.diagonal().mean() + rounding).clamp_min(number.tiny)
+        penalised = covariance + torch.diag(penalty.expand(len(mean)))
         weights = torch.linalg.solve(penalised, self.sums.mT / tokens - mean.outer(share))
         return [Probe(each, share - mean @ each) for each in weights]

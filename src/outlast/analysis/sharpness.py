@@ -144,14 +144,14 @@ class Gauge:
         rows, queries = asked_rows(block, self.source >= 0)
         query = queries + block.first
         source = self.source[rows, query]
-        weights = block.weights[rows, :, queries].double()  # (answers, heads, keys)
-        keys = (query + 1).double()[:, None]
+        weights = block.weights[rows, :, queries]  # (answers, heads, keys)
+        keys = (query + 1).to(weights)[:, None]
         shares = weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
         at_source = weight_at(weights, source)
         if block.scores is None:
             margin = torch.full_like(at_source, torch.nan)
         else:
-            margin = _margins(block.scores[rows, :, queries].double(), source)
+            margin = _margins(block.scores[rows, :, queries], source)
         measured = (
             keys.expand_as(at_source),
             -torch.xlogy(shares, shares).sum(-1),
@@ -159,10 +159,10 @@ class Gauge:
             at_source + weight_at(weights, source - 1),
             weight_at(weights, source + 1),
             margin,
-            (weights > 1 / (10 * keys[..., None])).sum(-1).double(),
-            (weights > 0).sum(-1).double(),
+            (weights > 1 / (10 * keys[..., None])).sum(-1).to(weights),
+            (weights > 0).sum(-1).to(weights),
         )
-        self.measured.append(torch.stack(measured))
+        self.measured.append(torch.stack(measured).double())
 
 
 def weight_at(weights: Tensor, place: Tensor) -> Tensor:
