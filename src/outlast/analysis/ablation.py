@@ -173,12 +173,12 @@ def _other_inputs(model: Model, task: Task, rung: Rung) -> Iterator[Ablation]:
     """The ablations that change what the model reads."""
     positions = _positions(model, rung.batch.inputs)
     if positions is None:
-        log.info("length %d: there are no positions to draw", rung.length)
+        log.debug("length %d: there are no positions to draw", rung.length)
     else:
         yield Ablation("positions drawn", nullcontext(), positions=positions)
     shuffled = _shuffled(task, rung)
     if shuffled is None:
-        log.info("%s has no items to shuffle", task.name)
+        log.debug("%s has no items to shuffle", task.name)
     else:
         yield Ablation("items shuffled", nullcontext(), batch=shuffled)
 

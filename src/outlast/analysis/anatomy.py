@@ -52,11 +52,18 @@ from outlast.analysis.probe import (
 )
 from outlast.analysis.retrieval import Attended, HardAttention, Retriever, find_retriever
 from outlast.analysis.ridge import Probe
-from outlast.analysis.sequences import LADDER, SEQUENCES, Row, Rung, blocks, draw_rungs
+from outlast.analysis.sequences import (
+    LADDER,
+    SEQUENCES,
+    Row,
+    Rung,
+    blocks,
+    draw_rungs,
+    nothing_to_see,
+)
 from outlast.analysis.sharpness import recalled
 from outlast.analysis.watching import HEAD, Watched, attention_layers, hooked, watch
 from outlast.arguments import check_whole
-from outlast.errors import bad_value
 from outlast.models.model import Model
 from outlast.tasks import Batch, Task
 from outlast.tasks.truth import ABSENT
@@ -172,10 +179,12 @@ class Verdict(NamedTuple):
 def _prepare(model: Model, task: Task, sequences: int, fit_sequences: int) -> Instruments:
     trained = next(draw_rungs(model, task, (1.0,), sequences), None)
     if trained is None:
-        raise bad_value("model", model.layout, "a model that takes sequences of training length")
+        raise nothing_to_see(
+            "model", model.layout, "a model that takes sequences of training length"
+        )
     source, state = recalled(task, trained.batch), task.truths(trained.batch.inputs).state
     if (_asked(task, trained.batch) & (source < 0) & (state < 0)).any():
-        raise bad_value(
+        raise nothing_to_see(
             "task", task.name, "a task whose truth has a state or source of each answer"
         )
     needed = needed_state(task, trained.batch, source)

@@ -17,10 +17,17 @@ import torch
 from torch import Tensor
 
 from outlast.analysis.ridge import Moments, Probe
-from outlast.analysis.sequences import LADDER, SEQUENCES, Row, Rung, blocks, draw_rungs
+from outlast.analysis.sequences import (
+    LADDER,
+    SEQUENCES,
+    Row,
+    Rung,
+    blocks,
+    draw_rungs,
+    nothing_to_see,
+)
 from outlast.analysis.watching import HEAD, Watched, layers, watch
 from outlast.arguments import check_whole
-from outlast.errors import bad_value
 from outlast.mixers.attention.attention import Attention
 from outlast.models.model import Model
 from outlast.streams import stream
@@ -64,7 +71,7 @@ def key_places(model: Model) -> list[Place]:
     """The stream that enters each attention, also one whose gate is 0."""
     attention = [name for name, sub in layers(model) if isinstance(sub.mixer, Attention)]
     if not attention:
-        raise bad_value("model", model.layout, "a model with attention")
+        raise nothing_to_see("model", model.layout, "a model with attention")
     return [Place(name, "stream") for name in attention]
 
 
@@ -185,7 +192,7 @@ def _fit(
     table = labels(task, batch)
     if not (table >= 0).any():
         kind = labels.__name__.replace("_", " ")
-        raise bad_value("task", task.name, f"a task whose truth has {kind}")
+        raise nothing_to_see("task", task.name, f"a task whose truth has {kind}")
     shape = (model.embedding.embedding_dim, int(table.max()) + 1, device, 1 + shuffles)
     moments = {place: Moments(*shape) for place in places}
     generator = stream(device, "shuffle labels")

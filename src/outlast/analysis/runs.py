@@ -12,10 +12,12 @@ import torch
 from outlast.analysis.sequences import LADDER, SEQUENCES
 from outlast.arguments import as_whole
 from outlast.errors import OutlastError, bad_value
-from outlast.evaluation.ladder import check_ladder
+from outlast.evaluation.ladder import check_ladder, out_of_reach, rungs
+from outlast.models import build_model
 from outlast.registry import suggest, tasks
 from outlast.runs.analyses import Row
 from outlast.runs.records import read_run
+from outlast.tasks import Task
 from outlast.workflow.load import load
 
 #: each analysis by name: where its function is; those of a run look at all its checkpoints
@@ -67,6 +69,15 @@ def function_of(name: str) -> Callable[..., list[Row]]:
 def summary_of(name: str) -> str:
     """The first sentence of what an analysis says of itself."""
     return (function_of(name).__doc__ or "").strip().partition("\n")[0]
+
+
+def lengths_left_out(folder: Path, settings: AnalysisSettings) -> list[str]:
+    """In words, which of the lengths are out of reach of a run, and why."""
+    run = read_run(folder).spec
+    task: Task = tasks.build(run.task)
+    ceiling = build_model(run.model, task.vocabulary, task.classes).ceiling
+    reasons = [(m, n, out_of_reach(task, n, ceiling)) for m, n in rungs(task, settings.ladder)]
+    return [f"left out: length {n:,} ({m:g} x), {why}" for m, n, why in reasons if why]
 
 
 def analyse_run(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outlast.analysis.sequences import Row
+from outlast.analysis.sequences import Row, nothing_to_see
 from outlast.arguments import as_whole, shown
 from outlast.errors import bad_value
 from outlast.evaluation.accuracy import correct_by_part
@@ -23,7 +23,7 @@ def check_answers(task: object, sequences: object) -> None:
         raise bad_value("task", shown(task), "a task, such as outlast.task('parity')")
     if task.measure != "exact":
         accepted = "a task whose answers are right or wrong; this one measures bits of text"
-        raise bad_value("task", task.name, accepted)
+        raise nothing_to_see("task", task.name, accepted)
     as_whole("sequences", sequences, 1, MOST_SEQUENCES)
 
 

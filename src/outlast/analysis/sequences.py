@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from outlast.errors import OutlastError
+from outlast.errors import SpecError, bad_value
 from outlast.evaluation.ladder import out_of_reach, rungs
 from outlast.runs.analyses import Row as Row
 from outlast.streams import stream
@@ -18,8 +18,13 @@ from outlast.tasks import Batch, Task
 log = logging.getLogger(__name__)
 
 
-class NothingToSeeError(OutlastError):
+class NothingToSeeError(SpecError):
     """A model or a task that has nothing of what an analysis looks at."""
+
+
+def nothing_to_see(field: str, value: object, expected: str) -> NothingToSeeError:
+    """The error for a model or task without what an analysis looks at."""
+    return NothingToSeeError(str(bad_value(field, value, expected)))
 
 
 #: multiples of the training length, and sequences of each, if nobody says
@@ -51,7 +56,7 @@ def draw_rungs(
     for multiple, length in rungs(task, ladder):
         reason = out_of_reach(task, length, ceiling)
         if reason is not None:
-            log.warning("length %d (%g x) is left out: %s", length, multiple, reason)
+            log.debug("length %d (%g x) is left out: %s", length, multiple, reason)
             continue
         generator = stream(device, "evaluate", length)
         yield Rung(multiple, length, task.test_batch(length, sequences, generator))

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outlast.analysis.sequences import LADDER, SEQUENCES, Row, blocks, draw_rungs
+from outlast.analysis.sequences import LADDER, SEQUENCES, Row, blocks, draw_rungs, nothing_to_see
 from outlast.analysis.watching import attention_layers, hooked, watch
 from outlast.arguments import check_whole
-from outlast.errors import bad_value
 from outlast.mixers.attention.attention import Attention
 from outlast.mixers.attention.look import AttentionBlock
 from outlast.models.model import Model
@@ -114,7 +113,7 @@ def measure(model: Model, task: Task, batch: Batch) -> dict[str, Tensor]:
             gauges[name] += hook.measured
     tables = {name: torch.cat(measured, 1) for name, measured in gauges.items() if measured}
     if not tables:
-        raise bad_value("task", task.name, "a task whose truth has the sources of answers")
+        raise nothing_to_see("task", task.name, "a task whose truth has the sources of answers")
     return tables
 
 
@@ -122,7 +121,7 @@ def require_attention(model: Model) -> dict[str, Attention]:
     """The attention of a model; an error if there is none."""
     attention = attention_layers(model)
     if not attention:
-        raise bad_value("model", model.layout, "a model with attention whose gate is open")
+        raise nothing_to_see("model", model.layout, "a model with attention whose gate is open")
     return attention
 
 

@@ -21,7 +21,7 @@ def main(
 ) -> None:
     """Find out why trained runs work or fail; the tables lie in FOLDER/analysis.
 
-    Example: outlast analyse runs/serial --only anatomy key-probe --lengths 1 3
+    Example: outlast analyse runs/parity --only state-probe --lengths 1 2 --sequences 64
 
     Args:
         folders: Run folders, or those of grids and studies, whose runs are analysed one by one.
@@ -35,7 +35,13 @@ def main(
     """
     from dataclasses import asdict
 
-    from outlast.analysis.runs import ANALYSES, AnalysisSettings, analyse_run, function_of
+    from outlast.analysis.runs import (
+        ANALYSES,
+        AnalysisSettings,
+        analyse_run,
+        function_of,
+        lengths_left_out,
+    )
     from outlast.analysis.sequences import NothingToSeeError
     from outlast.cli.common import console, say
     from outlast.errors import bad_value
@@ -55,6 +61,8 @@ def main(
     runs = [run for folder in folders for run in run_folders(folder, of_studies=True)]
     for run in runs:
         say(f"\n{run.name}" if len(runs) > 1 else str(run))
+        for words in lengths_left_out(run, settings):
+            say(f"  {words}")
         for name in only or ANALYSES:
             with console.status(name) as status:
                 try:

@@ -44,7 +44,7 @@ def anatomy_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None
     if not shares:
         return None
     parts = list(dict.fromkeys(each.part for each in shares))
-    columns = 1 if form.columns == 1 else _columns(len(parts))
+    columns = min(len(shares), 1 if form.columns == 1 else _columns(len(parts)))
     rows = -(-len(shares) // columns)
     present = {cause for each in shares for bar in each.by_multiple.values() for cause in bar}
     with drawing():
