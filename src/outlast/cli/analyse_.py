@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
+
+if TYPE_CHECKING:
+    from outlast.runs.analyses import Row
 
 
 def main(
@@ -70,8 +73,28 @@ def main(
                 except NothingToSeeError as nothing:
                     if only:
                         raise
-                    say(f"  {name}: left out, {nothing}")
+                    say(f"\n{name}: left out, {nothing}")
                     continue
             table = AnalysisTable(analysis=name, settings=asdict(settings), rows=rows)
             path = write_analysis(run, table)
-            say(f"  {name}: {len(rows):,} rows in {path}")
+            say(f"\n{name}: {len(rows):,} rows in {path}")
+            _show(name, rows)
+
+
+def _show(name: str, rows: list[Row]) -> None:
+    """The headline of a table: its number by length or step, the mean over seeds."""
+    from outlast.analysis.headlines import HEADLINES, headline
+    from outlast.cli.tables import Column, show_table
+
+    wanted, lines = HEADLINES[name], headline(name, rows)
+    if not lines:
+        return
+    places = sorted({place for line in lines for place in line.values})
+    titles = [f"{place:g} x" if wanted.by == "multiple" else f"{place:g}" for place in places]
+    columns = [Column("", "name"), *(Column(title, "number", 1) for title in titles)]
+    cells = []
+    for line in lines:
+        values = [line.values.get(place) for place in places]
+        cells.append([line.name, *(f"{sum(v) / len(v):.3f}" if v else "" for v in values)])
+    seeds = len({row["seed"] for row in rows})
+    show_table(columns, cells, f"{wanted.title}{f', mean of {seeds} seeds' if seeds > 1 else ''}")
