@@ -280,6 +280,7 @@ def test_runs_of_a_grid_come_in_the_order_they_were_created(grid: Path, copied: 
     assert [folder.name for folder in grid_runs(copied)] == ["another", NAMES[0], *NAMES[2:]]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_page_of_a_grid_has_an_arm_for_each_run(
     copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

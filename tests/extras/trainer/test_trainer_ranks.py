@@ -3,7 +3,6 @@
 One pair of processes trains all cases. The tests read what it wrote.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from forked_jobs import run_job, wait
+from forked_jobs import free_port, run_job, wait
 from torch import distributed as dist
 from torch.distributed.fsdp import fully_shard
 from trainer_jobs import build, train
@@ -95,8 +94,7 @@ def run_rank(folder: str, rank: int) -> None:
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory) -> list[dict]:
     folder = tmp_path_factory.mktemp("ranks")
-    port = 20000 + os.getpid() % 20000
-    common = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     processes = [
         run_job(run_rank, str(folder), r, env={**common, "RANK": str(r), "LOCAL_RANK": str(r)})
         for r in range(RANKS)
