@@ -43,7 +43,7 @@ from outlast.streams import stream
 from outlast.tasks import IGNORE, Batch, Task
 
 #: sequences in a batch, and batches whose gradients are averaged
-BATCH_SIZE, BATCHES = 128, 4
+BATCH_SIZE, BATCHES = 128, 1
 #: a part of a gradient that is shorter than this share of it is rounding
 ROUNDING = 1e-6
 
