@@ -27,13 +27,15 @@ CHECKPOINTED = {"gradient_checkpointing": True}
 REENTRANT = {**CHECKPOINTED, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
 COMPILED = {"torch_compile": True, "torch_compile_backend": "eager"}
 #: by name: how, and arguments of the Trainer
+#: a Trainer of transformers 5.17 puts a sharded model into DDP, so it is not tried there
+SHARDED_MODES = MODES if hasattr(Trainer, "_sync_replicated_trainable_parameters") else ()
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"ddp {mode}": (mode, {}) for mode in MODES},
     **{f"checkpointed {mode}": (mode, CHECKPOINTED) for mode in MODES},
     "reentrant skip": ("skip", REENTRANT),
     "compiled skip": ("skip", COMPILED),
     "rank means skip": ("skip", {"average_tokens_across_devices": False}),
-    **{f"fsdp2 {mode}": (mode, {}) for mode in MODES},
+    **{f"fsdp2 {mode}": (mode, {}) for mode in SHARDED_MODES},
 }
 SETTINGS = {"max_steps": STEPS, "save_strategy": "no", "logging_steps": 1}
 LEVEL = 3.446  # the mean over ranks falls under it, or step 3 comes first
@@ -129,7 +131,7 @@ def test_mean_over_ranks_of_the_watched_loss_is_the_logged_one(ranks, name):
     assert seen[0] != seen[1]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", SHARDED_MODES)
 def test_sharded_ranks_train_like_replicated_ones(ranks, mode):
     sharded, replicated = (ranks[0][f"{kind} {mode}"]["weights"] for kind in ("fsdp2", "ddp"))
     torch.testing.assert_close(sharded, replicated, rtol=1e-4, atol=1e-6)
