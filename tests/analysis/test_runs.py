@@ -129,3 +129,9 @@ def test_damaged_table_names_its_file(hybrid: Path) -> None:
     with pytest.raises(RunFolderError, match=r"key-probe\.json"):
         read_analysis(hybrid, "key-probe")
     path.unlink()
+
+
+def test_a_run_that_starts_anew_has_no_tables_of_the_old_one(recurrence: Path) -> None:
+    assert main(["analyse", str(recurrence), "--only", "state-probe", *FEW]) == 0
+    outlast.fit("parity(length=3)", "lstm @ 8", recurrence, seeds=[0], steps=1, overwrite=True)
+    assert not (recurrence / "analysis").exists()
