@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -50,16 +51,22 @@ class AnalysisSettings:
         seeds: Of the run; None: all of them.
         steps: Of the checkpoints that were kept; none: the end of training, and for gradients all
             of them.
+        toward: For gradients: the run whose last weights are the solution; None: the run itself.
     """
 
     ladder: tuple[float, ...] = LADDER
     sequences: int = SEQUENCES
     seeds: tuple[int, ...] | None = None
     steps: tuple[int, ...] = ()
+    toward: Path | None = None
 
     def __post_init__(self) -> None:
         check_ladder("lengths", self.ladder)
         as_whole("sequences", self.sequences, 1)
+
+    def record(self) -> dict[str, Any]:
+        """As a table keeps it."""
+        return {**asdict(self), "toward": None if self.toward is None else self.toward.name}
 
 
 def function_of(name: str) -> Callable[..., list[Row]]:
@@ -105,7 +112,10 @@ def analyse_run(
     if name in OF_RUNS:
         if on_seed is not None:
             on_seed(f"{folder.name}: {name}")
-        rows = function(folder, device, seeds, settings.steps or None)
+        batches = max(1, settings.sequences // record.settings.batch_size)
+        rows = function(
+            folder, device, seeds, settings.steps or None, settings.toward, batches=batches
+        )
         return [{"run": folder.name, **row} for row in rows]
     task, table = tasks.build(record.spec.task), list[Row]()
     for seed in seeds:

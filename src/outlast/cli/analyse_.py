@@ -20,6 +20,7 @@ def main(
     sequences: int = 256,
     seeds: str | None = None,
     steps: tuple[int, ...] = (),
+    toward: Path | None = None,
     device: str = "auto",
 ) -> None:
     """Find out why trained runs work or fail; the tables lie in FOLDER/analysis.
@@ -34,10 +35,10 @@ def main(
         sequences: Sequences of each length.
         seeds: Some of the run's seeds, such as 0-3.
         steps: Of checkpoints that were kept (--keep-checkpoints); by default the end of training.
+        toward: For gradients: the run whose last weights count as the solution, such as the same
+            model with DAT; by default the run itself.
         device: auto, cpu, cuda, cuda:1 ...
     """
-    from dataclasses import asdict
-
     from outlast.analysis.runs import (
         ANALYSES,
         AnalysisSettings,
@@ -58,7 +59,7 @@ def main(
     for name in only:
         function_of(name)
     settings = AnalysisSettings(
-        lengths, sequences, None if seeds is None else tuple(read_seeds(seeds)), steps
+        lengths, sequences, None if seeds is None else tuple(read_seeds(seeds)), steps, toward
     )
     picked = pick_device(device)
     runs = [run for folder in folders for run in run_folders(folder, of_studies=True)]
@@ -75,7 +76,7 @@ def main(
                         raise
                     say(f"\n{name}: left out, {nothing}")
                     continue
-            table = AnalysisTable(analysis=name, settings=asdict(settings), rows=rows)
+            table = AnalysisTable(analysis=name, settings=settings.record(), rows=rows)
             path = write_analysis(run, table)
             say(f"\n{name}: {len(rows):,} rows in {path}")
             _show(name, rows)
