@@ -26,6 +26,7 @@ from outlast.errors import SpecError, bad_value
 from outlast.machine import GIB, short_of
 from outlast.specs import Spec
 from outlast.tasks.sampling import SeedGenerators, check_generator, randint, read_device
+from outlast.tasks.truth import Truth, TruthTable, as_table
 
 IGNORE = -100
 #: bytes of a token: its id, the answer due there, and the part that is tested
@@ -210,6 +211,17 @@ class Task(ABC):
 
         The tokens are checked before a subclass gets them, as a list.
         """
+
+    def truth(self, inputs: Sequence[int]) -> Truth:
+        """What each token of a row means, for analyses; a task that says nothing has no entries."""
+        truth = Truth()
+        for _ in inputs:
+            truth.add()
+        return truth
+
+    def truths(self, inputs: Tensor) -> TruthTable:
+        """`truth` of every row of (batch, tokens)."""
+        return as_table([self.truth(row) for row in inputs.tolist()], inputs.device)
 
     def word(self, token: int) -> str:
         """How a token is shown to a person: answers as digits, then keys, then `symbols`."""

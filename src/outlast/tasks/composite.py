@@ -43,6 +43,7 @@ from outlast.arguments import check_choice, check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task, check_keys
 from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below
+from outlast.tasks.truth import Truth
 
 Layout = Literal["separate", "interleaved", "chained"]
 
@@ -139,6 +140,25 @@ class Composite(Task):
         rank = 1 + randint_below(count[:, -1:].expand(-1, self.queries), generator)
         # the first place where the count reaches r is the r-th stored item
         return torch.searchsorted(count, rank)
+
+    def truth(self, inputs: Sequence[int]) -> Truth:
+        truth, places = Truth(), dict[int, int]()
+        total, key = 0, None
+        for place, token in enumerate(inputs):
+            if token < self.modulus:
+                if key is None or self.layout != "interleaved":
+                    total = (total + token) % self.modulus
+                if key is not None:
+                    places[key] = place
+                truth.add(total, key=key)
+                key = None
+            elif token < self.equals:
+                number = token - self.modulus
+                key = None if number in places else number
+                truth.add(total, places.get(number), number)
+            else:
+                truth.add(total if token == self.equals else None)
+        return truth
 
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         answers: list[int | None] = []

@@ -26,6 +26,7 @@ from outlast.arguments import check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Task
 from outlast.tasks.sampling import randint
+from outlast.tasks.truth import Truth
 
 
 @tasks.register("copy")
@@ -66,6 +67,18 @@ class Copy(Task):
         builder.write(end + 1 + place, signs, place < end - 1)
         builder.expect(end + place, signs, "recall", present)
         return builder.batch()
+
+    def truth(self, inputs: Sequence[int]) -> Truth:
+        truth, signs, said = Truth(), 0, None
+        for token in inputs:
+            if token == self.equals:
+                said = 0
+            elif said is None:
+                signs += token < self.signs
+            else:
+                said += 1
+            truth.add(source=said if said is not None and said < signs else None)
+        return truth
 
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         answers: list[int | None] = []

@@ -30,6 +30,7 @@ from outlast.arguments import check_choice, check_share, check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task, check_keys
 from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below
+from outlast.tasks.truth import Truth
 
 
 @tasks.register("entangled_parity")
@@ -98,6 +99,23 @@ class EntangledParity(Task):
         builder.write(ends[:, -1:], self.equals)
         builder.expect(ends[:, -1:], parity.gather(1, last), "state")
         return builder.batch()
+
+    def truth(self, inputs: Sequence[int]) -> Truth:
+        truth, places, parity, before = Truth(), dict[int, int](), 0, self.pad
+        for place, token in enumerate(inputs):
+            asked = before == self.question
+            if token < 2:
+                key = before - 2 if 2 <= before < self.question else None
+                parity ^= token
+                if key is not None:
+                    places[key] = place
+                truth.add(parity, key=key)
+            elif token < self.question:
+                truth.add(parity, places.get(token - 2) if asked else None, token - 2)
+            else:
+                truth.add(None if token == self.pad else parity)
+            before = token
+        return truth
 
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         answers: list[int | None] = []

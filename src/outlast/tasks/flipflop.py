@@ -36,6 +36,7 @@ from outlast.errors import require
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Task
 from outlast.tasks.sampling import rand, randint
+from outlast.tasks.truth import Truth
 
 WRITE, READ, SKIP, PAD = 2, 3, 4, 5
 #: the outputs among which a test looks for the largest
@@ -105,6 +106,14 @@ class FlipFlop(Task):
         active = torch.where(drawn < (1 + self.ignore) / 2, WRITE, READ)
         instructions = torch.where(drawn < self.ignore, SKIP, active)
         return instructions.masked_fill(pair == 0, WRITE).masked_fill(pair == last, READ)
+
+    def truth(self, inputs: Sequence[int]) -> Truth:
+        truth, bit, written = Truth(), None, None
+        for place, (before, token) in enumerate(zip([PAD, *inputs], inputs, strict=False)):
+            if before == WRITE:
+                bit, written = token, place
+            truth.add(None if token == PAD else bit, written if token == READ else None)
+        return truth
 
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         answers: list[int | None] = []

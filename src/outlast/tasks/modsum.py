@@ -28,6 +28,7 @@ from outlast.arguments import check_choice, check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task
 from outlast.tasks.sampling import randint
+from outlast.tasks.truth import Truth
 
 
 @tasks.register("modsum")
@@ -75,6 +76,13 @@ class ModSum(Task):
         builder.write(end, self.equals)
         builder.expect(end, running.gather(1, end - 1), "state")
         return builder.batch()
+
+    def truth(self, inputs: Sequence[int]) -> Truth:
+        truth, total = Truth(), 0
+        for token in inputs:
+            total += token if token < self.modulus else 0
+            truth.add(total % self.modulus if token <= self.equals else None)
+        return truth
 
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         answers: list[int | None] = []

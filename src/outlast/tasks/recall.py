@@ -26,6 +26,7 @@ from outlast.arguments import check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Task, check_keys
 from outlast.tasks.sampling import distinct, randint, randint_below
+from outlast.tasks.truth import Truth
 
 
 @tasks.register("recall")
@@ -75,6 +76,21 @@ class Recall(Task):
         builder.write(query_at, keys.gather(1, queried))
         builder.expect(query_at, values.gather(1, queried), "recall")
         return builder.batch()
+
+    def truth(self, inputs: Sequence[int]) -> Truth:
+        truth, places, key = Truth(), dict[int, int](), None
+        for place, token in enumerate(inputs):
+            if token < self.values:
+                if key is not None:
+                    places[key] = place
+                truth.add(key=key)
+                key = None
+            elif token < self.pad:
+                key = token - self.values
+                truth.add(source=places.get(key), key=key)
+            else:
+                truth.add()
+        return truth
 
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         answers: list[int | None] = []

@@ -24,7 +24,7 @@ from torch import Tensor
 from outlast.errors import OutlastError, bad_value, incompatible
 from outlast.kernels.attention import attend, attend_packed
 from outlast.mixers.attention import blocks
-from outlast.mixers.attention.look import Fused, Look
+from outlast.mixers.attention.look import Fused, Hook, HookedLook, Look
 from outlast.mixers.attention.pure import Inputs, Output
 from outlast.mixers.attention.schemes.base import Scheme
 from outlast.mixers.attention.weights.base import Weights
@@ -61,6 +61,8 @@ class Attention(Mixer):
     """
 
     pathway = "attention"
+    #: for analyses: it sees the weights of every block of queries, and may replace them
+    hook: Hook | None = None
 
     def __init__(
         self,
@@ -167,13 +169,14 @@ class Attention(Mixer):
 
         `packed` holds q, k and v in one tensor, if they are as projected.
         """
-        q, k, v, dropping = inputs.q, inputs.k, inputs.v, inputs.key is not None
-        if not dropping:
+        q, k, v = inputs.q, inputs.k, inputs.v
+        whole = inputs.key is not None or self.hook is not None  # no kernel hands out its weights
+        if not whole:
             output = self._by_kernel(inputs)
             if output is not None:
                 return output, inputs.carry
         scores = self.heads * k.shape[-2] * self.scheme.scores_memory  # of one query
-        if not dropping and self.scheme.has_plain_scores and self.weights.is_softmax:
+        if not whole and self.scheme.has_plain_scores and self.weights.is_softmax:
             if type(self.scheme).bias is Scheme.bias:
                 return attend(q, k, v) if packed is None else attend_packed(packed), inputs.carry
             # The bias is one for the whole batch. In training several blocks of it under vmap
@@ -184,5 +187,6 @@ class Attention(Mixer):
         with torch.autocast(q.device.type, enabled=False):
             inputs = inputs._replace(q=q.to(wide), k=k.to(wide), v=v.to(wide))
             look = Look(self.scheme, self.weights, self.dropout)
-            y, carry = blocks.in_blocks(look, inputs, scores * q.shape[0])
+            hooked = look if self.hook is None else HookedLook(look, self.hook)
+            y, carry = blocks.in_blocks(hooked, inputs, scores * q.shape[0])
         return y.to(q.dtype), carry

@@ -18,13 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from outlast.mixers.attention import compiled, pure
-from outlast.mixers.attention.look import Fused, Look
+from outlast.mixers.attention.look import Fused, HookedLook, Look
 
 #: how many scores (of one seed) may be held at once
 BUDGET = 2**24
 
 
-def in_blocks(look: Look | Fused, inputs: pure.Inputs, scores_a_row: int) -> pure.Output:
+def in_blocks(
+    look: Look | Fused | HookedLook, inputs: pure.Inputs, scores_a_row: int
+) -> pure.Output:
     """All queries, as many at a time as the budget allows."""
     positions, carry, features, q, k, v, key = inputs
     queries, keys = q.shape[-2], k.shape[-2]

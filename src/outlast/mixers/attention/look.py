@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from outlast.kernels.attention import attend
 from outlast.mixers.attention import pure
@@ -22,16 +24,61 @@ class Look(nn.Module):
 
     def forward(self, inputs: pure.Inputs) -> pure.Output:
         """The output of the queries (b, h, tq, dv), and the weights' carry after them."""
-        keys, carry, features, q, k, v, key = inputs
+        weights, carry, _ = self.weigh(inputs)
+        return weights @ inputs.v, carry
+
+    def weigh(self, inputs: pure.Inputs) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The weights (b, h, tq, tk) of the keys, the carry, and the scores.
+
+        A scheme that makes its own weights has no scores.
+        """
+        keys, carry, features, q, k, _, key = inputs
         queries, first = keys[-q.shape[-2] :], k.shape[-2] - q.shape[-2]
         change = partial(drop, share=self.dropout, key=key, first=first)
         allowed = queries[:, None] >= keys
         weighed = self.scheme.weigh(q, k, features, queries, allowed, keys, change)
-        if weighed is None:
-            scores = change(self.scheme.scores(q, k, features, queries, keys))
-            masked = scores.masked_fill(~allowed, float("-inf"))
-            weighed, carry = self.weights.normalise(masked, carry)
-        return weighed @ v, carry
+        if weighed is not None:
+            return weighed, carry, None
+        scores = change(self.scheme.scores(q, k, features, queries, keys))
+        masked = scores.masked_fill(~allowed, float("-inf"))
+        weighed, carry = self.weights.normalise(masked, carry)
+        return weighed, carry, masked
+
+
+class AttentionBlock(NamedTuple):
+    """What a hook sees of a block of queries.
+
+    Args:
+        weights: Of the keys so far, (batch, heads, queries, keys).
+        scores: What the weights were made of, -inf for keys after the query; None if the scheme
+            makes its own weights.
+        first: The number of the first query of this block in its sequence.
+        inputs: The queries, keys and values.
+    """
+
+    weights: Tensor
+    scores: Tensor | None
+    first: int
+    inputs: pure.Inputs
+
+
+#: sees each block of queries, and may return other weights in place of those it sees
+Hook = Callable[[AttentionBlock], Tensor | None]
+
+
+class HookedLook(nn.Module):
+    """A look whose weights a hook sees, and may replace."""
+
+    def __init__(self, look: Look, hook: Hook) -> None:
+        super().__init__()
+        self.look, self.hook = look, hook
+
+    def forward(self, inputs: pure.Inputs) -> pure.Output:
+        """As `Look.forward`."""
+        weights, carry, scores = self.look.weigh(inputs)
+        first = inputs.k.shape[-2] - inputs.q.shape[-2]
+        replaced = self.hook(AttentionBlock(weights, scores, first, inputs))
+        return (weights if replaced is None else replaced) @ inputs.v, carry
 
 
 class Fused(nn.Module):

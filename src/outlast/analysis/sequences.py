@@ -1,0 +1,58 @@
+"""The sequences that analyses look at: those of `evaluate`, in blocks that fit into memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from outlast.evaluation.ladder import out_of_reach, rungs
+from outlast.models.model import Model
+from outlast.streams import stream
+from outlast.tasks import Batch, Task
+
+log = logging.getLogger(__name__)
+
+#: a flat row of a table
+Row = dict[str, str | int | float | None]
+#: multiples of the training length, and sequences of each, if nobody says
+LADDER, SEQUENCES = (1.0, 3.0, 10.0), 256
+#: tokens in a block
+TOKENS = 2**15
+
+
+class Rung(NamedTuple):
+    """The sequences of one length, and the length as a multiple of that of training."""
+
+    multiple: float
+    length: int
+    batch: Batch
+
+
+def draw_rungs(
+    model: Model,
+    task: Task,
+    ladder: Sequence[float] = LADDER,
+    sequences: int = SEQUENCES,
+) -> Iterator[Rung]:
+    """The sequences of each length, on the model's device. Lengths out of reach are left out.
+
+    They are the sequences that `evaluate` draws for this number of sequences.
+    """
+    device = model.embedding.weight.device
+    for multiple, length in rungs(task, ladder):
+        reason = out_of_reach(task, length, model.ceiling)
+        if reason is not None:
+            log.warning("length %d (%g x) is left out: %s", length, multiple, reason)
+            continue
+        generator = stream(device, "evaluate", length)
+        yield Rung(multiple, length, task.test_batch(length, sequences, generator))
+
+
+def blocks(batch: Batch, tokens: int = TOKENS) -> Iterator[Batch]:
+    """The batch in blocks of at most this many tokens, at least one sequence each."""
+    rows, length = batch.inputs.shape
+    for index in torch.arange(rows, device=batch.inputs.device).split(max(1, tokens // length)):
+        yield batch.rows(index)

@@ -1,0 +1,51 @@
+"""What tasks say of their rows agrees with the answers they expect."""
+
+import pytest
+import torch
+
+import outlast
+
+LINES = (
+    "composite(modulus=5, keys=12, queries=3, length=6)",
+    "composite(modulus=5, keys=12, queries=3, length=6, layout=chained)",
+    "composite(modulus=5, keys=12, queries=3, length=6, layout=interleaved)",
+    "recall(keys=12, values=5, queries=3, length=6)",
+    "modsum(modulus=5, length=6)",
+    "parity(length=6)",
+    "flipflop(length=12, ignore=0.3)",
+    "copy(signs=5, length=6)",
+    "entangled_parity(keys=12, length=6)",
+)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_truth_holds_the_answers(line: str) -> None:
+    task = outlast.task(line)
+    batch = next(iter(task.stream(batch=20, seed=3)))
+    truth = task.truths(batch.inputs)
+    for index, part in enumerate(task.parts):
+        asked = batch.part == index
+        row, place = asked.nonzero(as_tuple=True)
+        answers = batch.targets[asked]
+        if part == "recall":
+            source = truth.source[asked]
+            assert (source >= 0).all()
+            assert (source <= place).all()
+            held = batch.inputs[row, source]
+            if "chained" in line:
+                held = truth.state[row, source]
+            elif "entangled" in line:
+                held = held ^ truth.state[asked]
+            assert torch.equal(held, answers)
+        else:
+            assert torch.equal(truth.state[asked], answers)
+            assert (truth.source[asked] == -1).all()
+    keyed = truth.key >= 0
+    assert keyed.any() == ("keys" in line)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_truth_of_any_tokens_is_no_error(line: str) -> None:
+    task = outlast.task(line)
+    tokens = torch.randint(task.vocabulary, (50, 12), generator=torch.Generator().manual_seed(0))
+    assert all(table.shape == tokens.shape for table in task.truths(tokens))
