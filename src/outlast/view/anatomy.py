@@ -1,7 +1,7 @@
 """The failure anatomy of a run, if it has been computed: shares of causes by length.
 
 The table is a JSON file with `rows`. Each row has a `length`, a `cause` and its `share` of all
-sequences or answers; it may have a `seed` and `examples`, the numbers of drawn sequences.
+answers; it may have a `seed`, and `examples`: sequences that the page can open.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from outlast.errors import RunFolderError
@@ -19,6 +20,14 @@ from outlast.runs.reading import checked, read_object
 TABLE = "analysis/anatomy.json"
 
 
+class Example(Struct, frozen=True, omit_defaults=True):
+    """A sequence that failed: its number among those `of` a test, and the token of the answer."""
+
+    index: int
+    of: int | None = None
+    at: int | None = None
+
+
 class Row(Struct, frozen=True, kw_only=True):
     """The share of one cause at one length."""
 
@@ -26,8 +35,7 @@ class Row(Struct, frozen=True, kw_only=True):
     cause: str
     share: float
     seed: int | None = None
-    #: indices of drawn sequences of that length which failed so
-    examples: tuple[int, ...] = ()
+    examples: tuple[Example, ...] = ()
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -42,10 +50,4 @@ def read_anatomy(folder: Path) -> dict[str, Any]:
         raise RunFolderError(f"no failure anatomy yet: 'outlast analyse {folder.name}' computes it")
     path = folder / TABLE
     table = checked(read_object(path, "analysed yet", by_hand=True), Table, path)
-    return {
-        "rows": [
-            {"length": r.length, "cause": r.cause, "share": r.share, "seed": r.seed}
-            | {"examples": r.examples}
-            for r in table.rows
-        ]
-    }
+    return {"rows": msgspec.to_builtins(table.rows)}

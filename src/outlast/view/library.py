@@ -86,4 +86,3 @@ def _age(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
-

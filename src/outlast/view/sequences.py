@@ -1,7 +1,8 @@
 """The sequences that the page steps through: drawn by the task, or typed by a person.
 
-A sequence has a name, which stands in the page's address: ``draw-25-3`` is the fourth sequence of
-length 25 that the task draws, ``own-k3 5 k1 8 = k1`` has the tokens that were typed.
+A sequence has a name, which stands in the page's address. ``draw-25-3`` is the fourth sequence of
+length 25 among the 256 that analyses look at; ``draw-25-3-of-64`` is the fourth of 64.
+``own-k3 5 k1 8 = k1`` has the tokens that were typed.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from dataclasses import dataclass
 
 import torch
 
+from outlast.analysis.sequences import SEQUENCES
 from outlast.errors import OutlastError, bad_value
+from outlast.streams import stream
 from outlast.tasks import Task
 from outlast.tasks.base import PADDING
 
-DRAWN = re.compile(r"draw-(\d{1,9})-(\d{1,9})")
+DRAWN = re.compile(r"draw-(\d{1,9})-(\d{1,9})(?:-of-(\d{1,6}))?")
 OWN = "own-"
 #: the most tokens that the page steps through
 MOST_TOKENS = 20_000
-#: windows of a text that are numbered on the page
-WINDOWS = 64
 
 
 @dataclass(frozen=True)
@@ -40,24 +41,20 @@ def drawn_name(length: int, index: int) -> str:
 def make_sequence(task: Task, name: str) -> Sequence:
     """The sequence of a name."""
     if match := DRAWN.fullmatch(name):
-        return _draw(task, int(match[1]), int(match[2]))
+        return _draw(task, int(match[1]), int(match[2]), int(match[3] or SEQUENCES))
     if name.startswith(OWN):
         return _typed(task, name.removeprefix(OWN))
     raise bad_value("sequence", name, "draw-LENGTH-NUMBER, or own- and the words of a sequence")
 
 
-def _draw(task: Task, length: int, index: int) -> Sequence:
-    if length < 1 or length % task.multiple:
-        raise bad_value("length", length, f"a multiple of {task.multiple}, at least 1")
+def _draw(task: Task, length: int, index: int, among: int) -> Sequence:
+    if index >= among:
+        raise bad_value("number", index, f"a number below {among}, the sequences that are drawn")
     _check_tokens(task.tokens(length))
-    if task.measure == "bits":
-        batch = task.test_batch(length, WINDOWS, torch.Generator())
-        row = index % WINDOWS
-    else:
-        batch, row = task.sample(length, 1, torch.Generator().manual_seed(index)), 0
-    tokens: list[int] = batch.inputs[row].tolist()
-    answers, parts = batch.targets[row].tolist(), batch.part[row].tolist()
-    names = ("next",) * 99 if task.measure == "bits" else task.parts
+    cpu = torch.device("cpu")
+    batch = task.test_batch(length, among, stream(cpu, "evaluate", length))
+    tokens, answers, parts = (t[index].tolist() for t in (batch.inputs, batch.targets, batch.part))
+    names = task.test_parts if task.measure == "bits" else task.parts
     end = max((i for i, t in enumerate(tokens, 1) if task.word(t) != PADDING), default=0)
     return Sequence(
         tuple(tokens[:end]),

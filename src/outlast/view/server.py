@@ -113,9 +113,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(reply.body)
 
-    def send_error(
-        self, code: int, message: str | None = None, explain: str | None = None
-    ) -> None:
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Any other method or a broken request: in plain text, with the same headers."""
         self.close_connection = True
         words = message or HTTPStatus(code).phrase
