@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from outlast.errors import RunFolderError
 from outlast.runs.folder import has_file
 from outlast.runs.reading import checked, read_object
 
@@ -45,9 +44,10 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 def read_anatomy(folder: Path) -> dict[str, Any]:
-    """The table as plain values; an error says how to make it."""
+    """The table as plain values; without one, `message` says how to make it."""
     if not has_file(folder, TABLE):
-        raise RunFolderError(f"no failure anatomy yet: 'outlast analyse {folder.name}' computes it")
+        words = f"No failure anatomy yet: 'outlast analyse {folder.name}' computes it."
+        return {"rows": [], "message": words}
     path = folder / TABLE
     table = checked(read_object(path, "analysed yet", by_hand=True), Table, path)
     return {"rows": msgspec.to_builtins(table.rows)}

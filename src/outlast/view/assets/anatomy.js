@@ -33,6 +33,7 @@ async function draw() {
   let table, words;
   try {
     table = await get(paths.anatomy(run.id));
+    words = table.message;
   } catch (error) {
     words = error.message;
   }

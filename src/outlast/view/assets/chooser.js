@@ -78,7 +78,7 @@ function item(run, picked, runs) {
   });
   box.checked = picked.has(run.id);
   const about = run.problem ?? [run.model, ...(run.methods ?? [])].join(", ");
-  const state = run.problem ? "cannot be read" : run.trained ? "" : "nothing trained yet";
+  const state = run.problem ? "cannot be read" : run.trained ? "" : "no checkpoint yet";
   return el(
     "label",
     { class: "run", title: about },

@@ -87,7 +87,7 @@ export function learningFigure(place, runs, options) {
     shapes.push({ ...line(mean, "dot"), line: style });
   }
   if (!traces.length) return nothing(place, "None of these runs has such a curve.");
-  const scale = loss ? { type: "log", exponentformat: "power" } : { tickformat: ".0%" };
+  const scale = loss ? { type: "log", dtick: "D2", tickformat: "~g" } : { tickformat: ".0%" };
   const shape = layout({
     xaxis: { title: "training step", rangemode: "tozero" },
     yaxis: { title: loss ? `loss: ${plain(name)}` : `joint accuracy at ${plain(name)} ×`, ...scale },

@@ -79,7 +79,7 @@ export class AttentionMap {
   mark() {
     const y = this.at + 1;
     const style = { color: colour("source"), width: 1 };
-    return { type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: style };
+    return { type: "line", x0: 0.5, x1: this.trace.words.length + 0.5, y0: y, y1: y, line: style };
   }
 
   step(at) {
