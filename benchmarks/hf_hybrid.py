@@ -156,7 +156,7 @@ def train(family: str, training: str, seed: int, steps: int, device: str) -> dic
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         if switched is None:
-            running = float(losses["running"])
+            running = float(losses["running"].detach())
             if delayed is not None:
                 delayed.step(running)
                 done = delayed.switched

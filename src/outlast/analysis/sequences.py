@@ -8,15 +8,20 @@ from typing import NamedTuple
 
 import torch
 
+from outlast.errors import OutlastError
 from outlast.evaluation.ladder import out_of_reach, rungs
 from outlast.models.model import Model
+from outlast.runs.analyses import Row as Row
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
 
 log = logging.getLogger(__name__)
 
-#: a flat row of a table
-Row = dict[str, str | int | float | None]
+
+class NothingToSeeError(OutlastError):
+    """A model or a task that has nothing of what an analysis looks at."""
+
+
 #: multiples of the training length, and sequences of each, if nobody says
 LADDER, SEQUENCES = (1.0, 3.0, 10.0), 256
 #: tokens in a block
