@@ -1,7 +1,8 @@
-"""The failure anatomy of a run, if it has been computed: shares of causes by length.
+"""The failure anatomy of a run as the page draws it, if it has been computed.
 
-The table is a JSON file with `rows`. Each row has a `length`, a `cause` and its `share` of all
-answers; it may have a `seed`, and `examples`: sequences that the page can open.
+`anatomy` has a row for each seed, length, part and cause, with its `share` of the answers.
+`anatomy_examples` names sequences that failed so: their `row` among those of the test, and the
+`token` of the answer.
 """
 
 from __future__ import annotations
@@ -9,45 +10,41 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from msgspec import Struct
+from outlast.errors import RunFolderError
+from outlast.runs.analyses import FOLDER, AnalysisTable, Row, read_analysis
 
-from outlast.runs.folder import has_file
-from outlast.runs.reading import checked, read_object
-
-#: in a run folder
-TABLE = "analysis/anatomy.json"
-
-
-class Example(Struct, frozen=True, omit_defaults=True):
-    """A sequence that failed: its number among those `of` a test, and the token of the answer."""
-
-    index: int
-    of: int | None = None
-    at: int | None = None
-
-
-class Row(Struct, frozen=True, kw_only=True):
-    """The share of one cause at one length."""
-
-    length: int | float
-    cause: str
-    share: float
-    seed: int | None = None
-    examples: tuple[Example, ...] = ()
-
-
-class Table(Struct, frozen=True, kw_only=True):
-    """All causes at all lengths."""
-
-    rows: tuple[Row, ...]
+TABLE, EXAMPLES = "anatomy", "anatomy_examples"
+#: what a row must have
+NEEDED = {"length": (int, float), "cause": (str,), "share": (int, float)}
+#: what the page uses of a row, and of an example
+COLUMNS = ("seed", "length", "part", "cause", "share", "count")
+EXAMPLE_COLUMNS = ("seed", "length", "part", "cause", "row", "token")
 
 
 def read_anatomy(folder: Path) -> dict[str, Any]:
-    """The table as plain values; without one, `message` says how to make it."""
-    if not has_file(folder, TABLE):
+    """Rows and examples as plain values; without a table, `message` says how to make it."""
+    table = read_analysis(folder, TABLE)
+    if table is None:
         words = f"No failure anatomy yet: 'outlast analyse {folder.name}' computes it."
-        return {"rows": [], "message": words}
-    path = folder / TABLE
-    table = checked(read_object(path, "analysed yet", by_hand=True), Table, path)
-    return {"rows": msgspec.to_builtins(table.rows)}
+        return {"rows": [], "examples": [], "message": words}
+    for number, row in enumerate(table.rows):
+        for name, kinds in NEEDED.items():
+            if not isinstance(row.get(name), kinds):
+                place = folder / FOLDER / f"{TABLE}.json"
+                raise RunFolderError(f"cannot read {place}: rows[{number}] has no {name}")
+    examples = read_analysis(folder, EXAMPLES)
+    return {
+        "rows": [_of(row, COLUMNS) for row in _last(table)],
+        "examples": [] if examples is None else [_of(r, EXAMPLE_COLUMNS) for r in _last(examples)],
+        "sequences": table.settings.get("sequences"),
+    }
+
+
+def _last(table: AnalysisTable) -> list[Row]:
+    """The rows of the last step, where there are several."""
+    steps = [step for row in table.rows if isinstance(step := row.get("step"), int)]
+    return [row for row in table.rows if not steps or row.get("step") in (None, max(steps))]
+
+
+def _of(row: Row, columns: tuple[str, ...]) -> Row:
+    return {name: row[name] for name in columns if row.get(name) is not None}

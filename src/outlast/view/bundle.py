@@ -50,7 +50,8 @@ def write_bundle(
         write_bytes(folder / "assets" / name, shipped.read(name)[0])
     write_bytes(folder / shipped.INDEX, shipped.read(shipped.INDEX)[0])
     names: dict[str, list[str]] = {}
-    for entry in library.entries.values():
+    readable = [entry for entry in library.entries.values() if entry.record is not None]
+    for entry in readable:
         say(f"writing {entry.label}")
         _copy(answer, folder, router.RUN.format(run=entry.id))
         _copy(answer, folder, router.ANATOMY.format(run=entry.id))
@@ -61,7 +62,8 @@ def write_bundle(
                 names[entry.id].append(name)
             else:
                 left_out.append(f"{entry.label}, {name}: {problem}")
-    about = library.runs() | {"live": False, "sequences": names}
+    runs = [entry.describe() for entry in readable]
+    about = library.runs() | {"live": False, "runs": runs, "sequences": names}
     write_bytes(folder / router.RUNS, json.dumps(about, allow_nan=False).encode())
     return left_out
 

@@ -150,10 +150,10 @@ class LiveModel:
         notes = []
         if not attention_layers(self.model):
             has = any(s.pathway == "attention" for s in self.model.sublayers())
-            words = "the attention of this run is still closed" if has else "no attention"
-            notes.append(f"{words}: there are no weights to show")
+            words = "The attention of this run is closed" if has else "This run has no attention"
+            notes.append(f"{words}: there are no weights to show.")
         if not self.probes:
-            notes.append(f"{self.task.name} has no running state: there is none to read")
+            notes.append("This task has no running state: there is none to read.")
         return notes
 
 

@@ -102,7 +102,7 @@ def stops(task: Task, tested: list[int]) -> list[int]:
     least, most = task.shortest, max([*tested, 10 * task.lengths[1]])
     if task.ceiling is not None:
         most = min(most, task.ceiling)
-    lengths, length = set(tested), float(least)
+    lengths, length = {*tested, most}, float(least)
     while length <= most:
         lengths.add(int(length))
         length = max(length + 1, length * 1.05 if length >= task.lengths[1] else length + 1)

@@ -1,4 +1,4 @@
-// Failure anatomy: for each length, which share of sequences fails for which cause.
+// Failure anatomy: for each length, which share of answers fails for which cause.
 
 import * as address from "./address.js";
 import { get, paths } from "./data.js";
@@ -7,13 +7,23 @@ import { summary } from "./statistics.js";
 import { colour, config, layout } from "./theme.js";
 
 const PATTERNS = ["", "/", "x", ".", "\\", "-", "+"];
+/** What the causes of `outlast analyse` mean. */
+const WORDS = {
+  right: "right",
+  state: "state wrong",
+  output: "state right, output wrong",
+  absent: "no attention to recall with",
+  key: "wrong key attended",
+  diluted: "right key, diluted",
+  value: "right key, value wrong",
+};
 let home, catalogue, latest = 0;
 
 /** Build the view into its section. */
 export function open(section, data) {
   home = section;
   catalogue = data;
-  const ours = ["tab", "a", "theme", "aseed"];
+  const ours = ["tab", "a", "theme", "cause-of"];
   address.onChange((changed) => {
     if (isOpen() && ours.some((name) => changed.has(name))) draw();
   });
@@ -47,54 +57,68 @@ async function draw() {
 }
 
 function picture(content, run, table) {
-  const lengths = [...new Set(table.rows.map((row) => row.length))].sort((a, b) => a - b);
-  const causes = [...new Set(table.rows.map((row) => row.cause))];
+  const parts = [...new Set(table.rows.map((row) => row.part).filter(Boolean))];
+  const part = parts.includes(address.get("cause-of")) ? address.get("cause-of") : parts[0];
+  if (parts.length > 1) {
+    const options = parts.map((name) => [name, name]);
+    const change = (name) => address.set({ "cause-of": name });
+    content.firstElementChild.append(choice("Part", "anatomy-part", options, part, change));
+  }
+  const rows = table.rows.filter((row) => row.part === part);
+  const lengths = [...new Set(rows.map((row) => row.length))].sort((a, b) => a - b);
+  const causes = [...new Set(rows.map((row) => row.cause))];
   const place = el("div", { class: "plot", id: "causes" });
   const list = el("div", { id: "examples", "aria-live": "polite" });
-  const caption = "Mean over seeds. A click on a bar lists sequences that failed so.";
-  content.append(el("figure", {}, place, el("p", { class: "note" }, caption)), list);
-  const rowsOf = (length, cause) =>
-    table.rows.filter((row) => row.length === length && row.cause === cause);
+  const caption = "Mean over seeds. A click on a bar, or on a number, lists sequences of that cause.";
+  const share = (length, cause) =>
+    summary(rows.filter((row) => row.length === length && row.cause === cause).map((row) => row.share));
+  const open = (length, cause) => showExamples(list, run, table, { length, cause, part });
+  content.append(el("figure", {}, place, el("p", { class: "note" }, caption)));
+  content.append(summaryTable(lengths, causes, share, open), list);
   const traces = causes.map((cause, index) => ({
     type: "bar",
-    name: plain(cause),
+    name: plain(WORDS[cause] ?? cause),
     x: lengths.map(String),
-    y: lengths.map((length) => summary(rowsOf(length, cause).map((row) => row.share))?.mean ?? 0),
+    y: lengths.map((length) => share(length, cause)?.mean ?? 0),
     marker: {
-      color: colour(`c${index % 7}`),
-      pattern: { shape: PATTERNS[index % PATTERNS.length], fillmode: "replace" },
+      color: cause === "right" ? colour("right-shade") : colour(`c${index % 7}`),
+      pattern: {
+        shape: PATTERNS[index % PATTERNS.length],
+        fillmode: "overlay",
+        fgcolor: colour("page"),
+        fgopacity: 0.45,
+      },
     },
     text: lengths.map((length) => {
-      const found = summary(rowsOf(length, cause).map((row) => row.share));
-      return found ? `${percent(found.mean)}, ${found.count} seeds` : "";
+      const found = share(length, cause);
+      return found ? `${percent(found.mean)} (${percent(found.low)} to ${percent(found.high)})` : "";
     }),
     textposition: "none",
-    hovertemplate: `${plain(cause)}<br>length %{x}: %{text}<extra></extra>`,
+    hovertemplate: "%{fullData.name}<br>length %{x}: %{text}<extra></extra>",
   }));
   const shape = layout({
     barmode: "stack",
     showlegend: true,
     legend: { orientation: "h", y: -0.25, font: { color: colour("ink") } },
     xaxis: { title: "length", type: "category" },
-    yaxis: { title: "share", tickformat: ".0%", rangemode: "tozero" },
+    yaxis: { title: "share of answers", tickformat: ".0%", range: [0, 1] },
   });
   Plotly.newPlot(place, traces, shape, config);
-  place.on("plotly_click", (event) => {
-    const point = event.points[0];
-    showExamples(list, run, lengths[point.pointIndex], causes[point.curveNumber], rowsOf);
-  });
-  content.append(summaryTable(lengths, causes, rowsOf, list, run));
+  place.on("plotly_click", ({ points: [point] }) =>
+    open(lengths[point.pointIndex], causes[point.curveNumber]),
+  );
 }
 
 /** The same numbers as a table, whose cells can be reached with the keyboard. */
-function summaryTable(lengths, causes, rowsOf, list, run) {
-  const head = el("tr", {}, el("th", {}, "length"), ...causes.map((cause) => el("th", {}, cause)));
+function summaryTable(lengths, causes, share, open) {
+  const words = causes.map((cause) => el("th", {}, WORDS[cause] ?? cause));
+  const head = el("tr", {}, el("th", {}, "length"), ...words);
   const rows = lengths.map((length) => {
     const cells = causes.map((cause) => {
-      const found = summary(rowsOf(length, cause).map((row) => row.share));
+      const found = share(length, cause);
       if (!found) return el("td", {});
-      const open = () => showExamples(list, run, length, cause, rowsOf);
-      return el("td", {}, el("button", { type: "button", click: open }, percent(found.mean)));
+      const attributes = { type: "button", click: () => open(length, cause) };
+      return el("td", {}, el("button", attributes, percent(found.mean)));
     });
     return el("tr", {}, el("th", {}, String(length)), ...cells);
   });
@@ -102,22 +126,23 @@ function summaryTable(lengths, causes, rowsOf, list, run) {
   return el("div", { class: "box", tabindex: 0, role: "region", "aria-label": "Causes" }, table);
 }
 
-function showExamples(list, run, length, cause, rowsOf) {
-  const links = rowsOf(length, cause).flatMap((row) =>
-    row.examples.map((example) => {
-      const seed = row.seed ?? run.seeds[0];
-      const seq = `draw-${length}-${example.index}${example.of ? `-of-${example.of}` : ""}`;
-      const open = (event) => {
-        event.preventDefault();
-        address.set({ tab: "sequence", a: run.id, aseed: seed, seq, at: example.at ?? null });
-      };
-      const words = `seed ${seed}, sequence ${example.index}`;
-      return el("li", {}, el("a", { href: `#tab=sequence`, click: open }, words));
-    }),
+function showExamples(list, run, table, wanted) {
+  const found = table.examples.filter((row) =>
+    Object.entries(wanted).every(([name, value]) => row[name] === value),
   );
-  list.replaceChildren(
-    el("h3", {}, `${cause}, length ${length}`),
-    links.length ? el("ul", {}, ...links) : el("p", { class: "note" }, "No sequence was recorded."),
-  );
+  const links = found.map((row) => {
+    const seed = row.seed ?? run.seeds[0];
+    const among = table.sequences ? `-of-${table.sequences}` : "";
+    const seq = `draw-${row.length}-${row.row}${among}`;
+    const open = (event) => {
+      event.preventDefault();
+      address.set({ tab: "sequence", a: run.id, aseed: seed, seq, at: row.token ?? null });
+    };
+    const words = `seed ${seed}, sequence ${row.row}, token ${row.token + 1}`;
+    return el("li", {}, el("a", { href: "#tab=sequence", click: open }, words));
+  });
+  const none = el("p", { class: "note" }, "No sequence of this cause was recorded.");
+  const title = `${WORDS[wanted.cause] ?? wanted.cause}, length ${wanted.length}`;
+  list.replaceChildren(el("h3", {}, title), links.length ? el("ul", {}, ...links) : none);
   list.scrollIntoView({ block: "nearest" });
 }

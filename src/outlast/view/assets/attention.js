@@ -13,7 +13,11 @@ const SHADES = {
   log: ["logarithm, from 0.0001", (weight) => Math.max(0, 1 + Math.log10(weight) / 4)],
 };
 const ROW = 22;
-const FEW = 50; // tokens whose words fit below the axis
+const SIGN = 8; // pixels that a sign takes below the axis
+
+function longest(words) {
+  return words.reduce((most, word) => Math.max(most, word.length), 0);
+}
 
 export class AttentionRows {
   constructor(run, seed, name, trace, side) {
@@ -58,7 +62,7 @@ export class AttentionRows {
   draw() {
     const { words } = this.trace;
     const text = words.map((word, i) => `token ${i + 1}: ${plain(word)}`);
-    const few = words.length <= FEW;
+    const few = SIGN * (longest(words) + 1) * words.length < 0.8 * this.place.clientWidth;
     const heat = {
       type: "heatmap",
       x: words.map((_, i) => i + 1),
@@ -90,8 +94,8 @@ export class AttentionRows {
       ? { tickvals: heat.x, ticktext: words.map(plain), tickangle: 0, title: "" }
       : { title: "token" };
     const shape = layout({
-      height: ROW * this.names.length + 56,
-      margin: { l: 8, r: 8, t: 4, b: 34 },
+      height: ROW * this.names.length + 58,
+      margin: { l: 8, r: 8, t: 4, b: 40 },
       xaxis: { ...ticks, showgrid: false, range: [0.5, words.length + 0.5] },
       yaxis: { autorange: "reversed", showgrid: false, ticks: "" },
     });

@@ -27,7 +27,7 @@ export function accuracyFigure(place, runs, options) {
   const range = bits ? {} : { range: [-0.02, 1.02], tickformat: ".0%" };
   const xs = traces.flatMap((trace) => trace.x);
   const shape = layout({
-    xaxis: { title: "length, in multiples of the training length", type: "log", ...times(xs) },
+    xaxis: { title: "multiples of the training length", type: "log", ...times(xs) },
     yaxis: { title: bits ? "bits per byte" : "sequences entirely right", ...range },
     shapes: [line(1, "dot")],
   });

@@ -89,6 +89,13 @@ export class Panel {
       el("h3", {}, "State, read by a linear probe"),
       el("div", { class: "box", tabindex: 0, role: "region", "aria-label": "State" }, table),
       this.strip,
+      el(
+        "p",
+        { class: "note" },
+        "By token: ",
+        el("span", { class: "key" }, el("i", { class: "state-right" }), "right"),
+        el("span", { class: "key" }, el("i", { class: "state-wrong" }), "wrong"),
+      ),
     );
   }
 
@@ -125,9 +132,9 @@ export class Panel {
       hoverongaps: false,
     };
     const shape = layout({
-      height: 18 * read.length + 56,
-      margin: { l: 8, r: 8, t: 4, b: 34 },
-      xaxis: { title: "token", showgrid: false },
+      height: 18 * read.length + 34,
+      margin: { l: 8, r: 8, t: 4, b: 26 },
+      xaxis: { showgrid: false },
       yaxis: { autorange: "reversed", showgrid: false, ticks: "" },
     });
     Plotly.newPlot(this.strip, [trace], shape, config);
