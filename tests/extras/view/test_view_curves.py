@@ -87,7 +87,7 @@ def test_part_and_learning_curve_can_be_chosen(show: Any) -> None:
     page.get_by_text("recall. Lines are means").wait_for()
     assert traces(page)[1]["y"] != before
     page.select_option("#learning-of", "probe:3")
-    page.get_by_text("joint accuracy at 3 ×").first.wait_for()
+    page.locator("#learning .ytitle", has_text="joint accuracy at 3 ×").wait_for()
     assert traces(page, "learning")[-2]["x"] == [10, 20, 30]
 
 
@@ -97,7 +97,7 @@ def test_switch_of_dat_is_marked_and_values_show_on_hover(show: Any) -> None:
     assert marks["x"] == [10, 10]
     assert marks["text"][0] == "switch of seed 0, step 10"
     page.evaluate("Plotly.Fx.hover('accuracy', [{curveNumber: 1, pointNumber: 1}])")
-    words = page.locator("#accuracy .hoverlayer").inner_text()
+    words = page.locator("#accuracy .hoverlayer").text_content()
     assert "hybrid, DAT" in words
     assert "2 ×, 2 seeds" in words
 
@@ -107,7 +107,7 @@ def test_label_with_markup_is_shown_as_text(show: Any) -> None:
     assert page.inner_text("#legend-study--tra") == "hybrid <b>TRA</b>"
     traces(page, "learning")
     page.evaluate("Plotly.Fx.hover('learning', [{curveNumber: 1, pointNumber: 0}])")
-    assert "hybrid <b>TRA</b>" in page.locator("#learning .hoverlayer").inner_text()
+    assert "hybrid <b>TRA</b>" in page.locator("#learning .hoverlayer").text_content()
 
 
 def test_click_on_a_point_opens_a_sequence_of_that_length(show: Any) -> None:

@@ -14,14 +14,12 @@ export function chosen(runs) {
   return wanted.filter((id) => known.has(id));
 }
 
-/** The list, as an element. */
-export function chooser(runs) {
-  const picked = new Set(chosen(runs));
+/** The list: its element, and a function that ticks what the address says. */
+export function makeChooser(runs) {
   const filter = el("input", { id: "filter", type: "search", placeholder: "e.g. serial dat" });
   filter.value = address.get("filter");
-  const items = runs.map((run) => item(run, picked, runs));
-  const groups = byStudy(runs, items);
-  const count = el("span", { class: "note", id: "chosen-count" }, words(picked.size, runs.length));
+  const items = runs.map((run) => item(run, runs));
+  const count = el("span", { class: "note", id: "chosen-count" });
   const show = () => {
     const parts = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     runs.forEach((run, index) => {
@@ -32,25 +30,26 @@ export function chooser(runs) {
   filter.addEventListener("input", show);
   filter.addEventListener("change", () => address.set({ filter: filter.value || null }, true));
   show();
-  const visible = () =>
+  const listed = () =>
     runs.filter((run, index) => !items[index].hidden && !run.problem).map((run) => run.id);
   const all = button("all listed", "choose-all", () =>
-    save(runs, new Set([...picked, ...visible()])),
+    save(runs, new Set([...chosen(runs), ...listed()])),
   );
   const none = button("none", "choose-none", () => save(runs, new Set()));
-  const open = matchMedia("(min-width: 60rem)").matches;
-  return el(
+  const element = el(
     "details",
-    { id: "chooser", open },
+    { id: "chooser", open: matchMedia("(min-width: 60rem)").matches },
     el("summary", {}, "Runs ", count),
     el("label", { class: "field" }, el("span", {}, "Filter"), filter),
     el("div", { class: "row" }, all, none),
-    el("div", { class: "runs" }, ...groups),
+    el("div", { class: "runs" }, ...byStudy(runs, items)),
   );
-}
-
-function words(picked, all) {
-  return `${picked} of ${all} drawn`;
+  const refresh = () => {
+    const picked = new Set(chosen(runs));
+    count.textContent = `${picked.size} of ${runs.length} drawn`;
+    runs.forEach((run, index) => (items[index].firstElementChild.checked = picked.has(run.id)));
+  };
+  return { element, refresh };
 }
 
 function byStudy(runs, items) {
@@ -64,19 +63,18 @@ function byStudy(runs, items) {
   );
 }
 
-function item(run, picked, runs) {
+function item(run, runs) {
   const box = el("input", {
     type: "checkbox",
     value: run.id,
     disabled: Boolean(run.problem),
     change: () => {
-      const next = new Set(picked);
+      const next = new Set(chosen(runs));
       if (box.checked) next.add(run.id);
       else next.delete(run.id);
       save(runs, next);
     },
   });
-  box.checked = picked.has(run.id);
   const about = run.problem ?? [run.model, ...(run.methods ?? [])].join(", ");
   const state = run.problem ? "cannot be read" : run.trained ? "" : "no checkpoint yet";
   return el(

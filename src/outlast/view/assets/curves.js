@@ -1,18 +1,20 @@
 // Accuracy by length and learning curves: mean and spread over seeds, or single seeds.
 
 import * as address from "./address.js";
-import { chooser, chosen } from "./chooser.js";
+import { chosen, makeChooser } from "./chooser.js";
 import { get, paths } from "./data.js";
 import { button, check, choice, el, readSeeds } from "./dom.js";
 import { accuracyFigure, learningFigure } from "./figures.js";
 import { look } from "./theme.js";
 
-const OWN = ["runs", "hide", "seeds", "each", "part", "variant", "learning", "filter", "theme"];
-let home, latest = 0;
+const OWN = ["runs", "hide", "seeds", "each", "part", "variant", "learning", "theme"];
+let home, list, latest = 0;
 
 /** Build the view into its section. */
 export function open(section, catalogue) {
   home = section;
+  list = makeChooser(catalogue.runs);
+  home.append(list.element, el("div", { class: "content" }));
   address.onChange((changed) => {
     const ours = OWN.some((name) => changed.has(name)) || changed.has("tab");
     if (ours && address.get("tab", "curves") === "curves") draw(catalogue);
@@ -24,6 +26,7 @@ async function draw(catalogue) {
   const turn = ++latest; // a later call overtakes an earlier one that still waits for data
   const runs = catalogue.runs;
   const ids = chosen(runs);
+  list.refresh();
   const answers = await Promise.allSettled(ids.map((id) => get(paths.run(id))));
   if (turn !== latest) return;
   const drawn = [];
@@ -35,11 +38,8 @@ async function draw(catalogue) {
     else drawn.push({ ...run, ...answer.value, look: look(runs.indexOf(run)) });
   });
   const focus = document.activeElement?.id;
-  home.replaceChildren(
-    chooser(runs),
-    el("div", { class: "content" }, controls(drawn), legend(drawn), ...notes(drawn, problems)),
-  );
   const content = home.lastElementChild;
+  content.replaceChildren(controls(drawn), legend(drawn), ...notes(drawn, problems));
   const hidden = new Set(address.list("hide") ?? []);
   const shown = drawn.filter((run) => !hidden.has(run.id));
   const options = {

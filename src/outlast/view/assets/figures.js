@@ -126,7 +126,7 @@ function switchTrace(run, curves, options) {
       line: { color: colour("page"), width: 1 },
     },
     text: marks.map((m) => `switch of seed ${m.seed}, step ${m.step.toLocaleString("en")}${failed(m)}`),
-    hovertemplate: `<b>${plain(run.label)}</b><br>%{text}<extra></extra>`,
+    hovertemplate: `${plain(run.label)}<br>%{text}<extra></extra>`,
   };
 }
 
@@ -145,7 +145,7 @@ function curveTraces(run, curves, each, say, unit) {
   const few = unit === "×";
   const common = { meta: run.id, mode: few ? "lines+markers" : "lines" };
   const marker = { symbol: run.look.symbol, size: 7, color: run.look.colour };
-  const template = `<b>${plain(run.label)}</b><br>%{text}<extra></extra>`;
+  const template = `${plain(run.label)}<br>%{text}<extra></extra>`;
   if (each)
     return Object.entries(curves).map(([seed, [x, y]]) => ({
       ...common,

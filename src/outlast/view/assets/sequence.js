@@ -122,7 +122,7 @@ function step() {
 
 function onKey(event) {
   if (!isOpen() || !strip || event.altKey || event.ctrlKey || event.metaKey) return;
-  if (event.target.closest("input, select, textarea") && event.target.id !== "token-slider") return;
+  if (event.target.closest?.("input, select, textarea") && event.target.id !== "token-slider") return;
   const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
   let to = null;
   if (event.key in moves) to = position() + moves[event.key];
