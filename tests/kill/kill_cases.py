@@ -97,6 +97,24 @@ CASES: list[Case] = [
     ),
     Case("bf16", (train("--precision", "bf16"),)),
     Case("by length", (train("--by-length"),)),
+    Case(
+        "kept checkpoints",
+        (
+            train(
+                "--keep-checkpoints",
+                "every=6",
+                "--method",
+                "dat(switch=9)",
+                "--checkpoint-every",
+                "12",
+            ),
+        ),
+    ),
+    Case(
+        "kept checkpoints of some seeds",
+        (("resume", "half", "--seeds", "1,0", "--out", "some", "--device", "cpu"),),
+        half=train("--keep-checkpoints", "every=6", "--method", "dat(switch=9)", out="half"),
+    ),
     Case("dropout", (train("--model", "lstm > mlp(dropout=0.2) @ 8"),)),
     Case("a parked seed", (train("--seeds", "0-2"),), breaks=((1, 11),)),
     Case("a parked seed, then retry", (train("--method", RETRY),), breaks=((0, 14),)),

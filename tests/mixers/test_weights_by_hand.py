@@ -46,6 +46,33 @@ def test_topk_with_large_k_is_softmax():
     close(normalised("topk(k=9)"), normalised("softmax"))
 
 
+def test_uniform_weighs_every_key_so_far_the_same():
+    close(normalised("uniform"), [[1, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]])
+
+
+def test_uniform_sends_no_gradient_to_the_scores():
+    scores = torch.tensor(ROWS, dtype=torch.float64)[None, None].requires_grad_()
+    built = weights("uniform").normalise(scores, None)[0]
+    (gradient,) = torch.autograd.grad(built.square().sum(), scores)
+    assert torch.equal(gradient, torch.zeros_like(scores))
+
+
+def test_hard_has_all_weight_on_the_highest_score_and_ties_share_it():
+    assert normalised("hard") == [[1, 0, 0], [1, 0, 0], [0, 1, 0]]
+    assert normalised("hard", [[2.0, 2.0, 1.0]]) == [[0.5, 0.5, 0]]
+
+
+def test_hard_has_the_gradient_of_a_softmax():
+    values = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    gradients = []
+    for spec in ("hard", "softmax"):
+        scores = torch.tensor(ROWS, dtype=torch.float64)[None, None].requires_grad_()
+        built = weights(spec).normalise(scores, None)[0]
+        gradients += torch.autograd.grad((built @ values).sum(), scores)
+    assert gradients[0].abs().max() > 0.1
+    close(*gradients)
+
+
 def test_temperature_acts_only_past_the_training_length():
     q = torch.ones(1, 1, 16, 4)
     built = weights("temperature(length=4)").sharpen(q, torch.ones(1, 16, WIDTH), torch.arange(16))

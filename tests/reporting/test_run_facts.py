@@ -24,6 +24,7 @@ CHANGED: dict[str, Any] = {
     "decay_from": 0.5, "max_grad_norm": 2.5, "weight_decay": 0.0, "precision": "bf16",
     "steps_per_block": 25, "probe_every": 75, "checkpoint_every": 150,
     "stop": "success(accuracy=0.95)", "by_length": True, "seeds_at_once": 3, "processes": 2,
+    "keep_checkpoints": "every=50",
 }  # fmt: skip
 
 

@@ -179,6 +179,7 @@ def test_checkpoint_of_another_run_is_refused(
 def test_settings_that_do_not_decide_the_run_may_change(folder: Path) -> None:
     record = json.loads((folder / RUN).read_text())
     changed = {"checkpoint_every": 20, "seeds_at_once": 1, "processes": 1}
+    changed["keep_checkpoints"] = "every=20"
     assert changed.keys() == set(CHANGEABLE)
     (folder / RUN).write_text(json.dumps(record | {"settings": record["settings"] | changed}))
     assert finished(folder)

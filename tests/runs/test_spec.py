@@ -37,6 +37,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("processes", "all", "a whole number"),
     ("stop", "always", "never or success"),
     ("stop", 0.9, "a word"),
+    *(("keep_checkpoints", bad, "never, or every=") for bad in ("", "500", "every=0", "every=x")),
+    ("keep_checkpoints", "every=75", "every= a multiple of steps_per_block=50"),
     ("by_length", "maybe", "true | false"),
     ("warmup", -1, "a number >= 0"),
     ("lr", 0.0, "a number > 0"),
@@ -122,7 +124,7 @@ def test_settings_survive_a_file() -> None:
         steps=7, batch_size=3, lr=1 / 3, schedule="cosine", warmup=0, decay_from=0.1,
         max_grad_norm=0.3, weight_decay=0.0, precision="bf16", steps_per_block=5, probe_every=5,
         checkpoint_every=10, seeds_at_once=4, processes=2, stop="success(0.9, at=3)",
-        by_length=True,
+        by_length=True, keep_checkpoints="every=5",
     )  # fmt: skip
     default = Settings()
     assert all(getattr(settings, f.name) != getattr(default, f.name) for f in fields(Settings))

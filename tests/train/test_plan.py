@@ -47,7 +47,7 @@ def test_every_dict_of_a_control_is_a_table(
     names = dict_fields(kind.plain(SETUP))
     assert names[:4] == ["loss_weights", "gate", "upstream_grad", "rate"]
     for index, name in enumerate(names):
-        places = 1 + torch.arange(len(SETUP.parts) if name == "loss_weights" else len(PATHWAYS))
+        places = 1 + torch.arange(len(getattr(kind.plain(SETUP), name)))
         steps = 100.0 * index + 10 * torch.arange(3)[:, None, None] + places
         torch.testing.assert_close(plan.tables[name], steps.expand(3, 2, -1), msg=name)
 

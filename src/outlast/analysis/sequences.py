@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
-from outlast.errors import OutlastError
+from outlast.errors import SpecError, bad_value
 from outlast.evaluation.ladder import out_of_reach, rungs
-from outlast.models.model import Model
 from outlast.runs.analyses import Row as Row
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
@@ -18,8 +18,13 @@ from outlast.tasks import Batch, Task
 log = logging.getLogger(__name__)
 
 
-class NothingToSeeError(OutlastError):
+class NothingToSeeError(SpecError):
     """A model or a task that has nothing of what an analysis looks at."""
+
+
+def nothing_to_see(field: str, value: object, expected: str) -> NothingToSeeError:
+    """The error for a model or task without what an analysis looks at."""
+    return NothingToSeeError(str(bad_value(field, value, expected)))
 
 
 #: multiples of the training length, and sequences of each, if nobody says
@@ -37,7 +42,7 @@ class Rung(NamedTuple):
 
 
 def draw_rungs(
-    model: Model,
+    model: nn.Module,
     task: Task,
     ladder: Sequence[float] = LADDER,
     sequences: int = SEQUENCES,
@@ -46,11 +51,12 @@ def draw_rungs(
 
     They are the sequences that `evaluate` draws for this number of sequences.
     """
-    device = model.embedding.weight.device
+    device = next(model.parameters()).device
+    ceiling = getattr(model, "ceiling", None)
     for multiple, length in rungs(task, ladder):
-        reason = out_of_reach(task, length, model.ceiling)
+        reason = out_of_reach(task, length, ceiling)
         if reason is not None:
-            log.warning("length %d (%g x) is left out: %s", length, multiple, reason)
+            log.debug("length %d (%g x) is left out: %s", length, multiple, reason)
             continue
         generator = stream(device, "evaluate", length)
         yield Rung(multiple, length, task.test_batch(length, sequences, generator))

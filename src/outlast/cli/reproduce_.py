@@ -23,6 +23,7 @@ def main(
     seeds: str | None = None,
     steps: int | None = None,
     precision: Literal["auto", "fp32", "tf32", "bf16"] | None = None,
+    keep_checkpoints: str | None = None,
     out: Path | None = None,
     device: str = "auto",
     workers: int | None = None,
@@ -45,6 +46,7 @@ def main(
         seeds: Other seeds than the study's, such as 0-9.
         steps: Another number of steps than the study's, for all arms; schedules shrink with it.
         precision: Another precision of matmuls than the study's.
+        keep_checkpoints: Weights kept along the way, for all arms, as for train: every=500.
         out: The study folder; by default runs/STUDY-SCALE.
         device: auto, cpu, cuda, cuda:1 ...
         workers: Processes at the same time; by default one a core, or four on a GPU.
@@ -70,7 +72,11 @@ def main(
     spec = Spec(study, (), (("scale", scale),))
     plan: Study = studies.entry(study).factory(**studies.bind(spec))
     chosen = plan.choose(
-        arms, read_seeds(seeds) if seeds else None, steps=steps, precision=precision
+        arms,
+        read_seeds(seeds) if seeds else None,
+        steps=steps,
+        precision=precision,
+        keep_checkpoints=keep_checkpoints,
     )
     picked = pick_device(device)
     count = workers if workers is not None else (4 if picked.type == "cuda" else usable_threads())

@@ -29,6 +29,8 @@ from outlast.specs import Spec
 PATHWAYS: tuple[Pathway, ...] = ("recurrent", "attention", "pointwise")
 #: controls by pathway: every sublayer has a buffer of that name, and a mode (`gate_mode`)
 SUBLAYER_CONTROLS = ("gate", "upstream_grad")
+#: parts of the weights that can be fixed by themselves (`Mixer.fixable`)
+FIXABLE = ("qk", "values")
 MethodState = dict[str, Any]
 #: for each part of the task, its loss at each step of the block
 Losses = dict[str, Sequence[float]]
@@ -47,6 +49,8 @@ class Setup:
     #: the model's line, and the pathways that its sublayers have
     model: str = ""
     pathways: tuple[Pathway, ...] = PATHWAYS
+    #: the parts of its weights that can be fixed
+    fixable: tuple[str, ...] = FIXABLE
 
 
 def _ones() -> dict[Pathway, float]:
@@ -71,6 +75,8 @@ class Control:
     upstream_grad: dict[Pathway, float] = field(default_factory=_ones)
     #: a factor on the learning rate
     rate: dict[Pathway, float] = field(default_factory=_ones)
+    #: 1 where a part of the weights is left as it is: no gradient, no decay
+    fixed: dict[str, float] = field(default_factory=lambda: dict.fromkeys(FIXABLE, 0.0))
 
     @classmethod
     def plain(cls, setup: Setup) -> Control:

@@ -49,6 +49,10 @@ class Mixer(nn.Module):
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
         raise NotImplementedError
 
+    def fixable(self) -> dict[str, tuple[str, slice]]:
+        """Parts of its weights that a method can fix: for each, a weight's name and some rows."""
+        return {}
+
     def unbiased(self, x: Tensor, state: State = None) -> tuple[Tensor, Tensor | None, State]:
         """y without its last bias, that bias (width,) if there is one, and the state.
 

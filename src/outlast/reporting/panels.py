@@ -115,7 +115,7 @@ def panel_grid(
             _hang_key(figure, grid, block, form.width / columns)
         keys = [] if direct else [*(_keys(arms) if shared else []), *extra]
         if keys:
-            _legend(figure, keys, form.width, loc="outside upper left", borderaxespad=0.4)
+            legend(figure, keys, form.width, loc="outside upper left", borderaxespad=0.4)
     height = PANEL if not single else SINGLE_WIDE if wide else SINGLE_NARROW
     return Panels(figure, tuple(axes.values()), axes[rows - 1, 0], height, direct)
 
@@ -152,7 +152,7 @@ def _hang_key(figure: Figure, grid: GridSpec, block: Block, cell_width: float) -
     place = figure.add_subplot(grid[3 * row + 1, columns[0] : columns[-1] + 1])
     place.set_axis_off()
     room = len(columns) * cell_width - 0.6
-    _legend(place, _keys(_arms(block.groups)), room, loc="upper left", borderaxespad=0)
+    legend(place, _keys(_arms(block.groups)), room, loc="upper left", borderaxespad=0)
 
 
 def _keys(arms: Sequence[StyledArm]) -> list[Key]:
@@ -163,7 +163,7 @@ def _line(arm: StyledArm) -> Line2D:
     return Line2D([], [], color=arm.colour, marker=arm.marker, markersize=4.5, linewidth=2)
 
 
-def _legend(parent: Figure | Axes, keys: Sequence[Key], room: float, **place: Any) -> None:
+def legend(parent: Figure | Axes, keys: Sequence[Key], room: float, **place: Any) -> None:
     """A key of as few rows as fit in ``room`` inches, read from left to right."""
     labels = in_rows([label for _, label in keys], KEY_LETTERS, KEY_ROWS)
     columns = _key_columns(labels, room)

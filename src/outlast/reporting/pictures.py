@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from outlast.reporting import captions
 from outlast.reporting.accuracy_by_length import accuracy_figure
+from outlast.reporting.anatomy_by_length import anatomy_figure, anatomy_finding
 from outlast.reporting.bits import bits_finding, parts_bits_finding
 from outlast.reporting.bits_by_length import bits_figure, position_figure
 from outlast.reporting.hover import HoverFigure
@@ -102,6 +103,14 @@ def _plans(arms: Sequence[ArmSummary]) -> list[Plan]:
             "Share of test sequences with every answer of one part right.",
             lambda form: accuracy_figure(arms, parts, form) if parts else None,
             lambda: captions.parts_finding(arms, parts),
+        ),
+        Plan(
+            "anatomy",
+            "Why answers are wrong",
+            "Of all answers, the share that is right and the causes of the others, by test length; "
+            "mean over seeds. The causes are found by `outlast analyse`.",
+            lambda form: anatomy_figure(arms, form),
+            lambda: anatomy_finding(arms),
         ),
         Plan(
             "loss",

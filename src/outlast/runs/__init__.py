@@ -6,6 +6,7 @@
       run.json                 what was run: task, model, methods, seeds, settings, versions
       metrics.jsonl            one line for each seed and block: losses, probes, events
       checkpoint.safetensors   weights, optimiser and method states; enough to resume
+      checkpoints/             weights kept along the way (--keep-checkpoints), a file for each step
       results.json             accuracy by length, once tested
       results-before.json      a larger test of the same weights, if a smaller one replaced it
 
@@ -23,6 +24,7 @@ damaged one is refused.
 `reading.py`    JSON that is checked: damage is named by file and field
 `records.py`    the files as types, one reader and one writer for each
 `checkpoint.py` tensors and plain state in one safetensors file
+`kept.py`       weights kept along the way, one file for each step
 `grids.py`      which runs a folder holds, and which were created together
 `status.py`     what a run has come to: finished, tested, diverged; what its test covers
 =============== ==================================================================

@@ -90,22 +90,39 @@ def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], state: TrainingState) -> None:
     """Write the checkpoint of a folder atomically."""
+    write_checkpoint(folder / CHECKPOINT, tensors, state)
+
+
+def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: TrainingState) -> None:
+    """Write tensors and state as one file, atomically."""
     plain = {n: t.detach().contiguous().cpu() for n, t in tensors.items()}
     written = json.dumps({"format": FORMAT, **asdict(state)})
     rows = json.dumps({name: row_checksums(tensor) for name, tensor in plain.items()})
     header = {"format": "pt", STATE: written, ROWS: rows, CHECKSUM: _text_checksum(written, rows)}
 
-    def write(path: Path) -> None:
+    def write(temporary: Path) -> None:
         try:
-            save_file(plain, path, header)
+            save_file(plain, temporary, header)
         except SafetensorError as error:  # a full disk, among others
             raise OSError(str(error)) from error
 
-    write_atomically(folder / CHECKPOINT, write)
+    write_atomically(path, write)
 
 
 def load_checkpoint(
     folder: Path,
+    wanted: Callable[[str], bool] = lambda name: True,
+    rows: Sequence[int] | None = None,
+    run: RunSpec | None = None,
+) -> tuple[dict[str, Tensor], TrainingState]:
+    """Tensors and state of the last checkpoint of a folder: see `read_checkpoint`."""
+    if not has_file(folder, CHECKPOINT):
+        raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was saved there yet")
+    return read_checkpoint(folder / CHECKPOINT, wanted, rows, run)
+
+
+def read_checkpoint(
+    path: Path,
     wanted: Callable[[str], bool] = lambda name: True,
     rows: Sequence[int] | None = None,
     run: RunSpec | None = None,
@@ -115,9 +132,6 @@ def load_checkpoint(
     `wanted` says which tensors are read. With `rows` those of some seeds are read alone. `run` is
     the run that the checkpoint must belong to; without it any is read.
     """
-    path = folder / CHECKPOINT
-    if not has_file(folder, CHECKPOINT):
-        raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was saved there yet")
     try:
         require_regular(path)
         with safe_open(path, framework="pt") as file:

@@ -19,6 +19,8 @@ from outlast.errors import RunFolderError, bad_value
 RUN = "run.json"
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
+#: the folder of weights that were kept along the way
+KEPT, KEPT_DIGITS, KEPT_SUFFIX = "checkpoints", 8, ".safetensors"
 RESULTS = "results.json"
 #: results that were larger than those that replaced them
 PREVIOUS_RESULTS = "results-before.json"
@@ -179,6 +181,22 @@ def remove_outcomes(folder: Path) -> None:
     """
     for name in (PREVIOUS_RESULTS, RESULTS, METRICS, CHECKPOINT):
         (folder / name).unlink(missing_ok=True)
+    for path in kept_files(folder).values():
+        path.unlink()
+    with suppress(OSError):  # there is none, or something else is in it
+        (folder / KEPT).rmdir()
+
+
+def kept_files(folder: Path) -> dict[int, Path]:
+    """The files of weights that were kept, by their step."""
+    pattern = f"{KEPT}/{'[0-9]' * KEPT_DIGITS}*{KEPT_SUFFIX}"
+    paths = [path for path in folder.glob(pattern) if path.stem.isdecimal()]
+    return {int(path.stem): path for path in sorted(paths)}
+
+
+def kept_file(folder: Path, step: int) -> Path:
+    """The file of the weights that are kept of a step."""
+    return folder / KEPT / f"{step:0{KEPT_DIGITS}d}{KEPT_SUFFIX}"
 
 
 def remove_results(folder: Path) -> None:
@@ -246,3 +264,5 @@ def _remove_leftovers(folder: Path) -> None:
     for name in (RUN, METRICS, CHECKPOINT, RESULTS, PREVIOUS_RESULTS, COPYING):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
+    for path in folder.glob(f"{KEPT}/.*{KEPT_SUFFIX}.*{TEMPORARY}"):
+        path.unlink(missing_ok=True)

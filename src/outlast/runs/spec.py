@@ -40,7 +40,7 @@ MOST_SEEDS = 100_000
 #: the most processes of a run
 MOST_PROCESSES = 1024
 #: settings that may change when a run is resumed: they say when it is saved and how it is stepped
-CHANGEABLE = ("checkpoint_every", "seeds_at_once", "processes")
+CHANGEABLE = ("checkpoint_every", "keep_checkpoints", "seeds_at_once", "processes")
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,9 @@ class Settings:
     probe_every: int = 250
     #: steps between two checkpoints
     checkpoint_every: int = 500
+    #: weights kept along the way: never, or every=500 for those of each 500 steps, of the start and
+    #: of each seed's switch
+    keep_checkpoints: str = NEVER
     #: when a seed is done before its last step: never, or success(accuracy=0.999, at=1, probes=2),
     #: that share of sequences right at that multiple of the length, in so many probes in a row; a
     #: schedule is then left where it is, unfinished
@@ -107,6 +110,9 @@ class Settings:
             if getattr(self, name) % self.steps_per_block:
                 accepted = f"a multiple of steps_per_block={self.steps_per_block}"
                 raise bad_value(name, getattr(self, name), accepted)
+        if self.keep_every is not None and self.keep_every % self.steps_per_block:
+            accepted = f"every= a multiple of steps_per_block={self.steps_per_block}"
+            raise bad_value("keep_checkpoints", self.keep_checkpoints, accepted)
         if self.stop_rule is not None and not self.probe_every:
             raise incompatible(f"stop={self.stop}", "probe_every=0", "stopping needs probes")
 
@@ -114,6 +120,11 @@ class Settings:
     def warmup_steps(self) -> int:
         """The steps of the warm-up: as given, or a tenth of all steps and no more than 200."""
         return min(LONGEST_WARMUP, self.steps // 10) if self.warmup is None else self.warmup
+
+    @property
+    def keep_every(self) -> int | None:
+        """The steps from one checkpoint that is kept to the next; None if none are."""
+        return read_keep(self.keep_checkpoints)
 
     @property
     def stop_rule(self) -> Success | None:
@@ -202,6 +213,16 @@ def read_stop(text: str) -> Success | None:
         raise SpecError(f"stop={text}: expected never or success{hint}")
     rule: Success = build_from(spec, Success, get_type_hints(Success), "stop")
     return rule
+
+
+def read_keep(text: str) -> int | None:
+    """What stands behind ``keep_checkpoints=``: the steps of ``every=500``; None is never."""
+    if text.strip() == NEVER:
+        return None
+    match = re.fullmatch(r"\s*every\s*=\s*([0-9]{1,12})\s*", text)
+    if match is None or int(match[1]) < 1:
+        raise bad_value("keep_checkpoints", text, "never, or every= a number of steps: every=500")
+    return int(match[1])
 
 
 @dataclass(frozen=True)

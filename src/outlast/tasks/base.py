@@ -223,6 +223,14 @@ class Task(ABC):
         """`truth` of every row of (batch, tokens)."""
         return as_table([self.truth(row) for row in inputs.tolist()], inputs.device)
 
+    def shuffled(self, inputs: Tensor, generator: torch.Generator) -> Tensor | None:
+        """These rows with the items before their questions in another order, items kept whole.
+
+        None: the task has no items whose order can be changed. A state that depends on the set of
+        items alone, such as a sum, stays the same. For analyses.
+        """
+        return None
+
     def word(self, token: int) -> str:
         """How a token is shown to a person: answers as digits, then keys, then `symbols`."""
         token = as_whole("token", token, 0, self.vocabulary - 1)

@@ -42,7 +42,7 @@ from torch import Tensor
 from outlast.arguments import check_choice, check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task, check_keys
-from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below
+from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below, shuffle_items
 from outlast.tasks.truth import Truth
 
 Layout = Literal["separate", "interleaved", "chained"]
@@ -140,6 +140,9 @@ class Composite(Task):
         rank = 1 + randint_below(count[:, -1:].expand(-1, self.queries), generator)
         # the first place where the count reaches r is the r-th stored item
         return torch.searchsorted(count, rank)
+
+    def shuffled(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        return shuffle_items(inputs, inputs < self.modulus, generator)
 
     def truth(self, inputs: Sequence[int]) -> Truth:
         truth, places = Truth(), dict[int, int]()

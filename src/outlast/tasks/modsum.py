@@ -23,11 +23,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from outlast.arguments import check_choice, check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task
-from outlast.tasks.sampling import randint
+from outlast.tasks.sampling import randint, shuffle_items
 from outlast.tasks.truth import Truth
 
 
@@ -76,6 +77,9 @@ class ModSum(Task):
         builder.write(end, self.equals)
         builder.expect(end, running.gather(1, end - 1), "state")
         return builder.batch()
+
+    def shuffled(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        return shuffle_items(inputs, inputs < self.modulus, generator)
 
     def truth(self, inputs: Sequence[int]) -> Truth:
         truth, total = Truth(), 0

@@ -21,11 +21,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from outlast.arguments import check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Task, check_keys
-from outlast.tasks.sampling import distinct, randint, randint_below
+from outlast.tasks.sampling import distinct, randint, randint_below, shuffle_items
 from outlast.tasks.truth import Truth
 
 
@@ -76,6 +77,9 @@ class Recall(Task):
         builder.write(query_at, keys.gather(1, queried))
         builder.expect(query_at, values.gather(1, queried), "recall")
         return builder.batch()
+
+    def shuffled(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        return shuffle_items(inputs, inputs < self.values, generator)
 
     def truth(self, inputs: Sequence[int]) -> Truth:
         truth, places, key = Truth(), dict[int, int](), None

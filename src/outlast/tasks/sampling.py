@@ -169,3 +169,18 @@ def by_swaps(batch: int, choices: int, count: int, generator: torch.Generator) -
     for _ in range((count - 1).bit_length()):
         origin = origin.gather(1, origin)
     return torch.where(source < 0, drawn, origin.gather(1, source.clamp_min(0)))
+
+
+def shuffle_items(inputs: Tensor, ends: Tensor, generator: torch.Generator) -> Tensor:
+    """Each row with its items in random order; what follows the last item stays where it is.
+
+    inputs (batch, tokens). `ends` (batch, tokens) marks the last token of each item. The first item
+    begins with the row, and every other one right after the one before it.
+    """
+    ends = ends.long()
+    item = ends.cumsum(1) - ends
+    inside = ends.flip(1).cumsum(1).flip(1) > 0
+    # In double precision ties almost never occur. Tokens of one item tie, and keep their order.
+    rank = rand(inputs.shape, generator, torch.float64).gather(1, item)
+    order = torch.where(inside, rank, 1.0).argsort(dim=1, stable=True)
+    return inputs.gather(1, order)

@@ -251,6 +251,9 @@ def bfloat16_autocast_is_close_to_float32(subject: Subject) -> None:
     x = x if subject.whole_model else x.float()
     with torch.autocast("cpu", torch.bfloat16):
         low, _ = module(x)
+    if any(getattr(inner, "jumps", False) for inner in module.modules()):
+        require(low.isfinite().all(), "the output is not finite")
+        raise NotApplicable("these weights jump: rounding may choose another key")
     torch.testing.assert_close(low.float(), module(x)[0], rtol=0.1, atol=0.1)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from outlast.errors import RunFolderError
 from outlast.methods.base import (
+    FIXABLE,
     PATHWAYS,
     SUBLAYER_CONTROLS,
     Control,
@@ -50,6 +51,7 @@ class Plan:
     gate, upstream_grad (pathways)    as the methods set them
     loss_weights (parts)              as the methods set them
     rate (pathways)                   learning rates, after the schedule and the methods
+    fixed (parts of weights)          1 where a part of the weights is left as it is
     active (pathways)                 0 where the weights of a pathway do not move
     alive                             0 where a seed is left as it is: parked, or its run is over
     keys                              what all randomness in the model depends on
@@ -131,6 +133,7 @@ def setup(settings: Settings, task: Task, model: Model) -> Setup:
     tokens = task.tokens(task.lengths[1])
     present = {sublayer.pathway for sublayer in model.sublayers()}
     pathways = tuple(pathway for pathway in PATHWAYS if pathway in present)
+    fixable = {part for sublayer in model.sublayers() for part in sublayer.mixer.fixable()}
     return Setup(
         settings.steps,
         task.parts,
@@ -139,6 +142,7 @@ def setup(settings: Settings, task: Task, model: Model) -> Setup:
         model.ceiling,
         str(model.layout),
         pathways,
+        tuple(part for part in FIXABLE if part in fixable),
     )
 
 

@@ -12,7 +12,8 @@ Rows picked one by one are a copy.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,8 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from outlast.errors import TrainingError, bad_value, short_of_memory
-from outlast.methods.base import PATHWAYS, SUBLAYER_CONTROLS, Control, Method
-from outlast.mixers.base import Pathway
+from outlast.methods.base import FIXABLE, PATHWAYS, SUBLAYER_CONTROLS, Control, Method
+from outlast.mixers.base import Mixer, Pathway
 from outlast.mixers.randomness import fixed_positions
 from outlast.models import Model, build_model
 from outlast.models.model import gate_mode
@@ -76,6 +77,40 @@ class StackedModel:
         self.decays = torch.zeros(self.width, device=device)
         for name, columns in self.slices.items():
             self.decays[columns] = float(len(self.shapes[name]) > 1)
+        self.fixable = self._fixable()
+
+    def _fixable(self) -> dict[str, list[slice]]:
+        """The columns of each part of the weights that can be fixed."""
+        columns: dict[str, list[slice]] = {part: [] for part in FIXABLE}
+        mixers = [(n, m) for n, m in self.model.named_modules() if isinstance(m, Mixer)]
+        for name, mixer in mixers:
+            for part, (weight, rows) in mixer.fixable().items():
+                begin, shape = (
+                    self.slices[f"{name}.{weight}"].start,
+                    self.shapes[f"{name}.{weight}"],
+                )
+                size = shape[1:].numel()
+                columns[part].append(slice(begin + size * rows.start, begin + size * rows.stop))
+        return columns
+
+    @contextmanager
+    def fixed(self, gradient: Tensor, parts: Tensor) -> Iterator[None]:
+        """In an update inside, some parts of the weights stay exactly as they are.
+
+        `parts` (S, FIXABLE) is 1 where a part is fixed. Its gradient becomes 0, and so it counts
+        for no norm; whatever else the update does to it is undone.
+        """
+        held = []
+        with torch.no_grad():
+            for part, rows in zip(FIXABLE, parts.bool().unbind(1), strict=True):
+                for columns in self.fixable[part]:
+                    gradient[:, columns].masked_fill_(rows[:, None], 0.0)
+                    held.append((columns, rows[:, None], self.table[:, columns].clone()))
+        yield
+        with torch.no_grad():
+            for columns, rows, before in held:
+                weights = self.table[:, columns]
+                weights.copy_(torch.where(rows, before, weights))
 
     def _fresh(self, seed: int, attempt: int) -> Model:
         return build_model(

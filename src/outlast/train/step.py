@@ -8,6 +8,7 @@ and on the CPU the same code simply runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +102,8 @@ class Stepper:
         self.seeds, self.parts, self.bf16 = seeds, parts, bf16
         self.pool, self.by_length = pool, by_length
         self.device = seeds.model.table.device
+        #: whether any weights are fixed in the block at hand
+        self.fixes = False
         self.cursor = torch.zeros(1, dtype=torch.long, device=self.device)
         #: by the shape of the work, what was used last at the end
         self.captured: dict[object, CapturedBlock] = {}
@@ -112,6 +115,7 @@ class Stepper:
         """
         block = BlockTables.of(data, plan)
         self.seeds.model.set_modes(plan.tables)
+        self.fixes = bool(plan.tables["fixed"].any())
         steps, seeds, _, tokens = data.inputs.shape
         metrics = torch.zeros(steps, seeds, 2, len(self.parts), device=self.device)
         widths = block.widths() if self.by_length else [tokens] * steps
@@ -120,7 +124,7 @@ class Stepper:
             modes = tuple(getattr(s, f"{n}_mode") for s in sublayers for n in SUBLAYER_CONTROLS)
             shape = (tuple(data.inputs.shape), block.tables["positions"].shape[-1])
             coarse = [min(-(-width // COARSE) * COARSE, tokens) for width in widths]
-            return self._replay((shape, modes), block, metrics, coarse)
+            return self._replay((shape, modes, self.fixes), block, metrics, coarse)
         self.cursor.zero_()
         for width in widths:
             self._step(block, metrics, width)
@@ -139,7 +143,9 @@ class Stepper:
             )
         losses, accuracies = part_losses(logits, data.targets, data.part, len(self.parts), IGNORE)
         gradient = seeds.model.gradient((losses * tables["loss_weights"]).sum())
-        seeds.optimiser.update(gradient, tables["rate"], tables["active"])
+        fixed = seeds.model.fixed(gradient, tables["fixed"]) if self.fixes else nullcontext()
+        with fixed:
+            seeds.optimiser.update(gradient, tables["rate"], tables["active"])
         with torch.no_grad():
             if seeds.average is not None:
                 rates = seeds.average_rate * tables["alive"]

@@ -7,7 +7,7 @@
         data = fresh sequences for each seed       (a pure function of seed and block)
         for each step: forward, losses by part, backward, AdamW         (never waits for the host)
         losses of the block -> metrics.jsonl, the methods' triggers; a broken seed is parked
-        now and then: probe accuracy at 1 x and 3 x, save a checkpoint
+        now and then: probe accuracy at 1 x and 3 x, keep the weights, save a checkpoint
 
 Blocks are atomic. After an error the state is rolled back to the start of the block and saved, and
 the error is raised. The host looks at the device once a block.
@@ -38,7 +38,8 @@ from outlast.errors import RunFolderError, TrainingError, short_of_memory
 from outlast.evaluation.ladder import evaluate_stack
 from outlast.runs.checkpoint import load_checkpoint, restore, save_checkpoint
 from outlast.runs.folder import CHECKPOINT
-from outlast.runs.records import Line, append_metrics, cut_metrics
+from outlast.runs.kept import cut_kept, save_kept
+from outlast.runs.records import EventLine, Line, append_metrics, cut_metrics
 from outlast.runs.spec import PROBE_SEQUENCES, PROBED, RunSpec
 from outlast.tasks import Batch
 from outlast.train.data import join
@@ -96,7 +97,7 @@ class Trainer:
     def resume(self) -> None:
         """Go to each run's last checkpoint; a run without one stays at its beginning.
 
-        What the metrics say of later steps is taken back.
+        What the metrics say of later steps, and weights kept of them, are taken back.
         """
         for run, folder in zip(self.runs, self.folders, strict=True):
             path = folder / CHECKPOINT
@@ -108,6 +109,7 @@ class Trainer:
                 run.set_state(state)
         for run, folder in zip(self.runs, self.folders, strict=True):
             cut_metrics(folder, run.step)
+            cut_kept(folder, run.step)
 
     # ---- the loop ------------------------------------------------------------------------
 
@@ -129,6 +131,7 @@ class Trainer:
         """
         self._start_clock()
         with self._saved_on_error():
+            self._keep({index: [] for index, run in enumerate(self.runs) if not run.step})
             for _ in count() if blocks is None else range(blocks):
                 if not (unfinished := self._unfinished()):
                     break
@@ -141,6 +144,7 @@ class Trainer:
                     lines = self._take_metrics(block, metrics, before)
                     self._probe(lines)
                     self._write(lines)
+                    self._keep(lines)
                 self._report(block, watch)
                 self.save(run for run in block.due if self._checkpoint_due(run))
                 del block, before, metrics  # the next block has their memory
@@ -232,6 +236,22 @@ class Trainer:
     def _write(self, lines: dict[int, list[Line]]) -> None:
         for index, each in lines.items():
             append_metrics(self.folders[index], each)
+
+    def _keep(self, lines: dict[int, list[Line]]) -> None:
+        """Keep the weights of runs whose step is due, or those of seeds that have just switched.
+
+        Before the checkpoint of the step: whoever resumes from it has them. The weights of the last
+        step are in the checkpoint.
+        """
+        for index, each in lines.items():
+            run = self.runs[index]
+            every = run.settings.keep_every
+            if every is None or not run.unfinished:
+                continue
+            events = [line for line in each if isinstance(line, EventLine)]
+            switched = [line.seed for line in events if line.event == "switch"]
+            if seeds := run.run.seeds if run.step % every == 0 else switched:
+                save_kept(self.folders[index], run.tensors(), run.state(), seeds)
 
     def _checkpoint_due(self, index: int) -> bool:
         run = self.runs[index]

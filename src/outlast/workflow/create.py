@@ -48,6 +48,7 @@ def canonical(run: RunSpec) -> RunSpec:
             run.settings,
             warmup=run.settings.warmup_steps,
             stop=str(run.settings.stop_rule or NEVER),
+            keep_checkpoints=f"every={every}" if (every := run.settings.keep_every) else NEVER,
         ),
     )
 

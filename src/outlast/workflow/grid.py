@@ -71,7 +71,7 @@ def expand_grid(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunS
 def _with_values(run: RunSpec, chosen: dict[str, str]) -> RunSpec:
     """A run with other values in the place of its own."""
     methods = _methods(chosen[METHOD]) if METHOD in chosen else run.methods
-    settings = {name: _value(text) for name, text in chosen.items() if name != METHOD}
+    settings = {name: _value(name, text) for name, text in chosen.items() if name != METHOD}
     return replace(run, settings=Settings.read(asdict(run.settings) | settings), methods=methods)
 
 
@@ -89,8 +89,10 @@ def _folder_name(text: str) -> str:
     return re.sub(r"[^\w.=+-]+", "-", re.sub(r"[\s)\]\"']", "", text))
 
 
-def _value(text: str) -> Any:
+def _value(name: str, text: str) -> Any:
     """A number or a word; a setting that is a spec is kept as it is written."""
+    if name == "keep_checkpoints":  # every=500 is no value
+        return text
     value = parse_value(text)
     return str(value) if isinstance(value, Spec) else value
 

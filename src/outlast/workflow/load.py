@@ -15,7 +15,8 @@ from outlast.methods.base import Control
 from outlast.models import Model
 from outlast.registry import methods, tasks
 from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState, load_checkpoint, restore
-from outlast.runs.folder import CHECKPOINT, RUN, has_file
+from outlast.runs.folder import CHECKPOINT, RUN, has_file, kept_files
+from outlast.runs.kept import load_kept, seeds_at
 from outlast.runs.records import RunRecord, read_run
 from outlast.runs.spec import RunSpec
 from outlast.tasks import Task
@@ -25,7 +26,7 @@ from outlast.train.seeds import StackedModel, decay_among
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """Some seeds of a run as its last checkpoint left them, with the weights to test with."""
+    """Some seeds of a run as a checkpoint left them, with the weights to test with."""
 
     run: RunSpec
     state: TrainingState
@@ -38,31 +39,46 @@ class TrainedRun:
         return self.model.predictor(self.controls, self.model.named(self.model.table))
 
 
-def open_run(folder: Path, device: torch.device, seeds: Sequence[int] | None = None) -> TrainedRun:
+def open_run(
+    folder: Path,
+    device: torch.device,
+    seeds: Sequence[int] | None = None,
+    step: int | None = None,
+    averaged: bool = True,
+) -> TrainedRun:
     """Some seeds of a run, by default all, for testing; nothing in the folder is changed.
 
-    Only the weights of those seeds are read, or the average of the weights where one is kept.
+    Only the weights of those seeds are read, or the average of the weights where one is kept and
+    `averaged` asks for it. They are those of the last checkpoint, or of a `step` at which weights
+    were kept; a file of a switch has only the seeds that switched then.
     """
     record, path = read_run(folder), folder / CHECKPOINT
     run = record.spec
-    if not has_file(folder, CHECKPOINT):
+    if step is None and not has_file(folder, CHECKPOINT):
         raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was trained there yet")
-    rows = None if seeds is None else [run.seeds.index(seed) for seed in seeds]
     task = tasks.build(run.task)
     check_corpus(folder, record, task)
     if record.parts not in ((), task.parts):
         accepted = f"those of its task, {', '.join(task.parts)}"
         raise RunFolderError(f"{folder / RUN}: {bad_value('parts', record.parts, accepted)}")
+    if step is not None and seeds is None:
+        seeds = seeds_at(folder, step, run)
     model = StackedModel(run.model, task, seeds or run.seeds, device, initialise=False)
     built = [methods.build(method) for method in run.methods]
-    decay = decay_among(built)
+    decay = decay_among(built) if averaged else None
 
     def is_wanted(name: str) -> bool:
         return name.startswith(WEIGHTS) or (name == AVERAGE and decay is not None)
 
-    tensors, state = load_checkpoint(folder, is_wanted, rows, run)
-    if rows is not None and seeds is not None:
-        run, state = replace(run, seeds=tuple(seeds)), state.of_seeds(rows, seeds)
+    if step is not None:
+        tensors, state = load_kept(folder, step, run, seeds, is_wanted)
+        path = kept_files(folder).get(step, path)
+    else:
+        rows = None if seeds is None else [run.seeds.index(seed) for seed in seeds]
+        tensors, state = load_checkpoint(folder, is_wanted, rows, run)
+        if rows is not None and seeds is not None:
+            state = state.of_seeds(rows, seeds)
+    run = run if seeds is None else replace(run, seeds=tuple(seeds))
     for name, target in model.named(model.table).items():
         restore(target, tensors, f"{WEIGHTS}{name}", path)
     if decay is not None:
@@ -94,19 +110,21 @@ def _resting_step(state: TrainingState, row: int) -> int:
     return state.step
 
 
-def load(folder: str | Path, seed: int | None = None) -> Model:
+def load(folder: str | Path, seed: int | None = None, step: int | None = None) -> Model:
     """The trained model of one seed of a run, ready to use (the first seed if none is named).
 
     Args:
         folder: The run folder.
         seed: One of the run's seeds. Only its weights are read.
+        step: A step at which weights were kept (``keep_checkpoints``); by default the last one.
     """
     folder = as_path("folder", folder)
     seed = None if seed is None else as_whole("seed", seed, 0)
+    step = None if step is None else as_whole("step", step, 0)
     seeds = read_run(folder).seeds
     if seed is not None and seed not in seeds:
         raise OutlastError(f"seed={seed}: {folder} has the seeds {', '.join(map(str, seeds))}")
-    trained = open_run(folder, torch.device("cpu"), [seeds[0] if seed is None else seed])
+    trained = open_run(folder, torch.device("cpu"), [seeds[0] if seed is None else seed], step)
     model, (control,) = trained.model.model, trained.controls
     weights = trained.model.named(trained.model.table)
     model.load_state_dict({name: weight[0] for name, weight in weights.items()})

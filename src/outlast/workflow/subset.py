@@ -16,8 +16,17 @@ import torch
 
 from outlast.errors import RunFolderError, bad_value
 from outlast.runs.checkpoint import load_checkpoint, save_checkpoint
-from outlast.runs.folder import CHECKPOINT, copying, has_file, locked, require_free_folder
+from outlast.runs.folder import (
+    CHECKPOINT,
+    copying,
+    has_file,
+    kept_files,
+    locked,
+    require_free_folder,
+)
+from outlast.runs.kept import kept_seeds, load_kept, save_kept
 from outlast.runs.records import read_metrics, read_run, write_metrics, write_run
+from outlast.runs.spec import RunSpec
 from outlast.workflow.load import open_run
 from outlast.workflow.train import check_beginning
 
@@ -54,4 +63,13 @@ def take_seeds(folder: Path, seeds: Sequence[int], out: Path) -> None:
         with copying(out):
             write_metrics(out, lines)
             save_checkpoint(out, tensors, state)
+            _copy_kept(folder, out, run, state.step, chosen)
             write_run(out, record)  # last: without it a folder is not taken for a run
+
+
+def _copy_kept(folder: Path, out: Path, run: RunSpec, last: int, chosen: Sequence[int]) -> None:
+    """Copy the weights that were kept of some seeds, up to a step."""
+    for step, path in kept_files(folder).items():
+        held = kept_seeds(path, run)
+        if step <= last and (seeds := [seed for seed in chosen if seed in held]):
+            save_kept(out, *load_kept(folder, step, run, seeds), seeds)

@@ -14,10 +14,11 @@ from outlast.errors import RunFolderError, TrainingError
 from outlast.machine import keep_freed_memory, precision, signals
 from outlast.registry import tasks
 from outlast.runs.folder import CHECKPOINT, RESULTS, has_file, locked, remove_results
+from outlast.runs.kept import is_kept
 from outlast.runs.records import ResultRow, read_metrics, read_run
 from outlast.runs.spec import Settings
 from outlast.runs.status import divergence, tested
-from outlast.train.run_state import Progress
+from outlast.train.run_state import Progress, RunState
 from outlast.train.trainer import Trainer
 from outlast.workflow.evaluate import Evaluation, evaluate_run
 from outlast.workflow.load import check_corpus
@@ -123,12 +124,29 @@ def open_trainer(
         trainer = Trainer(list(zip(specs, folders, strict=True)), device)
         context.callback(trainer.close)
         trainer.resume()
+        for run in trainer.runs:
+            if words := _kept_words(run):
+                say(words)
         unfinished = [f for f, run in zip(folders, trainer.runs, strict=True) if run.unfinished]
         if unfinished:
             say(trainer.choose_waves(share))
         for folder in unfinished:
             remove_results(folder)
         yield trainer
+
+
+def _kept_words(run: RunState) -> str:
+    """What the weights that a run keeps along the way will take of the disk, if it keeps any."""
+    every, steps = run.settings.keep_every, run.settings.steps
+    if every is None or not run.unfinished:
+        return ""
+    size = sum(tensor.nbytes for name, tensor in run.tensors().items() if is_kept(name))
+    count = -(-steps // every)  # the start is one; the last step is in the checkpoint
+    total = (count + 1) * size / 1e6  # each seed's switch: all of them once more
+    return (
+        f"weights are kept every {every} steps: {count} files of {size / 1e6:.3g} MB, and those of "
+        f"each switch; about {total:,.3g} MB of disk at most"
+    )
 
 
 def _with_overrides(

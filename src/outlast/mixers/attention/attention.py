@@ -94,6 +94,13 @@ class Attention(Mixer):
         heads, state = self._heads(x, state)
         return self.out(heads), state
 
+    def fixable(self) -> dict[str, tuple[str, slice]]:
+        width = self.out.in_features
+        return {
+            "qk": ("qkv.weight", slice(0, 2 * width)),
+            "values": ("qkv.weight", slice(2 * width, 3 * width)),
+        }
+
     def unbiased(
         self, x: Tensor, state: Cache | None = None
     ) -> tuple[Tensor, Tensor | None, Cache]:

@@ -18,6 +18,8 @@ class Weights(nn.Module):
     """Base of all weights. Without overrides it is a softmax."""
 
     spec: Spec
+    #: whether a tiny change of a score may change the weights by much, so that rounding shows
+    jumps = False
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

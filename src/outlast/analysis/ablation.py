@@ -1,0 +1,209 @@
+"""Pathway ablation: how accurate a model is without one of its parts, by length and part.
+
+::
+
+    rows = pathway_ablation(model, task)
+
+The column `ablation` says what was changed:
+
+==================  ==============================================================================
+`whole`             nothing
+`attention off`     no attention layer adds anything
+`recurrence off`    no recurrent layer adds anything
+`layer off`         one of these layers adds nothing: the column `layer`
+`head off`          the weights of one head are 0: the columns `layer` and `head`
+`window`            attention sees the last keys alone, as many as a training sequence has tokens
+`hard`              attention puts all weight on the largest
+`uniform`           attention puts the same weight on each key so far
+`positions drawn`   tokens have random increasing positions
+`items shuffled`    the items before the questions stand in another order
+==================  ==============================================================================
+
+What does not apply is left out: a pathway that the model has not, or whose gate is 0; drawn
+positions if no scheme of the model uses positions, or if its ceiling leaves none to draw from;
+shuffled items if the task has none (`Task.shuffled`). A model that is not one of ours has the
+ablations `whole` and `attention off`.
+
+Positions are drawn from the range that the model was trained with (`random_positions`). Otherwise,
+or if that range is too short, the range is twice the number of tokens. All sequences of a length
+share a draw. Both are our choice.
+
+Sequences with shuffled items are as likely as before, so a sound model is as accurate on them. The
+column `unchanged` then says whether it gives the same answers. Answers are those of the new order;
+in a `chained` composite they change. Auxiliary parts, such as running sums, are not counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from outlast.analysis.interventions import CHANGES, attention_closed, closed, within, without_head
+from outlast.analysis.scoring import Tally, check_answers
+from outlast.analysis.sequences import LADDER, SEQUENCES, Row, Rung, blocks, draw_rungs
+from outlast.analysis.watching import attention_layers, hooked, layers
+from outlast.arguments import as_whole, shown
+from outlast.errors import SpecError, bad_value
+from outlast.evaluation.outputs import eval_mode, read_logits
+from outlast.methods.delay.discovery import find_attention
+from outlast.mixers.randomness import draw_positions
+from outlast.models.model import Model
+from outlast.streams import stream, stream_seed
+from outlast.tasks import IGNORE, Batch, Task
+
+log = logging.getLogger(__name__)
+
+ACCEPTED = (
+    "a model of Outlast, or a module whose attention can be found: modules that have is_causal and "
+    "num_key_value_groups, as most of transformers have, or torch.nn.MultiheadAttention"
+)
+
+
+class Ablation(NamedTuple):
+    """A change of a model, or of what it reads.
+
+    Args:
+        name: What is changed, as the table says it.
+        change: Changes the model for as long as it is entered.
+        layer: The layer that is changed, if it is one.
+        head: The head of it that is changed, if it is one.
+        batch: Other sequences than those of the rung.
+        positions: Those of the tokens, (tokens,), if they are not the model's own.
+    """
+
+    name: str
+    change: AbstractContextManager[object]
+    layer: str | None = None
+    head: int | None = None
+    batch: Batch | None = None
+    positions: Tensor | None = None
+
+
+def pathway_ablation(
+    model: nn.Module,
+    task: Task,
+    ladder: Sequence[float] = LADDER,
+    sequences: int = SEQUENCES,
+    window: int | None = None,
+) -> list[Row]:
+    """Accuracy whole and without each part: a row for each rung, ablation and part of the task.
+
+    Args:
+        model: A model of ours, or any module whose attention `outlast.delay` finds.
+        task: A task with answers that are right or wrong.
+        ladder: Multiples of the training length.
+        sequences: Sequences of each length, those of `evaluate`.
+        window: How many keys `window` leaves; by default the tokens of a training sequence.
+    """
+    check_answers(task, sequences)
+    _check_model(model)
+    window = task.tokens(task.lengths[1]) if window is None else as_whole("window", window, 1)
+    rows: list[Row] = []
+    with eval_mode(model), torch.no_grad():
+        for rung in draw_rungs(model, task, ladder, sequences):
+            columns = {"multiple": rung.multiple, "length": rung.length}
+            whole: list[Tensor] = []
+            for ablation in _ablations(model, task, rung, window):
+                tally = _tally(model, task, rung, ablation, whole)
+                named = {"ablation": ablation.name, "layer": ablation.layer, "head": ablation.head}
+                rows += tally.rows(**columns, **named)
+    return rows
+
+
+def _check_model(model: object) -> None:
+    if isinstance(model, Model):
+        return
+    if not isinstance(model, nn.Module):
+        raise bad_value("model", shown(model), ACCEPTED)
+    try:
+        find_attention(model, needs_recurrence=False)
+    except SpecError as error:
+        raise bad_value("model", type(model).__name__, ACCEPTED) from error
+
+
+def _tally(
+    model: nn.Module, task: Task, rung: Rung, ablation: Ablation, whole: list[Tensor]
+) -> Tally:
+    """What is right with an ablation. The first one fills `whole`, the answers of each block."""
+    batch, is_first = ablation.batch or rung.batch, not whole
+    tally = Tally(task, None if ablation.batch is None else task.asked)
+    with ablation.change:
+        for number, block in enumerate(blocks(batch)):
+            if isinstance(model, Model):
+                logits = model(block.inputs, positions=ablation.positions)[0]
+            else:
+                logits = read_logits(model(block.inputs), model)[0]
+            answers = tally.add(logits, block, None if is_first else whole[number])
+            if is_first:
+                whole.append(answers)
+    return tally
+
+
+def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterator[Ablation]:
+    yield Ablation("whole", nullcontext())
+    if not isinstance(model, Model):
+        yield Ablation("attention off", attention_closed(model))
+        return
+    by_pathway = {
+        pathway: {n: s for n, s in layers(model) if s.pathway == pathway and s.gate_mode != "off"}
+        for pathway in ("attention", "recurrent")
+    }
+    for name, pathway in (("attention off", "attention"), ("recurrence off", "recurrent")):
+        if by_pathway[pathway]:
+            yield Ablation(name, closed(by_pathway[pathway].values()))
+    for sublayers in by_pathway.values():
+        for layer, sublayer in sublayers.items():
+            yield Ablation("layer off", closed([sublayer]), layer)
+    attention = attention_layers(model)
+    for layer, mixer in attention.items():
+        for head in range(mixer.heads):
+            yield Ablation("head off", hooked({layer: without_head(head)}, model), layer, head)
+    for name, hook in {"window": within(window), **CHANGES}.items():
+        if attention:
+            yield Ablation(name, hooked(dict.fromkeys(attention, hook), model))
+    yield from _other_inputs(model, task, rung)
+
+
+def _other_inputs(model: Model, task: Task, rung: Rung) -> Iterator[Ablation]:
+    """The ablations that change what the model reads."""
+    positions = _positions(model, rung.batch.inputs)
+    if positions is None:
+        log.debug("length %d: there are no positions to draw", rung.length)
+    else:
+        yield Ablation("positions drawn", nullcontext(), positions=positions)
+    shuffled = _shuffled(task, rung)
+    if shuffled is None:
+        log.debug("%s has no items to shuffle", task.name)
+    else:
+        yield Ablation("items shuffled", nullcontext(), batch=shuffled)
+
+
+def _positions(model: Model, inputs: Tensor) -> Tensor | None:
+    """Random increasing positions (tokens,), if they matter and there are any to draw from."""
+    tokens = inputs.shape[1]
+    span = model.span if model.span > tokens else 2 * tokens
+    span = span if model.ceiling is None else min(span, model.ceiling)
+    in_use = any(mixer.uses_positions for mixer in attention_layers(model).values())
+    if not in_use or span <= tokens:
+        return None
+    key = torch.tensor(stream_seed("ablation positions", tokens))
+    return draw_positions(key, tokens, span).to(inputs.device)
+
+
+def _shuffled(task: Task, rung: Rung) -> Batch | None:
+    """The sequences of a rung with their items shuffled, and the answers to what is asked."""
+    batch, device = rung.batch, rung.batch.inputs.device
+    inputs = task.shuffled(batch.inputs, stream(device, "shuffled items", rung.length))
+    if inputs is None:
+        return None
+    asked = torch.zeros_like(batch.part, dtype=torch.bool)
+    for part in task.asked:
+        asked |= batch.part == task.parts.index(part)
+    solved = [[IGNORE if a is None else a for a in task.solve(row)] for row in inputs.tolist()]
+    targets = torch.tensor(solved, device=device).masked_fill(~asked, IGNORE)
+    return Batch(inputs, targets, batch.part.masked_fill(~asked, -1))

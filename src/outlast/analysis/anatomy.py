@@ -1,0 +1,309 @@
+"""Failure anatomy: which part of a model broke, for each wrong answer.
+
+Every asked answer is `right` or gets one cause. The first that holds counts. The causes, and the
+order in which they are tried, are our own choice.
+
+An answer that needs the state alone:
+
+- `state`: The state that a probe reads at the answer is wrong.
+- `output`: The probe reads the right state, and the answer is still wrong.
+
+An answer that must be recalled, from its source, the token that holds it:
+
+- `state`: The answer also needs a state, and the probe reads a wrong one. If the answer is the
+  state at the source, the probe reads there, else at the answer. If the answer is the token at the
+  source, it needs no state.
+- `no_attention`: The model has no attention that could look the answer up.
+- `key`: The retrieving heads look elsewhere. The token with their largest total weight is neither
+  the source, nor the token before it, which holds its key, nor the token they look at when they
+  retrieve.
+- `diluted`: They look at the right place, but too weakly. The answer becomes right if their
+  attention is made hard, with a weight of 1 on the token they look at when they retrieve.
+- `value`: They look at the right place, and hard attention does not mend the answer.
+
+The **retrieving heads** are found at the training length. The best head is the one with the largest
+mean weight on the source, or on the token after it, to which a recurrence may carry the value. The
+token before the source cannot hold the value, as attention is causal. Other heads of the same
+layer with at least half of that weight retrieve too. Heads that look elsewhere on purpose are left
+alone. In a test of hard attention all answers of a sequence get it at once.
+
+The **probe** reads the hidden state of a recurrence, in a model without one the input of the head.
+It is fitted at training lengths, on the kinds of tokens at which it is asked. Of several
+recurrences the one that reads best at the training length counts, the last one among equals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from outlast.analysis.probe import (
+    FIT_SEQUENCES,
+    Labels,
+    Place,
+    fit_probes,
+    probe_accuracy,
+    state_places,
+)
+from outlast.analysis.retrieval import Attended, HardAttention, Retriever, find_retriever
+from outlast.analysis.ridge import Probe
+from outlast.analysis.sequences import (
+    LADDER,
+    SEQUENCES,
+    Row,
+    Rung,
+    blocks,
+    draw_rungs,
+    nothing_to_see,
+)
+from outlast.analysis.sharpness import recalled
+from outlast.analysis.watching import HEAD, Watched, attention_layers, hooked, watch
+from outlast.arguments import check_whole
+from outlast.models.model import Model
+from outlast.tasks import Batch, Task
+from outlast.tasks.truth import ABSENT
+
+
+class Cause(IntEnum):
+    """What an answer is: right, or wrong for one of these reasons."""
+
+    RIGHT = 0
+    STATE = 1
+    OUTPUT = 2
+    NO_ATTENTION = 3
+    KEY = 4
+    DILUTED = 5
+    VALUE = 6
+
+
+#: as tables have them
+CAUSES = tuple(cause.name.lower() for cause in Cause)
+#: sequences that are named for each cause
+EXAMPLES = 8
+
+#: the token whose state a recalled answer needs
+Needed = Literal["none", "source", "answer"]
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """The causes by length, and sequences to look at.
+
+    Args:
+        rows: The table of `anatomy`.
+        examples: A few answers of each cause: `multiple`, `length`, `part`, `cause`, and the
+            numbers of the sequence (`row`) and of the token (`token`) among those of `draw_rungs`.
+        retriever: The retrieving heads; None if there is no attention or nothing to recall.
+        probe: Where the state was read; None if no answer needs one.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    examples: list[Row] = field(default_factory=list)
+    retriever: Retriever | None = None
+    probe: Place | None = None
+
+
+def anatomy(
+    model: Model,
+    task: Task,
+    ladder: Sequence[float] = LADDER,
+    sequences: int = SEQUENCES,
+    fit_sequences: int = FIT_SEQUENCES,
+) -> list[Row]:
+    """The share of each cause among the answers of a part, by length; shares add up to 1.
+
+    Each row holds the `multiple`, the `length`, the `part`, the `cause` (`right` is one of them),
+    its `share` of the answers and their number, the `count`. `probe` says how far to trust the
+    cause `state`: how often the probe reads the right state where the answer is right. It is None
+    if no answer of the part needs a state, or none is right.
+
+    Args:
+        model: A model of ours.
+        task: A task whose `truth` has a state or a source for every answer.
+        ladder: Multiples of the training length.
+        sequences: Sequences of each length.
+        fit_sequences: Sequences that the probe is fitted on.
+    """
+    return dissect(model, task, ladder, sequences, fit_sequences).rows
+
+
+def dissect(
+    model: Model,
+    task: Task,
+    ladder: Sequence[float] = LADDER,
+    sequences: int = SEQUENCES,
+    fit_sequences: int = FIT_SEQUENCES,
+) -> Anatomy:
+    """`anatomy`, with sequences to look at for each cause. The arguments are those of `anatomy`."""
+    check_whole("sequences", sequences, 1)
+    instruments = _prepare(model, task, sequences, fit_sequences)
+    found = Anatomy(retriever=instruments.retriever, probe=instruments.place)
+    for rung in draw_rungs(model, task, ladder, sequences):
+        verdicts = [_judge(model, task, block, instruments) for block in blocks(rung.batch)]
+        causes = torch.cat([verdict.causes for verdict in verdicts])
+        misread = torch.cat([verdict.misread for verdict in verdicts])
+        for part in task.asked:
+            of_part = rung.batch.part == task.parts.index(part)
+            common: Row = {"multiple": rung.multiple, "length": rung.length, "part": part}
+            found.rows.extend(_rows(common, causes[of_part], misread[of_part]))
+            found.examples.extend(_examples(common, causes, of_part))
+    return found
+
+
+class Instruments(NamedTuple):
+    """What the causes are found with."""
+
+    needed: Needed
+    place: Place | None
+    probe: Probe | None
+    retriever: Retriever | None
+
+
+class Verdict(NamedTuple):
+    """For each token (batch, tokens).
+
+    Args:
+        causes: The number of the cause, -1 where nothing is asked.
+        misread: 1 where the probe reads a wrong state, 0 a right one, -1 where none is needed.
+    """
+
+    causes: Tensor
+    misread: Tensor
+
+
+def _prepare(model: Model, task: Task, sequences: int, fit_sequences: int) -> Instruments:
+    trained = next(draw_rungs(model, task, (1.0,), sequences), None)
+    if trained is None:
+        raise nothing_to_see(
+            "model", model.layout, "a model that takes sequences of training length"
+        )
+    source, state = recalled(task, trained.batch), task.truths(trained.batch.inputs).state
+    if (_asked(task, trained.batch) & (source < 0) & (state < 0)).any():
+        raise nothing_to_see(
+            "task", task.name, "a task whose truth has a state or source of each answer"
+        )
+    needed = needed_state(task, trained.batch, source)
+
+    def judged_states(task: Task, batch: Batch) -> Tensor:
+        return _at_their_tokens(task, batch, needed)
+
+    place, probe = None, None
+    if (judged_states(task, trained.batch) >= 0).any():
+        place, probe = _best_probe(model, task, trained, judged_states, fit_sequences)
+    retriever = None
+    if (source >= 0).any() and attention_layers(model):
+        retriever = find_retriever(model, task, trained.batch)
+    return Instruments(needed, place, probe, retriever)
+
+
+def needed_state(task: Task, batch: Batch, source: Tensor) -> Needed:
+    """Whether recalled answers need a state: found from the answers of a batch."""
+    state, asked = task.truths(batch.inputs).state, source >= 0
+    at, answers = source.clamp_min(0), batch.targets[asked]
+    if (batch.inputs.gather(1, at)[asked] == answers).all() or not (state >= 0).any():
+        return "none"
+    return "source" if (state.gather(1, at)[asked] == answers).all() else "answer"
+
+
+def _asked(task: Task, batch: Batch) -> Tensor:
+    numbers = [task.parts.index(part) for part in task.asked]
+    return torch.stack([batch.part == number for number in numbers]).any(0)
+
+
+def _state_tokens(task: Task, batch: Batch, source: Tensor, needed: Needed) -> Tensor:
+    """The token whose state an answer needs, (batch, tokens), at the answer; -1 elsewhere."""
+    asked = _asked(task, batch)
+    itself = torch.arange(source.shape[1], device=source.device).expand_as(source)
+    tokens = itself.where(asked & (source < 0), ABSENT)
+    if needed == "none":
+        return tokens
+    return (source if needed == "source" else itself).where(asked & (source >= 0), tokens)
+
+
+def _at_their_tokens(task: Task, batch: Batch, needed: Needed) -> Tensor:
+    """The states that answers need, at the tokens where they are read; -1 elsewhere."""
+    state = task.truths(batch.inputs).state
+    tokens = _state_tokens(task, batch, recalled(task, batch), needed)
+    read = torch.zeros_like(state[:, :1], dtype=torch.bool).expand(-1, state.shape[1] + 1).clone()
+    read.scatter_(1, tokens.where(tokens >= 0, state.shape[1]), True)
+    return state.where(read[:, :-1], ABSENT)
+
+
+def _best_probe(
+    model: Model, task: Task, trained: Rung, labels: Labels, fit_sequences: int
+) -> tuple[Place, Probe]:
+    """The probe of the recurrence that reads best, and its place."""
+    hidden = [place for place in state_places(model) if place.kind == "hidden"]
+    probes = fit_probes(model, task, hidden or [Place(HEAD, "stream")], labels, fit_sequences)
+    accuracy = probe_accuracy(model, trained.batch, labels(task, trained.batch), probes)
+    best = max(reversed(probes), key=accuracy.__getitem__)
+    return best, probes[best]
+
+
+def _judge(model: Model, task: Task, batch: Batch, instruments: Instruments) -> Verdict:
+    """The causes of a block of sequences."""
+    source, retriever = recalled(task, batch), instruments.retriever
+    hooks = {} if retriever is None else {retriever.layer: Attended(source, retriever)}
+    with hooked(dict(hooks), model):
+        seen = watch(model, batch.inputs, streams=instruments.place is not None)
+    right = right_answers(seen.logits, batch, task)
+    misread = _misread(seen, task, batch, source, instruments)
+    causes = torch.full_like(source, Cause.OUTPUT)
+    if retriever is None:
+        causes = causes.where(source < 0, Cause.NO_ATTENTION)
+    else:
+        found = hooks[retriever.layer].on_source()
+        mended = found & ~right
+        if mended.any():
+            with hooked({retriever.layer: HardAttention(source, retriever)}, model):
+                logits = watch(model, batch.inputs, streams=False).logits
+            mended &= right_answers(logits, batch, task)
+        retrieval = torch.where(found, torch.where(mended, Cause.DILUTED, Cause.VALUE), Cause.KEY)
+        causes = causes.where(source < 0, retrieval)
+    causes = causes.where(misread != 1, Cause.STATE).where(~right, Cause.RIGHT)
+    return Verdict(causes.where(_asked(task, batch), ABSENT), misread)
+
+
+def _misread(
+    seen: Watched, task: Task, batch: Batch, source: Tensor, instruments: Instruments
+) -> Tensor:
+    """`Verdict.misread`."""
+    if instruments.place is None or instruments.probe is None:
+        return torch.full_like(source, ABSENT)
+    tokens = _state_tokens(task, batch, source, instruments.needed)
+    at = tokens.clamp_min(0)
+    read = instruments.probe.predict(instruments.place.read(seen)).gather(1, at)
+    state = task.truths(batch.inputs).state.gather(1, at)
+    return (read != state).long().where(tokens >= 0, ABSENT)
+
+
+def right_answers(logits: Tensor, batch: Batch, task: Task) -> Tensor:
+    """Which answers are right, (batch, tokens). One whose logits are NaN or all -inf is wrong."""
+    best, guess = logits[..., : task.classes].max(-1)
+    return (guess == batch.targets) & ~best.isnan() & ~best.isneginf()
+
+
+def _rows(common: Row, causes: Tensor, misread: Tensor) -> list[Row]:
+    """The rows of one part from the cause of each of its answers (answers,)."""
+    counts = torch.bincount(causes, minlength=len(CAUSES)).tolist()
+    trusted = (causes == Cause.RIGHT) & (misread >= 0)
+    probe = float((misread[trusted] == 0).double().mean()) if trusted.any() else None
+    total = max(1, len(causes))
+    return [
+        {**common, "cause": cause, "share": count / total, "count": count, "probe": probe}
+        for cause, count in zip(CAUSES, counts, strict=True)
+    ]
+
+
+def _examples(common: Row, causes: Tensor, of_part: Tensor) -> list[Row]:
+    """The first few answers of each cause, by the numbers of their sequence and token."""
+    return [
+        {**common, "cause": cause, "row": row, "token": token}
+        for number, cause in enumerate(CAUSES)
+        for row, token in ((causes == number) & of_part).nonzero()[:EXAMPLES].tolist()
+    ]

@@ -1,0 +1,222 @@
+"""Contrastive covariance (2602.04752): which part of a head's scores matches identity, which place.
+
+Lee et al. (2026) compare pairs of a query and a key that match in a feature with pairs that do not,
+all else being equal. For each head
+
+    dC = E[q k^T | match] - E[q k^T | no match] = U S V^T,
+
+and the first singular vectors span what the head uses for this feature, in the space of queries (U)
+and in that of keys (V). A score is then split into the features' parts.
+
+What follows is our choice, because the recipe is known to us from summaries:
+
+- Queries are the tokens at which something stored is asked for, the last 8 of each sequence. Keys
+  are tokens of one kind, the column `token`: the one that holds a stored `value`, or the `key` that
+  stands before it. If an item is one token, it is the value. A task without keys has `any` token.
+- `identity`: the key belongs to the item that is asked for, or to another one. Items stand in
+  random order, so that distance is the same in the mean.
+- `position`: the key is among the nearer half of the items that are *not* asked for, or among the
+  farther half.
+- Means go over the keys of a query first, then over queries. So a long sequence does not count
+  more.
+- The rank is how many singular values hold 99 % of their squares' sum.
+- The part of a score in a subspace is (U U^T q) (V V^T k) / sqrt(d), with U and V cut at the rank.
+- Subspaces come from every second sequence, all other numbers from the rest.
+
+Features may overlap, so their parts need not add up to the score.
+
+::
+
+    rows = contrastive_covariance(model, task)
+
+The column `feature` says which part of the score a row is about: the whole `logit`, the subspace of
+`identity` or of `position`, and the `bias`, which is what the scheme adds to q k^T / sqrt(d). A
+scheme that makes its own weights, such as `tra`, has no bias, and its logit is q k^T / sqrt(d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outlast.analysis.pairs import Contrast, PairKeeper, pairs
+from outlast.analysis.scoring import check_answers
+from outlast.analysis.sequences import LADDER, SEQUENCES, NothingToSeeError, Row, draw_rungs
+from outlast.arguments import as_whole, shown
+from outlast.evaluation.outputs import eval_mode
+from outlast.models.model import Model
+from outlast.tasks import Batch, Task
+
+FEATURES = ("identity", "position")
+#: the share of the sum of squares that the singular values up to the rank hold
+HELD = 0.99
+#: how many singular values a row shows
+SHOWN = 8
+
+
+class Subspace(NamedTuple):
+    """What a feature's pairs have in common: for each head a map, a rank and singular values.
+
+    `map` (heads, d, d) is U U^T V V^T, so that q^T map k is the score within the subspace.
+    """
+
+    map: Tensor
+    rank: Tensor
+    values: Tensor
+
+
+@dataclass
+class Sums:
+    """Sums over the questions of a layer and a kind of token, each (heads,), by part of the score.
+
+    Args:
+        margins: By feature: the scores of pairs that match less those of the others.
+        left: The squares of what is left of the score without the part, less its mean for each
+            question.
+        questions: By feature, how many questions have both kinds of pairs.
+    """
+
+    margins: dict[tuple[str, str], Tensor | int] = field(default_factory=dict)
+    left: dict[str, Tensor | int] = field(default_factory=dict)
+    questions: dict[str, int] = field(default_factory=dict)
+
+
+def contrastive_covariance(
+    model: Model,
+    task: Task,
+    ladder: Sequence[float] = LADDER,
+    sequences: int = SEQUENCES,
+) -> list[Row]:
+    """What heads match by: a row for each rung, layer, kind of token, head and part of the score.
+
+    `FEATURE_margin` is by how much the part is larger for pairs that match in the feature, in the
+    mean over `FEATURE_questions` questions. `FEATURE_share` is that over the margin of the whole
+    logit. `variance_share` is 1 less the variance of the logit without this part over its variance
+    with it, among the keys of a question. It is below 0 for a part that works against the rest.
+    Shares of a logit that does not vary are None, and those of a margin near 0 say nothing. `rank`
+    and `singular_1`, ... describe a subspace.
+
+    Args:
+        model: A model of ours with attention.
+        task: A task that asks for what was stored, such as `recall` or `composite`.
+        ladder: Multiples of the training length.
+        sequences: Sequences of each length, at least 2.
+    """
+    check_answers(task, sequences)
+    as_whole("sequences", sequences, 2)
+    if not isinstance(model, Model):
+        raise NothingToSeeError(f"model={shown(model)}: expected a model of Outlast")
+    rows: list[Row] = []
+    with eval_mode(model), torch.no_grad():
+        for rung in draw_rungs(model, task, ladder, sequences):
+            number = torch.arange(sequences, device=rung.batch.inputs.device)
+            subspaces = _fit(model, task, rung.batch.rows(number % 2 == 0))
+            measured = _measure(model, task, rung.batch.rows(number % 2 == 1), subspaces)
+            for (layer, kind), sums in measured.items():
+                columns: Row = {"multiple": rung.multiple, "length": rung.length, "layer": layer}
+                rows += _rows({**columns, "token": kind}, sums, subspaces[layer, kind])
+    return rows
+
+
+def _fit(model: Model, task: Task, batch: Batch) -> dict[tuple[str, str], dict[str, Subspace]]:
+    """The subspaces of each feature, by layer and kind of token."""
+    differences: dict[tuple[str, str], dict[str, Tensor | int]] = {}
+    questions: dict[tuple[str, str], dict[str, int]] = {}
+    for layer, seen, contrasts in pairs(model, task, batch):
+        for kind, (_, weights) in contrasts.items():
+            sums = differences.setdefault((layer, kind), {})
+            counts = questions.setdefault((layer, kind), {})
+            for feature, contrast in weights.items():
+                keys = contrast[:, None].to(seen.k.dtype) @ seen.k
+                product = torch.einsum("bhqd,bhqe->hde", seen.q.double(), keys.double())
+                sums[feature] = sums.get(feature, 0) + product
+                counts[feature] = counts.get(feature, 0) + int(contrast.any(-1).sum())
+    return {
+        place: {f: _subspace(total / max(1, questions[place][f])) for f, total in sums.items()}
+        for place, sums in differences.items()
+    }
+
+
+def _subspace(difference: Tensor | float) -> Subspace:
+    """The subspace of a difference of covariances (heads, d, d)."""
+    u, values, vt = torch.linalg.svd(torch.as_tensor(difference))
+    squares = values.square().cumsum(-1)
+    enough = squares >= HELD * squares[:, -1:]
+    rank = torch.where(squares[:, -1] > 0, enough.long().argmax(-1) + 1, 0)
+    inside = torch.arange(values.shape[-1], device=values.device) < rank[:, None]
+    u, v = u * inside[:, None], vt.mT * inside[:, None]
+    return Subspace(u @ u.mT @ v @ v.mT, rank, values)
+
+
+def _measure(
+    model: Model,
+    task: Task,
+    batch: Batch,
+    subspaces: dict[tuple[str, str], dict[str, Subspace]],
+) -> dict[tuple[str, str], Sums]:
+    measured: dict[tuple[str, str], Sums] = {}
+    for layer, seen, contrasts in pairs(model, task, batch):
+        for kind, contrast in contrasts.items():
+            sums = measured.setdefault((layer, kind), Sums())
+            _add(sums, seen, contrast, subspaces.get((layer, kind), {}))
+    return measured
+
+
+def _add(sums: Sums, seen: PairKeeper, contrast: Contrast, subspaces: dict[str, Subspace]) -> None:
+    logits = seen.logits
+    parts = {"logit": logits}
+    for feature in FEATURES:
+        if feature in subspaces:
+            projection = subspaces[feature].map.to(seen.q.dtype)
+            parts[feature] = seen.q @ projection @ seen.k.mT / seen.q.shape[-1] ** 0.5
+    if seen.scores is not None:
+        parts["bias"] = logits - seen.products
+    for feature, weights in contrast.weights.items():
+        counted = int(weights.any(-1).sum())
+        sums.questions[feature] = sums.questions.get(feature, 0) + counted
+        for part, scores in parts.items():
+            margin = (weights[:, None] * scores).double().sum((0, 2, 3))
+            sums.margins[part, feature] = sums.margins.get((part, feature), 0) + margin
+    for part, scores in {**parts, "": torch.zeros_like(logits)}.items():
+        left = _squares(logits - scores, contrast.candidates)
+        sums.left[part] = sums.left.get(part, 0) + left
+
+
+def _squares(scores: Tensor, candidates: Tensor) -> Tensor:
+    """The squared distance from the mean of each question's candidates, (heads,)."""
+    among = candidates[:, None].to(scores.dtype)
+    mean = (scores * among).sum(-1, keepdim=True) / among.sum(-1, keepdim=True).clamp(min=1)
+    return ((scores - mean) * among).double().square().sum((0, 2, 3))
+
+
+def _rows(columns: Row, sums: Sums, subspaces: dict[str, Subspace]) -> list[Row]:
+    whole = torch.as_tensor(sums.left[""]).tolist()
+    left = {part: torch.as_tensor(total).tolist() for part, total in sums.left.items() if part}
+    rows: list[Row] = []
+    for head, varied in enumerate(whole):
+        for part, without in left.items():
+            row: Row = {**columns, "head": head, "feature": part}
+            for feature, count in sums.questions.items():
+                margin, total = (
+                    float(torch.as_tensor(sums.margins[of, feature])[head]) / max(1, count)
+                    for of in (part, "logit")
+                )
+                row[f"{feature}_questions"], row[f"{feature}_margin"] = count, margin
+                row[f"{feature}_share"] = margin / total if total else None
+            row["variance_share"] = 1 - without[head] / varied if varied else None
+            row |= _described(subspaces.get(part), head)
+            rows.append(row)
+    return rows
+
+
+def _described(subspace: Subspace | None, head: int) -> Row:
+    if subspace is None:
+        return {"rank": None, **{f"singular_{n}": None for n in range(1, SHOWN + 1)}}
+    values = subspace.values[head].tolist()[:SHOWN]
+    padded: list[float | None] = [*values, *[None] * (SHOWN - len(values))]
+    singular: Row = {f"singular_{n}": value for n, value in enumerate(padded, 1)}
+    return {"rank": int(subspace.rank[head]), **singular}

@@ -1,0 +1,199 @@
+"""Sharpness: how much of its attention a head puts on the token that holds the answer.
+
+Only answers that must be recalled are looked at, those with a source in the task's `truth`. Softmax
+over n keys, with a margin m between the score of the right key and equal scores of all others, puts
+1 / (1 + (n - 1) exp(-m)) on the right key. So the margin must grow as log n, or the weight falls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from outlast.analysis.sequences import LADDER, SEQUENCES, Row, blocks, draw_rungs, nothing_to_see
+from outlast.analysis.watching import attention_layers, hooked, watch
+from outlast.arguments import check_whole
+from outlast.mixers.attention.attention import Attention
+from outlast.mixers.attention.look import AttentionBlock
+from outlast.models.model import Model
+from outlast.tasks import Batch, Task
+from outlast.tasks.truth import ABSENT
+
+#: what is measured of each answer and head
+MEASURES = (
+    "keys", "entropy", "weight", "weight_pair", "weight_after", "margin", "above", "kept",
+)  # fmt: skip
+
+
+def sharpness(
+    model: Model,
+    task: Task,
+    ladder: Sequence[float] = LADDER,
+    sequences: int = SEQUENCES,
+) -> list[Row]:
+    """What each head attends to where an answer must be recalled, by length, layer and head.
+
+    Each row holds the `multiple`, the `length`, the `layer`, the `head` (its number, from 0) and
+    the `count` of answers. The other columns are means over answers, if nothing else is said:
+
+    - `keys`: The median number of keys that the answers see, n.
+    - `entropy`: Of the attention row, in nats. A row that does not add up to 1 is divided by its
+      sum first.
+    - `weight`: On the source, the token that holds the answer.
+    - `weight_pair`: On the source or the token before it, which holds its key.
+    - `weight_after`: On the token after the source, to which a recurrence may carry the answer.
+    - `margin`: The median of the score of the source less the largest other score. It is None for
+      a scheme that makes its own weights.
+    - `law`: The weight that softmax would give for this margin if all others had equal scores. The
+      others are seldom equal, so a softmax is at or above it.
+    - `needed`: The margin that gives a weight of one half by this law, log(n - 1).
+    - `above`: The number of keys whose weight is above 1 / (10 n).
+    - `kept`: The number of keys whose weight is above 0.
+
+    Args:
+        model: A model of ours, with attention.
+        task: A task whose `truth` has sources.
+        ladder: Multiples of the training length.
+        sequences: Sequences of each length.
+    """
+    check_whole("sequences", sequences, 1)
+    require_attention(model)
+    rows: list[Row] = []
+    for rung in draw_rungs(model, task, ladder, sequences):
+        for name, table in measure(model, task, rung.batch).items():
+            for head, answers in enumerate(table.unbind(2)):
+                row: Row = {"multiple": rung.multiple, "length": rung.length, "layer": name}
+                rows.append({**row, "head": head, **_summary(answers)})
+    return rows
+
+
+def margin_slopes(rows: Sequence[Row]) -> list[Row]:
+    """How fast the margin grows with log n, by layer and head of a table of `sharpness`.
+
+    The slope is that of a straight line through the lengths. A slope of 1 holds the weight by the
+    law; with a slope of 0 the margin stays what it was. Heads without scores, or with one length,
+    have no row.
+    """
+    points: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for row in rows:
+        if isinstance(row["margin"], float) and isinstance(row["keys"], float):
+            head = (str(row["layer"]), int(row["head"] or 0))
+            points.setdefault(head, []).append((math.log(row["keys"]), row["margin"]))
+    slopes: list[Row] = []
+    for (layer, head_number), line in points.items():
+        x, y = torch.tensor(line, dtype=torch.float64).T
+        spread = (x - x.mean()).square().sum()
+        if spread > 0:
+            slope = float(((x - x.mean()) * y).sum() / spread)
+            slopes.append({"layer": layer, "head": head_number, "slope": slope})
+    return slopes
+
+
+def recalled(task: Task, batch: Batch) -> Tensor:
+    """The source of each asked answer that must be recalled, (batch, tokens); -1 elsewhere."""
+    asked = torch.tensor([task.parts.index(part) for part in task.asked], device=batch.part.device)
+    source = task.truths(batch.inputs).source
+    return source.where(torch.isin(batch.part, asked.to(batch.part.dtype)), ABSENT)
+
+
+def measure(model: Model, task: Task, batch: Batch) -> dict[str, Tensor]:
+    """`MEASURES` of every recalled answer, by attention layer: (measures, answers, heads)."""
+    gauges: dict[str, list[Tensor]] = {name: [] for name in attention_layers(model)}
+    for block in blocks(batch):
+        source = recalled(task, block)
+        if not (source >= 0).any():
+            continue
+        hooks = {name: Gauge(source) for name in gauges}
+        with hooked(dict(hooks), model):
+            watch(model, block.inputs, streams=False)
+        for name, hook in hooks.items():
+            gauges[name] += hook.measured
+    tables = {name: torch.cat(measured, 1) for name, measured in gauges.items() if measured}
+    if not tables:
+        raise nothing_to_see("task", task.name, "a task whose truth has the sources of answers")
+    return tables
+
+
+def require_attention(model: Model) -> dict[str, Attention]:
+    """The attention of a model; an error if there is none."""
+    attention = attention_layers(model)
+    if not attention:
+        raise nothing_to_see("model", model.layout, "a model with attention whose gate is open")
+    return attention
+
+
+def asked_rows(block: AttentionBlock, asked: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of the batch and queries of the block at which `asked` (batch, tokens) is True."""
+    end = block.first + block.weights.shape[2]
+    rows, queries = asked[:, block.first : end].nonzero(as_tuple=True)
+    return rows, queries
+
+
+class Gauge:
+    """A hook that measures the rows of recalled answers as they come; no row is kept."""
+
+    def __init__(self, source: Tensor) -> None:
+        self.source = source
+        self.measured: list[Tensor] = []  # of each block (measures, answers, heads)
+
+    def __call__(self, block: AttentionBlock) -> None:
+        rows, queries = asked_rows(block, self.source >= 0)
+        query = queries + block.first
+        source = self.source[rows, query]
+        weights = block.weights[rows, :, queries]  # (answers, heads, keys)
+        keys = (query + 1).to(weights)[:, None]
+        shares = weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+        at_source = weight_at(weights, source)
+        if block.scores is None:
+            margin = torch.full_like(at_source, torch.nan)
+        else:
+            margin = _margins(block.scores[rows, :, queries], source)
+        measured = (
+            keys.expand_as(at_source),
+            -torch.xlogy(shares, shares).sum(-1),
+            at_source,
+            at_source + weight_at(weights, source - 1),
+            weight_at(weights, source + 1),
+            margin,
+            (weights > 1 / (10 * keys[..., None])).sum(-1).to(weights),
+            (weights > 0).sum(-1).to(weights),
+        )
+        self.measured.append(torch.stack(measured).double())
+
+
+def weight_at(weights: Tensor, place: Tensor) -> Tensor:
+    """The weight of one token (answers,) in rows (answers, heads, keys); 0 outside the row."""
+    inside = (place >= 0) & (place < weights.shape[-1])
+    index = place.clamp(0, weights.shape[-1] - 1)[:, None, None].expand(-1, weights.shape[1], 1)
+    return weights.gather(-1, index)[..., 0] * inside[:, None]
+
+
+def _margins(scores: Tensor, source: Tensor) -> Tensor:
+    """The score of the source less the largest other one, (answers, heads)."""
+    index = source[:, None, None].expand(-1, scores.shape[1], 1)
+    others = scores.scatter(-1, index, -torch.inf)
+    return scores.gather(-1, index)[..., 0] - others.amax(-1)
+
+
+def _summary(answers: Tensor) -> Row:
+    """The columns of one head from its measures (measures, answers)."""
+    measures = dict(zip(MEASURES, answers, strict=True))
+    keys, margin = float(measures.pop("keys").median()), float(measures.pop("margin").median())
+    means: Row = {name: float(values.mean()) for name, values in measures.items()}
+    has_scores = not math.isnan(margin)
+    return {
+        "count": answers.shape[1],
+        "keys": keys,
+        **means,
+        "margin": margin if has_scores else None,
+        "law": law(keys, margin) if has_scores else None,
+        "needed": math.log(max(keys - 1, 1)),
+    }
+
+
+def law(keys: float, margin: float) -> float:
+    """The weight of softmax on a key whose score exceeds the equal scores of all others."""
+    return 1 / (1 + (keys - 1) * math.exp(min(-margin, 700)))

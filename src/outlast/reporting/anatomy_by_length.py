@@ -1,0 +1,127 @@
+"""Failure anatomy by length: of each arm's answers, how many are right, and why the others fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from outlast.reporting.formatting import percent, times, wrapped
+from outlast.reporting.hover import HoverColumn, HoverFigure, hover_figure
+from outlast.reporting.panels import Form, fit_height, legend
+from outlast.reporting.style import INK, PALETTE, RULE, drawing
+from outlast.reporting.summary import ArmSummary
+from outlast.runs.analyses import read_analysis
+
+PANEL = 1.25  # inches: the height of a panel
+#: the causes from the bottom of a bar to its top, how they are named, and their colours
+CAUSES = {
+    "right": ("right", RULE),
+    "state": ("state wrong", PALETTE[0]),
+    "key": ("wrong key attended", PALETTE[1]),
+    "diluted": ("right key, diluted", PALETTE[4]),
+    "value": ("right key, value wrong", PALETTE[3]),
+    "output": ("state right, output wrong", PALETTE[2]),
+    "no_attention": ("no attention", PALETTE[6]),
+}
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The shares of the causes in one part of an arm: by multiple, the mean over seeds."""
+
+    label: str
+    part: str
+    seeds: int
+    by_multiple: dict[float, dict[str, float]]
+
+
+def anatomy_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None:
+    """A stacked bar for each length, a panel for each part of each arm. None without tables."""
+    shares = [each for arm in arms for each in anatomy_shares(arm)]
+    if not shares:
+        return None
+    parts = list(dict.fromkeys(each.part for each in shares))
+    columns = min(len(shares), 1 if form.columns == 1 else _columns(len(parts)))
+    rows = -(-len(shares) // columns)
+    present = {cause for each in shares for bar in each.by_multiple.values() for cause in bar}
+    with drawing():
+        figure = HoverFigure(figsize=(form.width, 1), dpi=180)
+        panels = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
+        for ax, each in zip(panels, shares, strict=False):
+            _draw(ax, each, int(12 * form.width / columns) - 4)
+        for ax in panels[len(shares) :]:
+            ax.set_axis_off()
+        keys = [
+            (Patch(facecolor=colour, edgecolor=INK, linewidth=0.3), words)
+            for cause, (words, colour) in CAUSES.items()
+            if cause in present
+        ]
+        legend(figure, keys, form.width, loc="outside upper left", borderaxespad=0.4)
+        fit_height(figure, panels[0], PANEL)
+    return figure
+
+
+def anatomy_shares(arm: ArmSummary) -> list[Shares]:
+    """What the anatomy of an arm says at the end of training, part by part."""
+    table = read_analysis(arm.run.folder, "anatomy") if arm.run else None
+    rows = [row for row in table.rows if row["step"] is None] if table else []
+    seeds = len({row["seed"] for row in rows})
+    by_part: dict[str, dict[float, dict[str, float]]] = {}
+    for row in rows:
+        bars = by_part.setdefault(str(row["part"]), {})
+        bar = bars.setdefault(float(row["multiple"] or 0), {})
+        cause, share = str(row["cause"]), float(row["share"] or 0)
+        if share:
+            bar[cause] = bar.get(cause, 0.0) + share / seeds
+    return [Shares(arm.label, part, seeds, bars) for part, bars in by_part.items()]
+
+
+def anatomy_finding(arms: Sequence[ArmSummary]) -> str:
+    """The most frequent cause of wrong answers of each arm, at the longest length."""
+    sentences = []
+    for arm in arms:
+        for each in anatomy_shares(arm):
+            multiple = max(each.by_multiple)
+            wrong = {c: s for c, s in each.by_multiple[multiple].items() if c != "right"}
+            if sum(wrong.values()) < 0.01:
+                continue
+            cause = max(wrong, key=lambda name: wrong[name])
+            share = percent(sum(wrong.values()), 0)
+            sentences.append(
+                f"“{arm.label}”, {each.part}: {share} % wrong, most often {CAUSES[cause][0]}"
+            )
+    if not sentences:
+        return "Nearly every answer is right at every length"
+    more = f"; and {len(sentences) - 5} more" if len(sentences) > 5 else ""
+    return f"At the longest length: {'; '.join(sentences[:5])}{more}"
+
+
+def _columns(parts: int) -> int:
+    """Panels of one arm stand side by side: two arms in a row if there are two parts."""
+    return 4 if parts == 2 else max(1, min(3, parts))
+
+
+def _draw(ax: Axes, shares: Shares, letters: int) -> None:
+    multiples = sorted(shares.by_multiple)
+    foot = [0.0] * len(multiples)
+    for cause, (_, colour) in CAUSES.items():
+        heights = [shares.by_multiple[m].get(cause, 0.0) for m in multiples]
+        ax.bar(range(len(multiples)), heights, 0.8, foot, color=colour, linewidth=0)
+        foot = [below + height for below, height in zip(foot, heights, strict=True)]
+    ax.set_xticks(range(len(multiples)), [times(multiple) for multiple in multiples])
+    ax.set_ylim(0, 1)
+    ax.set_yticks([0, 0.5, 1], ["0", "50", "100 %"])
+    ax.spines["left"].set_visible(False)
+    ax.set_title(wrapped(f"{shares.label} · {shares.part}", letters, 3), fontsize=7)
+    for index, multiple in enumerate(multiples):
+        lines = [f"{shares.label}, {shares.part}, {times(multiple)}, mean of {shares.seeds} seeds"]
+        lines += [
+            f"{CAUSES[cause][0]}: {percent(share)} %"
+            for cause, share in shares.by_multiple[multiple].items()
+        ]
+        hover_figure(ax).hover_columns.append(
+            HoverColumn(ax, index - 0.5, index + 0.5, tuple(lines))
+        )

@@ -1,0 +1,190 @@
+"""Ablations of a model whose parts are known: each part that matters costs what it carries."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import outlast
+from cards import VALUES, Cards, solved_by_hand
+from outlast.analysis.ablation import pathway_ablation
+from outlast.analysis.sequences import Row
+from outlast.errors import SpecError
+from outlast.models.model import Model
+
+SEQUENCES = 64
+
+
+def pick(rows: list[Row], ablation: str, part: str, **columns: object) -> Row:
+    wanted = {"ablation": ablation, "part": part, **columns}
+    (row,) = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+    return row
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return pathway_ablation(solved_by_hand(), Cards(), (1, 2), SEQUENCES, window=3)
+
+
+def test_whole_is_what_evaluate_gives(rows: list[Row]) -> None:
+    expected = outlast.evaluate(solved_by_hand(), Cards(), (1, 2), SEQUENCES)
+    for result in expected:
+        at = {"length": result["length"], "multiple": result["multiple"]}
+        for part, share in result["exact"].items():
+            row = pick(rows, "whole", part, **at)
+            assert row["exact"] == share == 1
+            assert row["answers"] == result["answers"].get(part)
+
+
+@pytest.mark.parametrize(
+    ("ablation", "columns", "lost"),
+    [
+        ("attention off", {}, "recall"),
+        ("recurrence off", {}, "state"),
+        ("layer off", {"layer": "1.lstm"}, "state"),
+        ("layer off", {"layer": "2.attention"}, "recall"),
+        ("head off", {"head": 0}, "recall"),
+        ("uniform", {}, "recall"),
+        ("window", {}, "recall"),
+        ("head off", {"head": 1}, None),
+        ("hard", {}, None),
+    ],
+)
+def test_what_is_off_costs_what_it_carries(
+    rows: list[Row], ablation: str, columns: dict[str, object], lost: str | None
+) -> None:
+    for part in ("state", "recall"):
+        row = pick(rows, ablation, part, length=8, **columns)
+        if part == lost:
+            assert row["answers"] < 0.75
+            assert row["unchanged"] < 0.75
+        else:
+            assert row["answers"] == row["exact"] == row["unchanged"] == 1
+
+
+def test_shuffled_items_change_what_depends_on_their_order_alone(rows: list[Row]) -> None:
+    recall = pick(rows, "items shuffled", "recall", length=8)
+    assert recall["exact"] == recall["unchanged"] == 1
+    state = pick(rows, "items shuffled", "state", length=8)
+    assert state["exact"] == 1
+    assert state["unchanged"] < 0.75
+
+
+def test_attention_that_adds_nothing_can_be_spared() -> None:
+    model = solved_by_hand()
+    with torch.no_grad():
+        model.sublayers()[1].mixer.out.weight.zero_()
+    rows = pathway_ablation(model, Cards(), (1,), SEQUENCES)
+    for part in ("state", "recall"):
+        assert pick(rows, "attention off", part)["unchanged"] == 1
+    assert pick(rows, "whole", "state")["answers"] == 1
+    off = pick(rows, "recurrence off", "state")["answers"]
+    assert abs(off - 1 / VALUES) < 0.2
+
+
+def test_running_sums_of_shuffled_items_are_not_counted() -> None:
+    task = outlast.task("composite(keys=16, length=4, layout=chained)")
+    model = outlast.model("lstm > attention(nope, heads=1) @ 8", task)
+    rows = pathway_ablation(model, task, (1,), 4)
+    parts = [row["part"] for row in rows if row["ablation"] == "items shuffled"]
+    assert parts == ["joint", "state", "recall"]
+    assert pick(rows, "whole", "running")["unchanged"] == 1
+
+
+@pytest.mark.parametrize("scheme", ["rope", "alibi", "learned(ceiling=64)"])
+def test_drawn_positions_change_a_scheme_that_uses_them(scheme: str) -> None:
+    task = outlast.task("modsum(length=20)")
+    model = outlast.model(f"attention({scheme}, heads=1) @ 8", task, seed=0)
+    with torch.no_grad():
+        model.sublayers()[0].mixer.out.weight.mul_(100)
+    rows = pathway_ablation(model, task, (1,), SEQUENCES)
+    assert pick(rows, "positions drawn", "running")["unchanged"] < 1
+
+
+def test_what_does_not_apply_is_left_out() -> None:
+    task = outlast.task("flipflop(length=8)")
+    model = outlast.model("lstm > attention(learned(ceiling=8), heads=1) @ 8", task)
+    model.sublayers()[0].set_gate(0)
+    names = {row["ablation"] for row in pathway_ablation(model, task, (1,), 4)}
+    assert names == {"whole", "attention off", "layer off", "head off", "window", "hard", "uniform"}
+    alone = outlast.model("lstm @ 8", task)
+    rows = pathway_ablation(alone, task, (1,), 4)
+    assert {row["ablation"] for row in rows} == {"whole", "recurrence off", "layer off"}
+
+
+def test_the_model_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = solved_by_hand().train()
+    model.sublayers()[0].set_gate(0.5)
+    before, weights = repr(_state_of(model)), copy.deepcopy(model.state_dict())
+    random_state = torch.get_rng_state()
+    pathway_ablation(model, Cards(), (1,), 4)
+    monkeypatch.setattr(Model, "forward", _fails)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        pathway_ablation(model, Cards(), (1,), 4)
+    assert repr(_state_of(model)) == before
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, weights[name])
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def _fails(*_: object, **__: object) -> None:
+    raise RuntimeError("on purpose")
+
+
+def _state_of(model: Model) -> list[object]:
+    gates = [(float(s.gate), s.gate_mode) for s in model.sublayers()]
+    return [
+        gates,
+        [m.training for m in model.modules()],
+        [vars(m).get("hook") for m in model.modules()],
+    ]
+
+
+class Foreign(nn.Module):
+    """A stream with attention of torch's own; its head reads attention alone, or all."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.head = nn.Linear(8, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.layer(self.embedding(tokens)))
+
+
+def test_attention_of_someone_elses_model_is_taken_out_and_put_back() -> None:
+    task = outlast.task("modsum(length=6)")
+    torch.manual_seed(0)
+    model = Foreign(task.vocabulary)
+    tokens = torch.randint(task.modulus, (2, 6))
+    before = model.eval()(tokens)
+    rows = pathway_ablation(model.train(), task, (1,), 16)
+    assert {row["ablation"] for row in rows} == {"whole", "attention off"}
+    assert pick(rows, "attention off", "running")["unchanged"] < 1
+    expected = outlast.evaluate(model, task, (1,), 16)[0]["answers"]["running"]
+    assert pick(rows, "whole", "running")["answers"] == expected
+    assert model.training
+    assert torch.equal(model.eval()(tokens), before)
+    assert "forward" not in vars(model.layer.self_attn)
+    with torch.no_grad():
+        model.layer.self_attn.out_proj.weight.zero_()
+        model.layer.self_attn.out_proj.bias.zero_()
+    assert pick(pathway_ablation(model, task, (1,), 16), "attention off", "state")["unchanged"] == 1
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), len])
+def test_a_model_without_attention_that_can_be_found_is_refused(model: object) -> None:
+    with pytest.raises(SpecError, match=r"model=.*: expected a model of Outlast, or"):
+        pathway_ablation(model, Cards(), (1,), 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [({"window": 0}, "window"), ({"sequences": 0}, "sequences"), ({"task": "parity"}, "task")],
+)
+def test_bad_arguments_are_named(arguments: dict[str, object], field: str) -> None:
+    with pytest.raises(SpecError, match=f"{field}="):
+        pathway_ablation(solved_by_hand(), **{"task": Cards(), "ladder": (1,), **arguments})

@@ -1,0 +1,176 @@
+"""The cause of a wrong answer is the part that was broken by hand."""
+
+import pytest
+import torch
+from hand_built import build, task_of, untouched
+
+import outlast
+from outlast.analysis import anatomy as anatomies
+from outlast.analysis import retrieval
+from outlast.analysis.anatomy import CAUSES, Anatomy, anatomy, dissect, needed_state
+from outlast.analysis.probe import Place
+from outlast.analysis.retrieval import Retriever, find_retriever
+from outlast.analysis.sequences import blocks, draw_rungs
+from outlast.analysis.sharpness import recalled
+from outlast.errors import SpecError
+from outlast.models.model import Model
+from outlast.tasks import Task
+
+LADDER, SEQUENCES, FIT = (1, 3), 80, 150
+
+
+def shares(anatomy: Anatomy, part: str, multiple: float = 3) -> dict[str, float]:
+    """The causes of one part that occur."""
+    rows = [row for row in anatomy.rows if (row["part"], row["multiple"]) == (part, multiple)]
+    assert [row["cause"] for row in rows] == list(CAUSES)
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+    assert sum(row["count"] for row in rows) == SEQUENCES
+    return {str(row["cause"]): row["share"] for row in rows if row["share"]}
+
+
+def dissected(model: Model, task: Task) -> Anatomy:
+    return dissect(model, task, LADDER, SEQUENCES, FIT)
+
+
+@pytest.mark.parametrize("layout", ["separate", "chained"])
+def test_a_sound_model_is_right_and_its_instruments_are_found(layout: str) -> None:
+    task = task_of(layout)
+    sound = dissected(build(task), task)
+    assert shares(sound, "state") == shares(sound, "recall") == {"right": 1}
+    assert sound.probe == Place("1.lstm", "hidden")
+    assert sound.retriever is not None
+    assert sound.retriever[:3] == ("2.attention", (0,), 0)
+    assert sound.retriever.weight == pytest.approx(1)
+    trust = {row["part"]: row["probe"] for row in sound.rows}
+    assert trust == {"state": 1, "recall": 1 if layout == "chained" else None}
+
+
+def test_a_weak_head_is_diluted_and_more_so_at_length() -> None:
+    task = task_of()
+    weak = dissected(build(task, sharpness=0.2), task)
+    assert shares(weak, "state") == {"right": 1}
+    near, far = (shares(weak, "recall", multiple) for multiple in LADDER)
+    assert set(far) == {"right", "diluted"}
+    assert near.get("diluted", 0) < 0.1 < far["diluted"]
+
+
+def test_a_head_that_looks_at_another_key_attends_to_the_wrong_one() -> None:
+    task = task_of()
+    elsewhere = dissected(build(task, shift=1), task)
+    causes = shares(elsewhere, "recall")
+    assert causes["key"] > 0.3
+    assert causes["right"] + causes["key"] == pytest.approx(1)  # digits are 0 or 1: half is luck
+
+
+@pytest.mark.parametrize("layout", ["separate", "chained"])
+def test_a_wrong_value_is_not_mended_by_hard_attention(layout: str) -> None:
+    task = task_of(layout)
+    assert shares(dissected(build(task, value=-1), task), "recall") == {"value": 1}
+
+
+def test_a_state_that_fades_is_the_cause_also_of_what_is_recalled_of_it() -> None:
+    separate = dissected(build(task_of(), keep=1.5), task_of())
+    assert set(shares(separate, "state")) == {"right", "state"}
+    assert shares(separate, "state")["state"] > 0.3
+    assert shares(separate, "recall") == {"right": 1}
+    task = task_of("chained")
+    chained = shares(dissected(build(task, keep=1.5), task), "recall")
+    assert chained["state"] > 0.2
+    assert chained["right"] + chained["state"] > 0.95
+
+
+def test_a_right_state_with_a_wrong_output_is_told_from_a_wrong_state() -> None:
+    task = task_of()
+    assert shares(dissected(build(task, output=-1), task), "state") == {"output": 1}
+
+
+def test_a_model_without_attention_has_nothing_to_look_up_with() -> None:
+    task = task_of()
+    model = build(task)
+    model.sublayers()[1].set_gate(0)
+    closed = dissected(model, task)
+    assert closed.retriever is None
+    assert set(shares(closed, "recall")) == {"right", "no_attention"}
+    assert shares(closed, "state") == {"right": 1}
+
+
+def test_examples_are_answers_of_their_cause() -> None:
+    task = task_of()
+    model = build(task, sharpness=0.2)
+    rungs = {rung.multiple: rung for rung in draw_rungs(model, task, LADDER, SEQUENCES)}
+    examples = dissected(model, task).examples
+    diluted = [e for e in examples if e["cause"] == "diluted" and e["multiple"] == 3]
+    assert len(diluted) == anatomies.EXAMPLES
+    for example in examples:
+        batch, at = rungs[example["multiple"]].batch, (example["row"], example["token"])
+        with torch.no_grad():
+            answer = model(batch.inputs[at[0]][None])[0][0, at[1], : task.classes].argmax()
+        assert (answer == batch.targets[at]) == (example["cause"] == "right")
+        assert task.parts[batch.part[at]] == example["part"]
+
+
+@pytest.mark.parametrize(
+    ("line", "needed"),
+    [
+        ("recall(keys=20, length=10)", "none"),
+        ("flipflop(length=20)", "none"),
+        ("copy(length=10)", "none"),
+        ("composite(keys=20, length=10)", "none"),
+        ("composite(keys=20, length=10, layout=interleaved)", "none"),
+        ("composite(keys=20, length=10, layout=chained)", "source"),
+        ("entangled_parity(keys=20, length=10)", "answer"),
+        ("parity(length=10)", "none"),
+    ],
+)
+def test_which_state_a_recalled_answer_needs_is_found_from_the_task(line: str, needed: str) -> None:
+    task = outlast.task(line)
+    batch = task.sample(task.lengths[1], 20, torch.Generator().manual_seed(0))
+    assert needed_state(task, batch, recalled(task, batch)) == needed
+
+
+@pytest.mark.parametrize("line", ["entangled_parity(keys=9, length=3)", "flipflop(length=8)"])
+def test_shares_add_up_for_any_task_and_model(line: str) -> None:
+    task = outlast.task(line)
+    torch.manual_seed(0)
+    for layout in ("lstm", "attention(tra, heads=2) > mlp", "lstm | attention(rope, heads=2)"):
+        rows = anatomy(outlast.model(f"{layout} @ 8", task), task, (1, 3), 10, 20)
+        for part in task.asked:
+            for multiple in (1, 3):
+                found = [r for r in rows if (r["part"], r["multiple"]) == (part, multiple)]
+                assert sum(row["share"] for row in found) == pytest.approx(1)
+
+
+def test_heads_that_look_past_the_source_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = torch.zeros(len(retrieval.MEASURES), 4, 3)
+    numbers[retrieval.MEASURES.index("weight")] = torch.tensor([0.3, 0.1, 0.1])
+    numbers[retrieval.MEASURES.index("weight_after")] = torch.tensor([0.1, 0.8, 0.5])
+    numbers[retrieval.MEASURES.index("weight_pair")] = 0.9  # before the source no value is known
+    monkeypatch.setattr(retrieval, "measure", lambda *_: {"1.attention": 0 * numbers, "2": numbers})
+    found = find_retriever(build(task_of()), task_of(), None)  # type: ignore[arg-type]
+    assert found == Retriever("2", (1, 2), 1, pytest.approx(0.8))  # type: ignore[arg-type]
+
+
+def test_small_blocks_give_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, model = task_of("chained"), build(task_of("chained"), sharpness=0.2, keep=2.5)
+    whole = dissected(model, task)
+    monkeypatch.setattr("outlast.mixers.attention.blocks.BUDGET", 2 * 32 * 5)
+    monkeypatch.setattr(anatomies, "blocks", lambda batch: blocks(batch, 32 * 7))
+    parts = dissected(model, task)
+    assert parts.rows == whole.rows
+    assert parts.examples == whole.examples
+
+
+def test_dissecting_leaves_the_model_untouched() -> None:
+    task, model = task_of(), build(task_of(), sharpness=0.2)
+    with untouched(model, task):
+        anatomy(model, task, (3,), 10, 20)
+
+
+def test_an_answer_that_the_truth_does_not_explain_is_refused() -> None:
+    class Silent(type(task_of())):  # type: ignore[misc]
+        truth = Task.truth
+
+    task = task_of()
+    task.__class__ = Silent
+    with pytest.raises(SpecError, match="a task whose truth has a state or source of each answer"):
+        anatomy(build(task), task, (1,), 4, 4)

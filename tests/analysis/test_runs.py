@@ -1,0 +1,129 @@
+"""Analyses of run folders: what is asked for, where it is written, and what is left alone."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import outlast
+from outlast.analysis.runs import ANALYSES, AnalysisSettings, analyse_run, summary_of
+from outlast.cli import main
+from outlast.errors import OutlastError, RunFolderError
+from outlast.reporting.anatomy_by_length import anatomy_figure, anatomy_finding, anatomy_shares
+from outlast.reporting.load import read
+from outlast.reporting.panels import NARROW, WIDE
+from outlast.reporting.summary import summarise_arm
+from outlast.runs.analyses import read_analysis
+
+FEW = ["--sequences", "8", "--lengths", "1", "2"]
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("analysed") / "hybrid"
+    outlast.fit(
+        "composite(modulus=2, keys=12, queries=2, length=3)",
+        "lstm > attention(heads=2) > mlp @ 16",
+        folder,
+        methods="dat(switch=0.5)",
+        seeds=[0, 2],
+        steps=4,
+        batch_size=4,
+        probe_every=0,
+        keep_checkpoints="every=2",
+        steps_per_block=1,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recurrence(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("analysed") / "lstm"
+    outlast.fit("parity(length=3)", "lstm @ 8", folder, seeds=[0], steps=1)
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.parent.name != "analysis"
+    }
+
+
+def test_every_analysis_is_written_and_the_rest_of_the_folder_stays(
+    hybrid: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files(hybrid)
+    assert main(["analyse", str(hybrid), *FEW]) == 0
+    assert files(hybrid) == before
+    said = capsys.readouterr().out
+    for name in ANALYSES:
+        table = read_analysis(hybrid, name)
+        assert table is not None
+        assert {row["seed"] for row in table.rows} == {0, 2}
+        assert f"{name}: {len(table.rows):,} rows" in said
+        assert summary_of(name)
+
+
+def test_seeds_and_steps_are_those_asked_for(hybrid: Path) -> None:
+    settings = AnalysisSettings((1,), 4, (2,), (0, 4))
+    rows = analyse_run(hybrid, "key-probe", settings, torch.device("cpu"))
+    assert {(row["seed"], row["step"]) for row in rows} == {(2, 0), (2, 4)}
+
+
+def test_the_page_shows_why_answers_are_wrong(hybrid: Path) -> None:
+    assert main(["analyse", str(hybrid), "--only", "anatomy", *FEW]) == 0
+    (study,) = read([hybrid])
+    arm = summarise_arm(study.arms[0])
+    state, recall = anatomy_shares(arm)
+    assert (state.part, recall.part, state.seeds) == ("state", "recall", 2)
+    for shares in (state, recall):
+        assert list(shares.by_multiple) == [1, 2]
+        assert all(sum(bar.values()) == pytest.approx(1) for bar in shares.by_multiple.values())
+    for form in (WIDE, NARROW):
+        figure = anatomy_figure([arm], form)
+        assert figure is not None
+        assert len(figure.axes) == 2
+        assert len(figure.hover_columns) == 4
+    assert "hybrid" in anatomy_finding([arm])
+
+
+def test_what_does_not_apply_is_left_out_and_said(
+    recurrence: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyse", str(recurrence), *FEW]) == 0
+    said = capsys.readouterr().out
+    assert "sharpness: left out, model=lstm @ 8: expected a model with attention" in said
+    assert read_analysis(recurrence, "sharpness") is None
+    assert read_analysis(recurrence, "state-probe") is not None
+    assert main(["analyse", str(recurrence), "--only", "sharpness", *FEW]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--only", "anatomi"], "there is no analysis 'anatomi'; did you mean 'anatomy'"),
+        (["--seeds", "1"], "seeds=1: expected seeds of .*: 0, 2"),
+        (["--steps", "3"], "3"),
+        (["--sequences", "0"], "sequences=0"),
+        (["--lengths", "0"], "lengths=0"),
+    ],
+)
+def test_bad_input_is_refused_in_words(
+    hybrid: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyse", str(hybrid), *flags]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    with pytest.raises(OutlastError, match=message):
+        raise OutlastError(error)
+
+
+def test_damaged_table_names_its_file(hybrid: Path) -> None:
+    assert main(["analyse", str(hybrid), "--only", "key-probe", *FEW]) == 0
+    path = hybrid / "analysis" / "key-probe.json"
+    path.write_text('{"format": 2, "rows": 3}')
+    with pytest.raises(RunFolderError, match=r"key-probe\.json"):
+        read_analysis(hybrid, "key-probe")
+    path.unlink()
