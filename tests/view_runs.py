@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from outlast.runs.analyses import AnalysisTable, write_analysis
+from outlast.runs.analyses import AnalysisTable, Row, write_analysis
 from outlast.runs.records import ArmRecord, StudyRecord, write_study
 from outlast.view.catalogue import find_entries
 from outlast.view.library import Library
@@ -40,17 +40,15 @@ def write_runs(home: Path) -> Path:
 def write_causes(folder: Path) -> None:
     """A failure anatomy as `outlast analyse` leaves it."""
     shares = {"right": 0.5, "state": 0.3, "key": 0.2}
-    settings = {"sequences": SEQUENCES}
-    for name in ("anatomy", "anatomy_examples"):
-        rows = [
-            {"seed": seed, "step": step, "length": length, "part": "recall", "cause": cause}
-            | ({"share": share} if name == "anatomy" else {"row": 3, "token": length})
-            for seed in (0, 1)
-            for step in (10, 30)
-            for length in (4, 8)
-            for cause, share in shares.items()
-        ]
-        write_analysis(folder, AnalysisTable(analysis=name, settings=settings, rows=rows))
+    rows: list[Row] = [
+        {"seed": seed, "step": step, "length": length, "part": "recall", "cause": cause}
+        | {"share": share}
+        for seed in (0, 1)
+        for step in (10, 30)
+        for length in (4, 8)
+        for cause, share in shares.items()
+    ]
+    write_analysis(folder, AnalysisTable(analysis="anatomy", rows=rows))
 
 
 def library_of(home: Path) -> Library:

@@ -15,8 +15,6 @@ import torch
 import outlast
 from outlast.analysis.watching import watch
 from outlast.runs.records import read_results
-from outlast.tasks.truth import ABSENT
-from outlast.view import reading
 from outlast.view.library import Library
 from outlast.view.live import LARGEST
 from outlast.view.pictures import DROPPED, LATER, SIDE, MapKeeper, levels_of
@@ -52,7 +50,7 @@ def test_answers_of_the_page_add_up_to_the_results_of_the_test(
 def test_trace_has_words_sources_and_the_true_state(library: Library) -> None:
     trace = library.sequence("study--dat", 0, "own-k3 1 k5 1 k6 0 = k5 k3")
     assert trace["words"] == ["k3", "1", "k5", "1", "k6", "0", "=", "k5", "k3"]
-    assert trace["state"] == [0, 1, 1, 0, 0, 0, 0, 0, 0]
+    assert trace["state"] == [None, 1, None, 0, None, 0, 0, None, None]
     assert trace["source"][-2:] == [3, 1]
     due = [answer["expected"] if answer else None for answer in trace["answers"]]
     assert due == [None, "1", None, "0", None, "0", "0", "1", "1"]
@@ -143,16 +141,14 @@ def outlast_block(weights: torch.Tensor, first: int, inputs: Any) -> Any:
     return AttentionBlock(weights, None, first, inputs)
 
 
-def test_probe_reads_a_state_that_is_there_and_not_one_that_is_not() -> None:
-    generator = torch.Generator().manual_seed(0)
-    sequences = reading.FITTED + reading.CHECKED
-    states = torch.randint(0, 3, (sequences, 10), generator=generator)
-    states[:, 0] = ABSENT
-    noise = torch.randn(sequences, 10, 8, generator=generator)
-    there = noise.clone()
-    there[..., :3] += 20 * torch.nn.functional.one_hot(states.clamp(min=0), 3)
-    assert reading._fit("there", there, states, 3).accuracy > 0.99
-    assert reading._fit("not there", noise, states, 3).accuracy < 0.5
+def test_examples_are_answers_that_failed_for_their_cause(library: Library) -> None:
+    found = library.examples("study--dat", 0, 8)
+    wrong = [row for row in found["examples"] if row["cause"] != "right"]
+    assert wrong
+    for row in wrong[:5]:
+        name = f"draw-{row['length']}-{row['row']}-of-{found['sequences']}"
+        answer = library.sequence("study--dat", 0, name)["answers"][row["token"]]
+        assert (answer["part"], answer["right"]) == (row["part"], False)
 
 
 def test_states_are_read_at_every_place_of_the_model(library: Library) -> None:

@@ -56,6 +56,10 @@ class Library:
         """The whole attention of a head over a sequence, as a PNG."""
         return self._with_model(run, seed, lambda model: model.attention_map(name, layer, head))
 
+    def examples(self, run: str, seed: int, length: int) -> dict[str, Any]:
+        """Sequences of a length in which an answer failed for each cause."""
+        return self._with_model(run, seed, lambda model: model.examples(length))
+
     def _with_model(self, run: str, seed: int, work: Callable[[LiveModel], T]) -> T:
         entry = self._entry(run)
         record = entry.record

@@ -12,14 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from outlast.analysis.anatomy import dissect
+from outlast.analysis.probe import due_states
 from outlast.analysis.watching import attention_layers, hooked, watch
 from outlast.errors import OutlastError, bad_value
 from outlast.models import Model
 from outlast.registry import tasks
 from outlast.runs.records import read_run
 from outlast.tasks import Task
+from outlast.tasks.truth import ABSENT
 from outlast.view.pictures import MapKeeper, png
-from outlast.view.reading import Probe, fit_probes, read_state
+from outlast.view.reading import FITTED, Reader, fit_readers
 from outlast.view.sequences import Sequence, make_sequence, stops
 from outlast.workflow.load import check_corpus, load
 
@@ -29,6 +32,8 @@ WEIGHTS, QUERIES = 2**20, 128
 LARGEST = 2**15 - 1
 #: sequences whose answers are kept
 KEPT = 16
+#: sequences among which examples of a cause are looked for
+EXAMPLE_SEQUENCES = 64
 
 
 class LiveModel:
@@ -37,6 +42,7 @@ class LiveModel:
     def __init__(self, folder: Path, seed: int, tested: list[int]) -> None:
         self.folder, self.seed, self.tested = folder, seed, tested
         self._traces = lru_cache(KEPT)(self._trace)
+        self._examples = lru_cache(KEPT)(self._find_examples)
 
     @cached_property
     def task(self) -> Task:
@@ -50,8 +56,8 @@ class LiveModel:
         return load(self.folder, self.seed)
 
     @cached_property
-    def probes(self) -> list[Probe]:
-        return fit_probes(self.model, self.task)
+    def readers(self) -> list[Reader]:
+        return fit_readers(self.model, self.task)
 
     def trace(self, name: str) -> dict[str, Any]:
         """What the model makes of the sequence of a name, but for the attention."""
@@ -59,9 +65,9 @@ class LiveModel:
 
     def _trace(self, name: str) -> dict[str, Any]:
         sequence = self._sequence(name)
-        seen = watch(self.model, _as_batch(sequence))
+        seen = watch(self.model, sequence.batch().inputs)
         truth = self.task.truth(sequence.tokens)
-        read = read_state(self.model, self.probes, seen) if self.probes else {}
+        states = due_states(self.task, sequence.batch())[0].tolist()
         heads = {name: layer.heads for name, layer in attention_layers(self.model).items()}
         return {
             "name": name,
@@ -71,10 +77,10 @@ class LiveModel:
             "trained": self.task.lengths[1],
             "answers": self._answers(sequence, seen.logits[0]),
             "source": truth.source,
-            "state": truth.state if self.probes else None,
+            "state": [None if state == ABSENT else state for state in states],
             "read": [
-                {"place": p.place, "accuracy": p.accuracy, "states": read[p.place][0].tolist()}
-                for p in self.probes
+                {"place": r.place, "accuracy": r.accuracy, "states": r.read(seen)[0].tolist()}
+                for r in self.readers
             ],
             "layers": [{"name": name, "heads": count} for name, count in heads.items()],
             "queries": self._queries(len(sequence.tokens)),
@@ -90,7 +96,7 @@ class LiveModel:
             accepted = f"a number below {math.ceil(tokens / size)}: there are {tokens} tokens"
             raise bad_value("attention", number, accepted)
         queries = torch.arange(first, end)[None]
-        seen = watch(self.model, _as_batch(sequence), queries, streams=False)
+        seen = watch(self.model, sequence.batch().inputs, queries, streams=False)
         layers = [_packed(weights[0, :, :, :end]) for weights in seen.weights.values()]
         return {"first": first, "queries": end - first, "keys": end, "layers": layers}
 
@@ -104,8 +110,17 @@ class LiveModel:
             raise bad_value("head", head, f"a number below {attention.heads}")
         keeper = MapKeeper(head, len(sequence.tokens))
         with hooked({layer: keeper}, self.model):
-            watch(self.model, _as_batch(sequence), streams=False)
+            watch(self.model, sequence.batch().inputs, streams=False)
         return png(keeper.levels)
+
+    def examples(self, length: int) -> dict[str, Any]:
+        """Answers of each cause among some sequences of a length: where to look."""
+        return self._examples(length)
+
+    def _find_examples(self, length: int) -> dict[str, Any]:
+        ladder = [length / self.task.lengths[1]]
+        found = dissect(self.model, self.task, ladder, EXAMPLE_SEQUENCES, FITTED)
+        return {"sequences": EXAMPLE_SEQUENCES, "examples": found.examples}
 
     def _sequence(self, name: str) -> Sequence:
         sequence, ceiling = make_sequence(self.task, name), self.model.ceiling
@@ -152,13 +167,9 @@ class LiveModel:
             has = any(s.pathway == "attention" for s in self.model.sublayers())
             words = "The attention of this run is closed" if has else "This run has no attention"
             notes.append(f"{words}: there are no weights to show.")
-        if not self.probes:
+        if not self.readers:
             notes.append("This task has no running state: there is none to read.")
         return notes
-
-
-def _as_batch(sequence: Sequence) -> Tensor:
-    return torch.tensor([sequence.tokens], dtype=torch.int64)
 
 
 def _packed(weights: Tensor) -> dict[str, Any]:

@@ -1,80 +1,65 @@
-"""The state that a linear probe reads from a model, layer by layer, against the true one.
-
-A ridge probe is fitted in closed form on sequences within the training length, and then reads any
-other sequence. What it reads is what a linear map can find there, not what the model uses.
-"""
+"""The state that linear probes read from a model, layer by layer, against the true one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from outlast.analysis.watching import HEAD, Watched, layers, watch
+from outlast.analysis.probe import (
+    Place,
+    due_states,
+    fit_probes,
+    probe_accuracy,
+    state_places,
+)
+from outlast.analysis.ridge import Probe
+from outlast.analysis.sequences import NothingToSeeError
+from outlast.analysis.watching import HEAD, Watched, layers
 from outlast.models import Model
 from outlast.streams import stream
 from outlast.tasks import Task
-from outlast.tasks.truth import ABSENT
 
-#: sequences to fit on and to check with, and the strength of the ridge, a share of the variance
-FITTED, CHECKED, RIDGE = 192, 64, 1e-3
+#: sequences to fit on, and others of the same lengths to check with
+FITTED, CHECKED = 512, 128
 
 
 @dataclass(frozen=True)
-class Probe:
-    """A linear map (width + 1, states) for one place of a model."""
+class Reader:
+    """A probe at one place of a model, and how often it is right at training lengths."""
 
     place: str
-    weights: Tensor
-    #: the share of states that it reads rightly in other sequences within the training length
     accuracy: float
+    at: Place
+    probe: Probe
 
-    def read(self, features: Tensor) -> Tensor:
-        """The states that features (..., width) stand for."""
-        return (_with_one(features) @ self.weights).argmax(-1)
-
-
-def features(model: Model, seen: Watched) -> dict[str, Tensor]:
-    """Where a state is looked for: the output of each recurrence, and the stream at some places."""
-    found: dict[str, Tensor] = {}
-    for name, sublayer in layers(model):
-        if name in seen.outputs and sublayer.pathway == "recurrent":
-            found[f"output of {name}"] = seen.outputs[name]
-        if name in seen.outputs and sublayer.pathway == "attention":
-            found[f"stream before {name}"] = seen.streams[name]
-    return found | {"stream before the output layer": seen.streams[HEAD]}
+    def read(self, seen: Watched) -> Tensor:
+        """The state at each token of a pass, (batch, tokens)."""
+        return self.probe.predict(self.at.read(seen))
 
 
-def fit_probes(model: Model, task: Task) -> list[Probe]:
-    """A probe for each place; none if the task has no state."""
-    generator = stream(torch.device("cpu"), "view probe")
-    tokens = task.sample(task.lengths, FITTED + CHECKED, generator).inputs
-    states = task.truths(tokens).state
-    if not (states != ABSENT).any():
+def fit_readers(model: Model, task: Task) -> list[Reader]:
+    """Probes for the output of each recurrence and the streams that attention and head read.
+
+    There are none if the task has no running state.
+    """
+    attention = {name for name, layer in layers(model) if layer.pathway == "attention"}
+    places = [
+        place
+        for place in state_places(model)
+        if place.kind == "hidden" or place.layer in {*attention, HEAD}
+    ]
+    try:
+        probes = fit_probes(model, task, places, due_states, FITTED)
+    except NothingToSeeError:
         return []
-    count, found = int(states.max()) + 1, features(model, watch(model, tokens))
-    return [_fit(place, values, states, count) for place, values in found.items()]
+    generator = stream(model.embedding.weight.device, "check probes")
+    batch = task.sample(task.lengths, CHECKED, generator)
+    right = probe_accuracy(model, batch, due_states(task, batch), probes)
+    return [Reader(_words(place), right[place], place, probe) for place, probe in probes.items()]
 
 
-def read_state(model: Model, probes: list[Probe], seen: Watched) -> dict[str, Tensor]:
-    """What each probe reads at each token, (batch, tokens), by its place."""
-    found = features(model, seen)
-    return {probe.place: probe.read(found[probe.place]) for probe in probes}
-
-
-def _fit(place: str, values: Tensor, states: Tensor, count: int) -> Probe:
-    known = states != ABSENT
-    train, check = known.clone(), known.clone()
-    train[FITTED:], check[:FITTED] = False, False
-    inputs = _with_one(values[train]).double()
-    targets = torch.nn.functional.one_hot(states[train], count).double()
-    gram = inputs.T @ inputs
-    ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
-    weights = torch.linalg.solve(gram + ridge, inputs.T @ targets).float()
-    read = (_with_one(values[check]) @ weights).argmax(-1)
-    return Probe(place, weights, (read == states[check]).float().mean().item())
-
-
-def _with_one(features: Tensor) -> Tensor:
-    return torch.cat([features, torch.ones_like(features[..., :1])], -1)
+def _words(place: Place) -> str:
+    if place.kind == "hidden":
+        return f"output of {place.layer}"
+    return f"stream before {'the output layer' if place.layer == HEAD else place.layer}"

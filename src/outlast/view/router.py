@@ -19,6 +19,7 @@ PNG = "image/png"
 RUNS = "data/runs.json"
 RUN = "data/run/{run}.json"
 ANATOMY = "data/anatomy/{run}.json"
+EXAMPLES = "data/examples/{run}/{seed}/{number}.json"
 SEQUENCE = "data/sequence/{run}/{seed}/{name}.json"
 ATTENTION = "data/attention/{run}/{seed}/{name}/{number}.json"
 MAP = "data/map/{run}/{seed}/{name}/{number}-{head}.png"
@@ -42,6 +43,9 @@ class Router:
             _pattern(RUNS): lambda: _json(library.runs()),
             _pattern(RUN): lambda run: _json(library.curves(run)),
             _pattern(ANATOMY): lambda run: _json(library.anatomy(run)),
+            _pattern(EXAMPLES): lambda run, seed, number: _json(
+                library.examples(run, int(seed), int(number))
+            ),
             _pattern(SEQUENCE): lambda run, seed, name: _json(
                 library.sequence(run, int(seed), name)
             ),

@@ -15,8 +15,8 @@ import torch
 from outlast.analysis.sequences import SEQUENCES
 from outlast.errors import OutlastError, bad_value
 from outlast.streams import stream
-from outlast.tasks import Task
-from outlast.tasks.base import PADDING
+from outlast.tasks import Batch, Task
+from outlast.tasks.base import IGNORE, PADDING
 
 DRAWN = re.compile(r"draw-(\d{1,9})-(\d{1,9})(?:-of-(\d{1,6}))?")
 OWN = "own-"
@@ -31,6 +31,13 @@ class Sequence:
     tokens: tuple[int, ...]
     expected: tuple[int | None, ...]
     parts: tuple[str | None, ...]
+
+    def batch(self) -> Batch:
+        """The sequence as a batch of one; which part an answer tests is left out."""
+        answers = [IGNORE if answer is None else answer for answer in self.expected]
+        return Batch(
+            torch.tensor([self.tokens]), torch.tensor([answers]), torch.full((1, len(answers)), -1)
+        )
 
 
 def drawn_name(length: int, index: int) -> str:

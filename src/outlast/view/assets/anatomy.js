@@ -72,7 +72,7 @@ function picture(content, run, table) {
   const caption = "Mean over seeds. A click on a bar, or on a number, lists sequences of that cause.";
   const share = (length, cause) =>
     summary(rows.filter((row) => row.length === length && row.cause === cause).map((row) => row.share));
-  const open = (length, cause) => showExamples(list, run, table, { length, cause, part });
+  const open = (length, cause) => showExamples(list, run, { length, cause, part });
   content.append(el("figure", {}, place, el("p", { class: "note" }, caption)));
   content.append(summaryTable(lengths, causes, share, open), list);
   const traces = causes.map((cause, index) => ({
@@ -126,23 +126,30 @@ function summaryTable(lengths, causes, share, open) {
   return el("div", { class: "box", tabindex: 0, role: "region", "aria-label": "Causes" }, table);
 }
 
-function showExamples(list, run, table, wanted) {
-  const found = table.examples.filter((row) =>
-    Object.entries(wanted).every(([name, value]) => row[name] === value),
+async function showExamples(list, run, wanted) {
+  const title = `${WORDS[wanted.cause] ?? wanted.cause}, length ${wanted.length}`;
+  const place = el("div", {}, el("p", { class: "note" }, "Looking for sequences …"));
+  const seed = run.seeds[0];
+  list.replaceChildren(el("h3", {}, title), place);
+  list.scrollIntoView({ block: "nearest" });
+  let found;
+  try {
+    found = await get(paths.examples(run.id, seed, wanted.length));
+  } catch (error) {
+    return place.replaceChildren(el("p", { class: "problem" }, error.message));
+  }
+  const rows = found.examples.filter(
+    (row) => row.cause === wanted.cause && (!wanted.part || row.part === wanted.part),
   );
-  const links = found.map((row) => {
-    const seed = row.seed ?? run.seeds[0];
-    const among = table.sequences ? `-of-${table.sequences}` : "";
-    const seq = `draw-${row.length}-${row.row}${among}`;
+  const links = rows.map((row) => {
+    const seq = `draw-${row.length}-${row.row}-of-${found.sequences}`;
     const open = (event) => {
       event.preventDefault();
-      address.set({ tab: "sequence", a: run.id, aseed: seed, seq, at: row.token ?? null });
+      address.set({ tab: "sequence", a: run.id, aseed: seed, seq, at: row.token });
     };
     const words = `seed ${seed}, sequence ${row.row}, token ${row.token + 1}`;
     return el("li", {}, el("a", { href: "#tab=sequence", click: open }, words));
   });
-  const none = el("p", { class: "note" }, "No sequence of this cause was recorded.");
-  const title = `${WORDS[wanted.cause] ?? wanted.cause}, length ${wanted.length}`;
-  list.replaceChildren(el("h3", {}, title), links.length ? el("ul", {}, ...links) : none);
-  list.scrollIntoView({ block: "nearest" });
+  const none = `None of ${found.sequences} sequences of seed ${seed} has such an answer.`;
+  place.replaceChildren(links.length ? el("ul", {}, ...links) : el("p", { class: "note" }, none));
 }

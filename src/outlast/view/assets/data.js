@@ -34,6 +34,7 @@ export const paths = {
   runs: () => "data/runs.json",
   run: (id) => `data/run/${part(id)}.json`,
   anatomy: (id) => `data/anatomy/${part(id)}.json`,
+  examples: (id, seed, length) => `data/examples/${part(id)}/${seed}/${length}.json`,
   sequence: (id, seed, name) => `data/sequence/${part(id)}/${seed}/${part(name)}.json`,
   attention: (id, seed, name, number) =>
     `data/attention/${part(id)}/${seed}/${part(name)}/${number}.json`,
