@@ -151,7 +151,7 @@ def test_slider_over_length_and_number_draw_other_sequences(show: Any) -> None:
 
 def test_own_sequence_is_read_and_a_wrong_word_is_named(show: Any) -> None:
     page = show(ONE, refused=True)
-    page.click("summary")
+    page.click("#sequence summary")
     page.fill("#own", "k3 1 k5 1  = k3")
     page.click("#read")
     until(page, "document.querySelectorAll('.token').length === 6")

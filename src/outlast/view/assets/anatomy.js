@@ -6,17 +6,17 @@ import { choice, el, percent, plain } from "./dom.js";
 import { summary } from "./statistics.js";
 import { colour, config, layout } from "./theme.js";
 
-const PATTERNS = ["", "/", "x", ".", "\\", "-", "+"];
-/** What the causes of `outlast analyse` mean. */
-const WORDS = {
-  right: "right",
-  state: "state wrong",
-  output: "state right, output wrong",
-  absent: "no attention to recall with",
-  key: "wrong key attended",
-  diluted: "right key, diluted",
-  value: "right key, value wrong",
+/** The causes of `outlast analyse` from the bottom of a bar to its top: words, colour, pattern. */
+const CAUSES = {
+  right: ["right", "right-shade", ""],
+  state: ["state wrong", "c0", "/"],
+  key: ["wrong key attended", "c1", "x"],
+  diluted: ["right key, diluted", "c4", "."],
+  value: ["right key, value wrong", "c3", "\\"],
+  output: ["state right, output wrong", "c2", "-"],
+  no_attention: ["no attention", "c6", "+"],
 };
+const OTHER = ["", "c5", "|"];
 let home, catalogue, latest = 0;
 
 /** Build the view into its section. */
@@ -56,6 +56,16 @@ async function draw() {
   if (focus) document.getElementById(focus)?.focus();
 }
 
+function wordsOf(cause) {
+  return CAUSES[cause]?.[0] ?? cause;
+}
+
+/** The seed whose sequences are listed. */
+function seedOf(run) {
+  const seed = Number(address.get("aseed", run.seeds[0]));
+  return run.seeds.includes(seed) ? seed : run.seeds[0];
+}
+
 function picture(content, run, table) {
   const parts = [...new Set(table.rows.map((row) => row.part).filter(Boolean))];
   const part = parts.includes(address.get("cause-of")) ? address.get("cause-of") : parts[0];
@@ -64,9 +74,15 @@ function picture(content, run, table) {
     const change = (name) => address.set({ "cause-of": name });
     content.firstElementChild.append(choice("Part", "anatomy-part", options, part, change));
   }
+  const seeds = run.seeds.map((seed) => [String(seed), String(seed)]);
+  const pickSeed = (aseed) => address.set({ aseed }, true);
+  content.firstElementChild.append(
+    choice("Seed of the sequences", "anatomy-seed", seeds, String(seedOf(run)), pickSeed),
+  );
   const rows = table.rows.filter((row) => row.part === part);
   const lengths = [...new Set(rows.map((row) => row.length))].sort((a, b) => a - b);
-  const causes = [...new Set(rows.map((row) => row.cause))];
+  const seen = new Set(rows.filter((row) => row.share > 0).map((row) => row.cause));
+  const causes = [...new Set([...Object.keys(CAUSES), ...seen])].filter((cause) => seen.has(cause));
   const place = el("div", { class: "plot", id: "causes" });
   const list = el("div", { id: "examples", "aria-live": "polite" });
   const caption = "Mean over seeds. A click on a bar, or on a number, lists sequences of that cause.";
@@ -75,15 +91,15 @@ function picture(content, run, table) {
   const open = (length, cause) => showExamples(list, run, { length, cause, part });
   content.append(el("figure", {}, place, el("p", { class: "note" }, caption)));
   content.append(summaryTable(lengths, causes, share, open), list);
-  const traces = causes.map((cause, index) => ({
+  const traces = causes.map((cause) => ({
     type: "bar",
-    name: plain(WORDS[cause] ?? cause),
+    name: plain(wordsOf(cause)),
     x: lengths.map(String),
     y: lengths.map((length) => share(length, cause)?.mean ?? 0),
     marker: {
-      color: cause === "right" ? colour("right-shade") : colour(`c${index % 7}`),
+      color: colour((CAUSES[cause] ?? OTHER)[1]),
       pattern: {
-        shape: PATTERNS[index % PATTERNS.length],
+        shape: (CAUSES[cause] ?? OTHER)[2],
         fillmode: "overlay",
         fgcolor: colour("page"),
         fgopacity: 0.45,
@@ -111,7 +127,7 @@ function picture(content, run, table) {
 
 /** The same numbers as a table, whose cells can be reached with the keyboard. */
 function summaryTable(lengths, causes, share, open) {
-  const words = causes.map((cause) => el("th", {}, WORDS[cause] ?? cause));
+  const words = causes.map((cause) => el("th", {}, wordsOf(cause)));
   const head = el("tr", {}, el("th", {}, "length"), ...words);
   const rows = lengths.map((length) => {
     const cells = causes.map((cause) => {
@@ -127,9 +143,9 @@ function summaryTable(lengths, causes, share, open) {
 }
 
 async function showExamples(list, run, wanted) {
-  const title = `${WORDS[wanted.cause] ?? wanted.cause}, length ${wanted.length}`;
+  const title = `${wordsOf(wanted.cause)}, length ${wanted.length}`;
   const place = el("div", {}, el("p", { class: "note" }, "Looking for sequences …"));
-  const seed = run.seeds[0];
+  const seed = seedOf(run);
   list.replaceChildren(el("h3", {}, title), place);
   list.scrollIntoView({ block: "nearest" });
   let found;

@@ -87,7 +87,7 @@ export function learningFigure(place, runs, options) {
     shapes.push({ ...line(mean, "dot"), line: style });
   }
   if (!traces.length) return nothing(place, "None of these runs has such a curve.");
-  const scale = loss ? { type: "log", dtick: "D2", tickformat: "~g" } : { tickformat: ".0%" };
+  const scale = loss ? { type: "log", ...decades(traces) } : { tickformat: ".0%" };
   const shape = layout({
     xaxis: { title: "training step", rangemode: "tozero" },
     yaxis: { title: loss ? `loss: ${plain(name)}` : `joint accuracy at ${plain(name)} ×`, ...scale },
@@ -97,6 +97,16 @@ export function learningFigure(place, runs, options) {
   const words = options.each ? "Each line is a seed." : SPREAD;
   const more = " Diamonds are the switch of DAT, one for each seed; open ones did not converge.";
   return words + (switches ? `${more} A dotted line is their mean step.` : "");
+}
+
+/** Ticks of a logarithmic axis: powers of ten, and 2 and 5 between them if there are few. */
+function decades(traces) {
+  let low = Infinity;
+  let high = 0;
+  for (const trace of traces)
+    for (const y of trace.y)
+      if (y > 0) [low, high] = [Math.min(low, y), Math.max(high, y)];
+  return { dtick: Math.log10(high / low) > 2.5 ? 1 : "D2", tickformat: "~g" };
 }
 
 /** The switch of each seed, on the mean curve or on the seed's own. */

@@ -92,7 +92,7 @@ export class Panel {
       el(
         "p",
         { class: "note" },
-        "By token: ",
+        "Read where a value comes in or an answer is due. By token: ",
         el("span", { class: "key" }, el("i", { class: "state-right" }), "right"),
         el("span", { class: "key" }, el("i", { class: "state-wrong" }), "wrong"),
       ),
@@ -103,8 +103,8 @@ export class Panel {
     this.cells?.forEach((cells, row) => {
       const state = this.trace.state[at];
       const read = this.trace.read[row].states[at];
-      cells.truth.textContent = state === null ? "none" : state;
-      cells.read.textContent = state === null ? "" : `${read} ${read === state ? "✓" : "✗"}`;
+      cells.truth.textContent = state === null ? "–" : state;
+      cells.read.textContent = state === null ? "–" : `${read} ${read === state ? "✓" : "✗"}`;
       cells.read.className = state === null ? "" : read === state ? "right-words" : "wrong-words";
     });
   }
