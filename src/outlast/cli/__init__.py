@@ -18,8 +18,8 @@ DESCRIPTION = """Train short, test long.
 - outlast --version: the version
 - outlast completion bash: Tab completion"""
 VERBS = (
-    "list", "show", "check", "train", "resume", "eval", "analyse", "report", "export", "reproduce",
-    "bench", "doctor", "completion",
+    "list", "show", "check", "train", "resume", "eval", "analyse", "report", "view", "export",
+    "reproduce", "bench", "doctor", "completion",
 )  # fmt: skip
 
 #: flags of `train` that may be given several times

@@ -1,0 +1,151 @@
+// Accuracy by length and learning curves: mean and spread over seeds, or single seeds.
+
+import * as address from "./address.js";
+import { chosen, makeChooser } from "./chooser.js";
+import { get, paths } from "./data.js";
+import { button, check, choice, el, readSeeds } from "./dom.js";
+import { accuracyFigure, learningFigure } from "./figures.js";
+import { look } from "./theme.js";
+
+const OWN = ["runs", "hide", "seeds", "each", "part", "variant", "learning", "theme"];
+let home, list, latest = 0;
+
+/** Build the view into its section. */
+export function open(section, catalogue) {
+  home = section;
+  list = makeChooser(catalogue.runs);
+  home.append(list.element, el("div", { class: "content" }));
+  address.onChange((changed) => {
+    const ours = OWN.some((name) => changed.has(name)) || changed.has("tab");
+    if (ours && address.get("tab", "curves") === "curves") draw(catalogue);
+  });
+  if (address.get("tab", "curves") === "curves") draw(catalogue);
+}
+
+async function draw(catalogue) {
+  const turn = ++latest; // a later call overtakes an earlier one that still waits for data
+  const runs = catalogue.runs;
+  const ids = chosen(runs);
+  list.refresh();
+  const answers = await Promise.allSettled(ids.map((id) => get(paths.run(id))));
+  if (turn !== latest) return;
+  const drawn = [];
+  const problems = [];
+  ids.forEach((id, index) => {
+    const run = runs.find((each) => each.id === id);
+    const answer = answers[index];
+    if (answer.status === "rejected") problems.push(`${run.label}: ${answer.reason.message}`);
+    else drawn.push({ ...run, ...answer.value, look: look(runs.indexOf(run)) });
+  });
+  const focus = document.activeElement?.id;
+  const content = home.lastElementChild;
+  content.replaceChildren(controls(drawn), legend(drawn), ...notes(drawn, problems));
+  const hidden = new Set(address.list("hide") ?? []);
+  const shown = drawn.filter((run) => !hidden.has(run.id));
+  const options = {
+    seeds: readSeeds(address.get("seeds")),
+    each: address.get("each") === "1",
+    part: partOf(drawn),
+    variant: address.get("variant"),
+    learning: learningOf(drawn),
+  };
+  content.append(figure("accuracy", "By length", shown, options, accuracyFigure));
+  content.append(figure("learning", "Learning curves", shown, options, learningFigure));
+  if (focus) document.getElementById(focus)?.focus();
+}
+
+function figure(id, title, runs, options, make) {
+  const place = el("div", { class: "plot", id });
+  const caption = el("p", { class: "note", id: `${id}-caption` });
+  const block = el("figure", {}, el("h2", {}, title), place, caption);
+  queueMicrotask(() => {
+    if (place.isConnected) caption.textContent = make(place, runs, options);
+  });
+  return block;
+}
+
+function unique(values) {
+  return [...new Set(values)];
+}
+
+function partOf(runs) {
+  const parts = partsOf(runs);
+  const wanted = address.get("part");
+  return parts.includes(wanted) ? wanted : (parts[0] ?? "joint");
+}
+
+function partsOf(runs) {
+  const exact = unique(runs.flatMap((run) => run.rows.flatMap((row) => Object.keys(row.exact ?? {}))));
+  const bits = unique(runs.flatMap((run) => run.rows.flatMap((row) => Object.keys(row.bits ?? {}))));
+  return [...exact, ...bits.map((part) => `bits: ${part}`)];
+}
+
+function learningsOf(runs) {
+  const losses = unique(runs.flatMap((run) => Object.keys(run.losses)));
+  const probes = unique(runs.flatMap((run) => Object.keys(run.probes)));
+  return [
+    ...losses.map((part) => [`loss:${part}`, `loss: ${part}`]),
+    ...probes.map((times) => [`probe:${times}`, `joint accuracy at ${times} ×`]),
+  ];
+}
+
+function learningOf(runs) {
+  const known = learningsOf(runs).map(([value]) => value);
+  const wanted = address.get("learning");
+  return known.includes(wanted) ? wanted : (known[0] ?? "");
+}
+
+function controls(runs) {
+  const variants = unique(runs.flatMap((run) => run.rows.map((row) => row.variant ?? "")));
+  const seeds = el("input", {
+    id: "seeds",
+    type: "text",
+    placeholder: "all, or 0,2-4",
+    change: () => address.set({ seeds: seeds.value || null }),
+  });
+  seeds.value = address.get("seeds");
+  const parts = partsOf(runs).map((part) => [part, part]);
+  const row = el("div", { class: "controls" });
+  if (parts.length)
+    row.append(choice("Part", "part", parts, partOf(runs), (part) => address.set({ part })));
+  if (variants.length > 1) {
+    const options = variants.map((name) => [name, name || "as trained"]);
+    const change = (variant) => address.set({ variant: variant || null });
+    row.append(choice("Version of the task", "variant", options, address.get("variant"), change));
+  }
+  const learning = learningsOf(runs);
+  if (learning.length) {
+    const change = (value) => address.set({ learning: value });
+    row.append(choice("Learning curve", "learning-of", learning, learningOf(runs), change));
+  }
+  row.append(el("label", { class: "field" }, el("span", {}, "Seeds"), seeds));
+  const each = address.get("each") === "1";
+  row.append(check("single seeds", "each", each, (on) => address.set({ each: on ? 1 : null })));
+  return row;
+}
+
+function legend(runs) {
+  const hidden = new Set(address.list("hide") ?? []);
+  const entries = runs.map((run) => {
+    const toggle = () => {
+      const next = new Set(hidden);
+      if (!next.delete(run.id)) next.add(run.id);
+      address.set({ hide: next.size ? [...next].join(",") : null });
+    };
+    const swatch = el("span", { class: `swatch ${run.look.dash}`, "aria-hidden": "true" });
+    swatch.style.borderColor = run.look.colour;
+    const pressed = String(!hidden.has(run.id));
+    const more = { "aria-pressed": pressed, title: "Show or hide this run" };
+    const entry = button("", `legend-${run.id}`, toggle, more);
+    entry.append(swatch, run.label);
+    return el("li", {}, entry);
+  });
+  return el("ul", { class: "legend", "aria-label": "Runs that are drawn" }, ...entries);
+}
+
+function notes(runs, problems) {
+  const list = runs.filter((run) => run.status).map((run) => `${run.label}: ${run.status}`);
+  const all = [...problems.map((words) => ["problem", words]), ...list.map((w) => ["note", w])];
+  if (!runs.length && !problems.length) all.push(["note", "No run is chosen."]);
+  return all.map(([kind, words]) => el("p", { class: kind }, words));
+}

@@ -1,0 +1,50 @@
+// What the server, or the files of a bundle, say. Everything is asked for once.
+
+const asked = new Map();
+const MOST_KEPT = 300;
+
+/** The JSON under a path; an Error carries the server's message. */
+export function get(path) {
+  if (!asked.has(path)) {
+    const answer = load(path);
+    answer.catch(() => asked.delete(path)); // so that it can be asked for again
+    asked.set(path, answer);
+    if (asked.size > MOST_KEPT) asked.delete(asked.keys().next().value);
+  }
+  return asked.get(path);
+}
+
+async function load(path) {
+  let reply;
+  try {
+    reply = await fetch(path, { credentials: "omit" });
+  } catch {
+    throw new Error("No answer: is 'outlast view' still running?");
+  }
+  const isJson = (reply.headers.get("Content-Type") ?? "").includes("json");
+  if (!reply.ok) {
+    const words = isJson ? (await reply.json()).error : null;
+    throw new Error(words ?? `${path.split("/")[1]}: not in this bundle; 'outlast view' computes it`);
+  }
+  return reply.json();
+}
+
+const part = encodeURIComponent;
+export const paths = {
+  runs: () => "data/runs.json",
+  run: (id) => `data/run/${part(id)}.json`,
+  anatomy: (id) => `data/anatomy/${part(id)}.json`,
+  examples: (id, seed, length) => `data/examples/${part(id)}/${seed}/${length}.json`,
+  sequence: (id, seed, name) => `data/sequence/${part(id)}/${seed}/${part(name)}.json`,
+  attention: (id, seed, name, number) =>
+    `data/attention/${part(id)}/${seed}/${part(name)}/${number}.json`,
+  map: (id, seed, name, layer, head) =>
+    `data/map/${part(id)}/${seed}/${part(name)}/${layer}-${head}.png`,
+};
+
+/** Numbers from base64 of 16-bit integers: a value is its integer times `scale`. */
+export function decode(text, scale) {
+  const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+  const integers = new Int16Array(bytes.buffer);
+  return Float32Array.from(integers, (value) => value * scale);
+}

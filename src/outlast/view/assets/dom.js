@@ -1,0 +1,59 @@
+// Short ways to build the page. Text from files always goes in as text, never as markup.
+
+/** An element: el("p", {class: "note"}, "words", child). A value that is a function listens. */
+export function el(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(key, value);
+    else if (value === true) element.setAttribute(key, "");
+    else if (value !== false && value !== null && value !== undefined)
+      element.setAttribute(key, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** A labelled select; options are [value, words] pairs. */
+export function choice(words, id, options, value, change) {
+  const select = el("select", { id, change: () => change(select.value) });
+  for (const [option, label] of options) select.append(el("option", { value: option }, label));
+  select.value = value;
+  return el("label", { class: "field" }, el("span", {}, words), select);
+}
+
+/** A labelled checkbox. */
+export function check(words, id, checked, change) {
+  const box = el("input", { id, type: "checkbox", change: () => change(box.checked) });
+  box.checked = checked;
+  return el("label", { class: "check" }, box, el("span", {}, words));
+}
+
+/** A button. */
+export function button(words, id, click, more = {}) {
+  return el("button", { id, type: "button", click, ...more }, words);
+}
+
+/** Plotly reads some markup in its texts; this keeps a text as it is. */
+export function plain(text) {
+  return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+}
+
+/** Seeds written as 0,2-4; null stands for all; what cannot be read is left out. */
+export function readSeeds(text) {
+  const seeds = new Set();
+  for (const word of text.split(",")) {
+    const match = /^\s*(\d+)(?:\s*-\s*(\d+))?\s*$/.exec(word);
+    if (!match) continue;
+    const last = Math.min(Number(match[2] ?? match[1]), Number(match[1]) + 10000);
+    for (let seed = Number(match[1]); seed <= last; seed++) seeds.add(seed);
+  }
+  return seeds.size ? seeds : null;
+}
+
+/** A share as a percentage that is never rounded to 0 or 100 unless it is. */
+export function percent(share) {
+  const rounded = (100 * share).toFixed(1);
+  if (share > 0 && rounded === "0.0") return "< 0.1 %";
+  if (share < 1 && rounded === "100.0") return "> 99.9 %";
+  return `${rounded} %`;
+}

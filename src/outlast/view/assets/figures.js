@@ -1,0 +1,194 @@
+// The two figures of the curves view, drawn by Plotly. Each returns its caption.
+
+import * as address from "./address.js";
+import { percent, plain } from "./dom.js";
+import { ofSeeds, overSeeds } from "./statistics.js";
+import { config, colour, faint, layout } from "./theme.js";
+
+/** Accuracy, or bits per byte, by multiples of the training length. */
+export function accuracyFigure(place, runs, options) {
+  const bits = options.part.startsWith("bits: ");
+  const field = bits ? "bits" : "exact";
+  const part = options.part.replace("bits: ", "");
+  const say = bits ? (value) => `${value.toFixed(3)} bits` : percent;
+  const traces = [];
+  for (const run of runs) {
+    const curves = {};
+    for (const row of run.rows) {
+      const value = row[field]?.[part];
+      if ((row.variant ?? "") !== options.variant || value === undefined) continue;
+      const [xs, ys] = (curves[row.seed] ??= [[], []]);
+      xs.push(row.multiple);
+      ys.push(value);
+    }
+    traces.push(...curveTraces(run, ofSeeds(curves, options.seeds), options.each, say, "×"));
+  }
+  if (!traces.length) return nothing(place, "None of these runs has been tested on this.");
+  const range = bits ? {} : { range: [-0.02, 1.02], tickformat: ".0%" };
+  const xs = traces.flatMap((trace) => trace.x);
+  const shape = layout({
+    xaxis: { title: "multiples of the training length", type: "log", ...times(xs) },
+    yaxis: { title: bits ? "bits per byte" : "sequences entirely right", ...range },
+    shapes: [line(1, "dot")],
+  });
+  Plotly.newPlot(place, traces, shape, config);
+  place.on("plotly_click", (event) => follow(event.points[0], runs));
+  const spread = options.each ? "Each line is a seed." : SPREAD;
+  return `${options.part}. ${spread} A click on a point opens a sequence of that length.`;
+}
+
+const SPREAD = "Lines are means over seeds, bands reach from the lowest to the highest seed.";
+
+function nothing(place, words) {
+  Plotly.purge(place);
+  place.classList.add("empty");
+  return words;
+}
+
+/** Ticks at the multiples that were measured, as many as can be read. */
+function times(values) {
+  const known = [...new Set(values)].sort((one, other) => one - other);
+  const kept = [];
+  for (const value of known)
+    if (!kept.length || value / kept.at(-1) > 1.3) kept.push(value);
+  return { tickvals: kept, ticktext: kept.map((value) => `${Number(value.toPrecision(3))} ×`) };
+}
+
+function line(x, dash) {
+  const style = { color: colour("muted"), width: 1, dash };
+  return { type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, line: style };
+}
+
+function follow(point, runs) {
+  const run = runs.find((each) => each.id === point.data.meta);
+  if (!run) return;
+  const length = Math.round(point.x * run.length);
+  address.set({ tab: "sequence", a: run.id, seq: `draw-${length}-0`, at: null });
+}
+
+/** A loss or a quick probe over the training steps, with the switches of DAT. */
+export function learningFigure(place, runs, options) {
+  const [kind, name] = options.learning.split(/:(.*)/s);
+  const loss = kind === "loss";
+  const say = loss ? (value) => value.toPrecision(3) : percent;
+  const traces = [];
+  const shapes = [];
+  let switches = 0;
+  for (const run of runs) {
+    const curves = ofSeeds((loss ? run.losses : run.probes)[name] ?? {}, options.seeds);
+    const drawn = curveTraces(run, curves, options.each, say, "steps");
+    traces.push(...drawn);
+    const marks = drawn.length ? switchTrace(run, curves, options) : null;
+    if (!marks) continue;
+    traces.push(marks);
+    switches += marks.x.length;
+    const mean = marks.x.reduce((sum, x) => sum + x, 0) / marks.x.length;
+    const style = { color: run.look.colour, width: 1, dash: "dot" };
+    shapes.push({ ...line(mean, "dot"), line: style });
+  }
+  if (!traces.length) return nothing(place, "None of these runs has such a curve.");
+  const scale = loss ? { type: "log", ...decades(traces) } : { tickformat: ".0%" };
+  const shape = layout({
+    xaxis: { title: "training step", rangemode: "tozero" },
+    yaxis: { title: loss ? `loss: ${plain(name)}` : `joint accuracy at ${plain(name)} ×`, ...scale },
+    shapes,
+  });
+  Plotly.newPlot(place, traces, shape, config);
+  const words = options.each ? "Each line is a seed." : SPREAD;
+  const more = " Diamonds are the switch of DAT, one for each seed; open ones did not converge.";
+  return words + (switches ? `${more} A dotted line is their mean step.` : "");
+}
+
+/** Ticks of a logarithmic axis: powers of ten, and 2 and 5 between them if there are few. */
+function decades(traces) {
+  let low = Infinity;
+  let high = 0;
+  for (const trace of traces)
+    for (const y of trace.y)
+      if (y > 0) [low, high] = [Math.min(low, y), Math.max(high, y)];
+  return { dtick: Math.log10(high / low) > 2.5 ? 1 : "D2", tickformat: "~g" };
+}
+
+/** The switch of each seed, on the mean curve or on the seed's own. */
+function switchTrace(run, curves, options) {
+  const marks = run.events.filter(
+    (event) => event.event === "switch" && String(event.seed) in curves,
+  );
+  if (!marks.length) return null;
+  const mean = overSeeds(curves);
+  const height = (mark) => {
+    if (options.each) {
+      const [xs, ys] = curves[mark.seed];
+      return ys[nearest(xs, mark.step)];
+    }
+    return mean[nearest(mean.map((point) => point.x), mark.step)]?.mean;
+  };
+  const failed = (mark) => (mark.converged === false ? ", not converged" : "");
+  return {
+    x: marks.map((mark) => mark.step),
+    y: marks.map(height),
+    mode: "markers",
+    meta: run.id,
+    marker: {
+      symbol: marks.map((mark) => (mark.converged === false ? "diamond-open" : "diamond")),
+      size: 9,
+      color: run.look.colour,
+      line: { color: colour("page"), width: 1 },
+    },
+    text: marks.map((m) => `switch of seed ${m.seed}, step ${m.step.toLocaleString("en")}${failed(m)}`),
+    hovertemplate: `${plain(run.label)}<br>%{text}<extra></extra>`,
+  };
+}
+
+function nearest(xs, x) {
+  let best = 0;
+  xs.forEach((value, index) => {
+    if (Math.abs(value - x) < Math.abs(xs[best] - x)) best = index;
+  });
+  return best;
+}
+
+/** The mean with its band, or a line for each seed. */
+function curveTraces(run, curves, each, say, unit) {
+  const at = (x) => (unit === "×" ? `${Number(x.toPrecision(4))} ×` : `step ${x.toLocaleString("en")}`);
+  const style = { color: run.look.colour, dash: run.look.dash };
+  const few = unit === "×";
+  const common = { meta: run.id, mode: few ? "lines+markers" : "lines" };
+  const marker = { symbol: run.look.symbol, size: 7, color: run.look.colour };
+  const template = `${plain(run.label)}<br>%{text}<extra></extra>`;
+  if (each)
+    return Object.entries(curves).map(([seed, [x, y]]) => ({
+      ...common,
+      x,
+      y,
+      line: { ...style, width: 1.3 },
+      marker: { ...marker, size: 4 },
+      text: x.map((value, i) => (y[i] === null ? "" : `seed ${seed}, ${at(value)}: ${say(y[i])}`)),
+      hovertemplate: template,
+    }));
+  const points = overSeeds(curves);
+  if (!points.length) return [];
+  const x = points.map((point) => point.x);
+  const band = {
+    x: [...x, ...x.toReversed()],
+    y: [...points.map((p) => p.high), ...points.toReversed().map((p) => p.low)],
+    fill: "toself",
+    fillcolor: faint(run.look.colour, 0.14),
+    line: { width: 0 },
+    mode: "lines",
+    hoverinfo: "skip",
+    meta: run.id,
+  };
+  const seeds = (point) => (point.count === 1 ? "1 seed" : `${point.count} seeds`);
+  const reach = (p) => (p.count === 1 ? "" : `<br>lowest ${say(p.low)}, highest ${say(p.high)}`);
+  const mean = {
+    ...common,
+    x,
+    y: points.map((point) => point.mean),
+    line: { ...style, width: 2.2 },
+    marker,
+    text: points.map((p) => `${at(p.x)}, ${seeds(p)}: ${say(p.mean)}${reach(p)}`),
+    hovertemplate: template,
+  };
+  return points.some((point) => point.count > 1) ? [band, mean] : [mean];
+}

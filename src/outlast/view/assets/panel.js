@@ -1,0 +1,142 @@
+// What one run makes of a sequence: its answer, the state that is read from it, its attention.
+
+import { AttentionRows } from "./attention.js";
+import { AttentionMap } from "./map.js";
+import { el, plain } from "./dom.js";
+import { colour, config, layout } from "./theme.js";
+
+const SAME = { right: "right", wrong: "wrong" };
+
+export class Panel {
+  constructor({ run, seed, name, trace, error, side }) {
+    this.trace = trace;
+    this.prefix = side;
+    const title = el("h2", {}, `${run.label}, seed ${seed}`);
+    const about = el("p", { class: "note" }, [run.model, ...run.methods].join(", "));
+    this.element = el("article", { class: "panel", id: `panel-${side}` }, title, about);
+    if (error) {
+      this.element.append(el("p", { class: "problem", role: "alert" }, error));
+      return;
+    }
+    for (const words of trace.notes) this.element.append(el("p", { class: "note" }, words));
+    this.answer = el("p", { class: "answer", id: `answer-${side}`, "aria-live": "polite" });
+    this.element.append(el("h3", {}, "Answer"), this.answer);
+    if (trace.read.length) this.addState();
+    if (trace.layers.length) {
+      this.rows = new AttentionRows(run, seed, name, trace, side);
+      this.map = new AttentionMap(run, seed, name, trace, side);
+      this.element.append(this.rows.element, this.map.element);
+    }
+  }
+
+  /** Draw what does not change from token to token; the element must be on the page. */
+  draw() {
+    if (this.strip) this.drawStates();
+    this.rows?.draw();
+    this.map?.draw();
+  }
+
+  /** Colours of the weights, or the head of the map, have changed. */
+  restyle() {
+    this.rows?.restyle();
+    this.map?.draw();
+  }
+
+  step(at) {
+    if (!this.trace) return;
+    this.showAnswer(at);
+    this.showStates(at);
+    this.rows?.step(at);
+    this.map?.step(at);
+  }
+
+  showAnswer(at) {
+    const answer = this.trace.answers[at];
+    if (!answer) {
+      this.answer.replaceChildren(el("span", { class: "note" }, "No answer is due at this token."));
+      return;
+    }
+    const chance = (share) => (share === null ? "" : ` (probability ${share.toFixed(3)})`);
+    const kind = answer.right ? SAME.right : SAME.wrong;
+    const part = answer.part ? ` ${answer.part}:` : "";
+    const words = answer.right
+      ? `✓${part} ${answer.given}${chance(answer.chance)}, as expected`
+      : `✗${part} ${answer.given}${chance(answer.chance)}; expected ${answer.expected}` +
+        chance(answer.expected_chance);
+    this.answer.replaceChildren(el("span", { class: `${kind}-words` }, words));
+  }
+
+  // ---- the state ---------------------------------------------------------------------------
+
+  addState() {
+    const head = ["read from", "here", "true", "right in training lengths", "right in this sequence"];
+    const body = el("tbody", {});
+    this.cells = this.trace.read.map((probe) => {
+      const cells = { read: el("td", {}), truth: el("td", {}) };
+      const known = this.trace.state.map((state, i) => [state, probe.states[i]]);
+      const due = known.filter(([state]) => state !== null);
+      const right = due.filter(([state, read]) => state === read).length;
+      const share = (number) => `${(100 * number).toFixed(1)} %`;
+      const fitted = el("td", {}, share(probe.accuracy));
+      const here = el("td", {}, due.length ? share(right / due.length) : "");
+      body.append(el("tr", {}, el("th", {}, probe.place), cells.read, cells.truth, fitted, here));
+      return cells;
+    });
+    const heads = el("tr", {}, ...head.map((words) => el("th", {}, words)));
+    const table = el("table", { id: `state-${this.prefix}` }, el("thead", {}, heads), body);
+    this.strip = el("div", { class: "plot rows", id: `states-${this.prefix}` });
+    this.element.append(
+      el("h3", {}, "State, read by a linear probe"),
+      el("div", { class: "box", tabindex: 0, role: "region", "aria-label": "State" }, table),
+      this.strip,
+      el(
+        "p",
+        { class: "note" },
+        "Read where a value comes in or an answer is due. By token: ",
+        el("span", { class: "key" }, el("i", { class: "state-right" }), "right"),
+        el("span", { class: "key" }, el("i", { class: "state-wrong" }), "wrong"),
+      ),
+    );
+  }
+
+  showStates(at) {
+    this.cells?.forEach((cells, row) => {
+      const state = this.trace.state[at];
+      const read = this.trace.read[row].states[at];
+      cells.truth.textContent = state === null ? "–" : state;
+      cells.read.textContent = state === null ? "–" : `${read} ${read === state ? "✓" : "✗"}`;
+      cells.read.className = state === null ? "" : read === state ? "right-words" : "wrong-words";
+    });
+  }
+
+  drawStates() {
+    const { read, state, words } = this.trace;
+    const z = read.map((probe) =>
+      state.map((value, i) => (value === null ? null : Number(probe.states[i] === value))),
+    );
+    const text = read.map((probe) =>
+      state.map((value, i) => `token ${i + 1}: ${plain(words[i])}<br>read ${probe.states[i]}, true ${value}`),
+    );
+    const trace = {
+      type: "heatmap",
+      z,
+      text,
+      x: words.map((_, i) => i + 1),
+      y: read.map((probe) => probe.place.replace("stream before", "before").replace("output of ", "")),
+      zmin: 0,
+      zmax: 1,
+      ygap: 2,
+      showscale: false,
+      colorscale: [[0, colour("wrong")], [1, colour("right-shade")]],
+      hovertemplate: "%{text}<extra>%{y}</extra>",
+      hoverongaps: false,
+    };
+    const shape = layout({
+      height: 18 * read.length + 34,
+      margin: { l: 8, r: 8, t: 4, b: 26 },
+      xaxis: { showgrid: false },
+      yaxis: { autorange: "reversed", showgrid: false, ticks: "" },
+    });
+    Plotly.newPlot(this.strip, [trace], shape, config);
+  }
+}

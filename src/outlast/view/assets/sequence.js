@@ -1,0 +1,252 @@
+// One sequence, token by token: what one run, or two side by side, make of it.
+
+import * as address from "./address.js";
+import { get, paths } from "./data.js";
+import { button, choice, el } from "./dom.js";
+import { Panel } from "./panel.js";
+import { TokenStrip } from "./tokens.js";
+
+const DRAWN = /^draw-(\d+)-(\d+)(?:-of-(\d+))?$/;
+const SEQUENCES = 256;
+const HEAVY = ["a", "aseed", "b", "bseed", "seq", "tab", "theme"];
+let home, catalogue, latest = 0;
+let strip = null;
+let panels = [];
+let count = 0; // of tokens
+
+/** Build the view into its section. */
+export function open(section, data) {
+  home = section;
+  catalogue = data;
+  address.onChange((changed) => {
+    if (!isOpen()) return;
+    if (HEAVY.some((name) => changed.has(name))) draw();
+    else if (changed.has("at")) step();
+    if (changed.has("colour") || changed.has("map")) panels.forEach((panel) => panel.restyle());
+  });
+  addEventListener("keydown", onKey);
+  if (isOpen()) draw();
+}
+
+function isOpen() {
+  return address.get("tab") === "sequence";
+}
+
+function readable() {
+  return catalogue.runs.filter((run) => !run.problem);
+}
+
+/** The run and the seed of side "a" or "b"; null without a run. */
+function side(name) {
+  const runs = readable();
+  const wanted = address.get(name, name === "a" ? runs.find((run) => run.trained)?.id : "");
+  const run = runs.find((each) => each.id === wanted) ?? (name === "a" ? runs[0] : null);
+  if (!run) return null;
+  const seed = Number(address.get(`${name}seed`, run.seeds[0]));
+  return { run, seed: run.seeds.includes(seed) ? seed : run.seeds[0], side: name };
+}
+
+function sequenceName(run) {
+  const name = address.get("seq");
+  if (name) return name;
+  const computed = catalogue.sequences?.[run.id]?.[0];
+  return computed ?? `draw-${run.length}-0`;
+}
+
+async function draw() {
+  const turn = ++latest;
+  const first = side("a");
+  if (!first) return home.replaceChildren(el("p", { class: "problem" }, "There is no run to show."));
+  const second = side("b");
+  const name = sequenceName(first.run);
+  const focus = document.activeElement?.id;
+  const status = el("p", { class: "note", id: "loading", role: "status" }, "Computing …");
+  if (!home.childElementCount) home.append(status);
+  const results = await Promise.all([load(first, name), second ? load(second, name) : null]);
+  if (turn !== latest) return;
+  if (second && results[0].trace && results[1].trace)
+    results[1] = await sameWords(results[0], results[1], second);
+  if (turn !== latest) return;
+  show(results.filter(Boolean), name);
+  if (focus) document.getElementById(focus)?.focus();
+}
+
+async function load(about, name) {
+  try {
+    return { ...about, name, trace: await get(paths.sequence(about.run.id, about.seed, name)) };
+  } catch (error) {
+    return { ...about, name, error: error.message };
+  }
+}
+
+/** The second run on the words of the first, if its own task draws others. */
+async function sameWords(one, other, about) {
+  const words = one.trace.words.join(" ");
+  if (words === other.trace.words.join(" ")) return other;
+  return load(about, `own-${words}`);
+}
+
+function show(results, name) {
+  const trace = results.find((each) => each.trace)?.trace;
+  count = trace?.words.length ?? 0;
+  panels = results.map((each) => new Panel(each));
+  strip = trace ? new TokenStrip(trace, results.map((each) => each.trace), go) : null;
+  const columns = el("div", { class: panels.length > 1 ? "panels two" : "panels" });
+  columns.append(...panels.map((panel) => panel.element));
+  home.replaceChildren(runControls(), sequenceControls(trace, name));
+  if (strip) home.append(stepControls(), strip.element);
+  home.append(columns);
+  panels.forEach((panel) => panel.draw());
+  step();
+}
+
+// ---- stepping ------------------------------------------------------------------------------
+
+function position() {
+  const wanted = address.get("at") === "" ? count - 1 : Number(address.get("at"));
+  return Math.max(0, Math.min(count - 1, Number.isFinite(wanted) ? Math.floor(wanted) : 0));
+}
+
+function go(at) {
+  address.set({ at: Math.max(0, Math.min(count - 1, at)) }, true);
+}
+
+function step() {
+  if (!strip) return;
+  const at = position();
+  strip.show(at);
+  panels.forEach((panel) => panel.step(at));
+  document.getElementById("where").textContent = `token ${at + 1} of ${count}: ${strip.words[at]}`;
+  document.getElementById("token-slider").value = at;
+}
+
+function onKey(event) {
+  if (!isOpen() || !strip || event.altKey || event.ctrlKey || event.metaKey) return;
+  if (event.target.closest?.("input, select, textarea") && event.target.id !== "token-slider") return;
+  const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
+  let to = null;
+  if (event.key in moves) to = position() + moves[event.key];
+  else if (event.key === "Home") to = 0;
+  else if (event.key === "End") to = count - 1;
+  if (to === null) return;
+  event.preventDefault();
+  go(to);
+}
+
+function stepControls() {
+  const slider = el("input", {
+    id: "token-slider",
+    type: "range",
+    min: 0,
+    max: count - 1,
+    "aria-label": "Token",
+    input: () => go(Number(slider.value)),
+  });
+  return el(
+    "div",
+    { class: "steps" },
+    button("first", "to-first", () => go(0)),
+    button("◀ back", "back", () => go(position() - 1)),
+    button("next ▶", "next", () => go(position() + 1)),
+    button("last", "to-last", () => go(count - 1)),
+    button("next mistake", "to-mistake", () => go(strip.nextMistake(position()))),
+    el("output", { id: "where" }),
+    el("span", { class: "note" }, "Arrow keys step."),
+    slider,
+  );
+}
+
+// ---- what is shown -------------------------------------------------------------------------
+
+function runControls() {
+  const runs = readable().map((run) => [run.id, run.study ? `${run.study}: ${run.label}` : run.label]);
+  const row = el("div", { class: "controls" });
+  for (const [name, words, options] of [
+    ["a", "Run", runs],
+    ["b", "Compare with", [["", "no other run"], ...runs]],
+  ]) {
+    const about = side(name);
+    const change = (id) => address.set({ [name]: id || null, [`${name}seed`]: null });
+    row.append(choice(words, `run-${name}`, options, about?.run.id ?? "", change));
+    if (!about) continue;
+    const seeds = about.run.seeds.map((seed) => [String(seed), String(seed)]);
+    const pick = (seed) => address.set({ [`${name}seed`]: seed });
+    row.append(choice("Seed", `seed-${name}`, seeds, String(about.seed), pick));
+  }
+  return row;
+}
+
+function sequenceControls(trace, name) {
+  const drawn = DRAWN.exec(name);
+  const row = el("div", { class: "controls" });
+  if (!catalogue.live) return bundled(row, name);
+  const length = Number(drawn?.[1] ?? trace?.trained ?? 1);
+  const index = Number(drawn?.[2] ?? 0);
+  if (trace) row.append(lengthSlider(trace, length, index));
+  const among = drawn?.[3] ? `-of-${drawn[3]}` : "";
+  const most = Number(drawn?.[3] ?? SEQUENCES) - 1;
+  const pick = () => open_(length, Math.max(0, Math.min(most, Number(number.value) || 0)), among);
+  const number = el("input", { id: "number", type: "number", min: 0, max: most, change: pick });
+  number.value = index;
+  row.append(el("label", { class: "field" }, el("span", {}, `Sequence (0 to ${most})`), number));
+  const another = () => open_(length, (index + 1) % (most + 1), among);
+  row.append(button("another sequence", "another", another));
+  return el("div", {}, row, typing(trace, drawn));
+}
+
+function open_(length, index, among = "") {
+  address.set({ seq: `draw-${length}-${index}${among}`, at: null });
+}
+
+/** A bundle has the sequences that were computed for it, and no others. */
+function bundled(row, name) {
+  const names = catalogue.sequences?.[side("a").run.id] ?? [];
+  const options = names.map((each) => {
+    const [, length, index] = DRAWN.exec(each);
+    return [each, `length ${length}, number ${index}`];
+  });
+  const change = (seq) => address.set({ seq, at: null });
+  if (names.length) row.append(choice("Sequence", "computed", options, name, change));
+  const words = "This is a bundle: it has these sequences alone. 'outlast view' takes any.";
+  row.append(el("p", { class: "note" }, words));
+  return row;
+}
+
+function lengthSlider(trace, length, index) {
+  const stops = trace.lengths;
+  let nearest = 0;
+  stops.forEach((stop, i) => {
+    if (Math.abs(stop - length) < Math.abs(stops[nearest] - length)) nearest = i;
+  });
+  const say = (value) => {
+    const times = Number((value / trace.trained).toPrecision(3));
+    return `Length ${value}: ${times} × the training length`;
+  };
+  const words = el("span", { id: "length-words" }, say(length));
+  const slider = el("input", {
+    id: "length",
+    type: "range",
+    min: 0,
+    max: stops.length - 1,
+    input: () => (words.textContent = say(stops[slider.value])),
+    change: () => open_(stops[slider.value], index),
+  });
+  slider.value = nearest;
+  return el("label", { class: "field wide" }, words, slider);
+}
+
+function typing(trace, drawn) {
+  const text = el("textarea", { id: "own", rows: 2, spellcheck: "false" });
+  text.value = trace ? trace.words.join(" ") : address.get("seq").replace(/^own-/, "");
+  const read = () => {
+    const words = text.value.split(/\s+/).filter(Boolean).join(" ");
+    address.set({ seq: `own-${words}`, at: null });
+  };
+  return el(
+    "details",
+    { open: !drawn },
+    el("summary", {}, "Type a sequence of your own"),
+    el("label", { class: "field" }, el("span", {}, "Words of the task, with spaces between"), text),
+    el("div", { class: "row" }, button("Read it", "read", read)),
+  );
+}

@@ -1,0 +1,92 @@
+"""What the page can ask for, of runs that are read when they are first wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from threading import RLock
+from typing import Any, TypeVar
+
+from outlast.errors import bad_value
+from outlast.runs.folder import CHECKPOINT, METRICS, RESULTS, RUN
+from outlast.version import __version__
+from outlast.view.anatomy import read_anatomy
+from outlast.view.catalogue import Entry
+from outlast.view.curves import read_curves
+from outlast.view.live import LiveModel
+
+T = TypeVar("T")
+#: how many runs' curves and how many models are kept in memory
+CURVES, MODELS = 512, 4
+
+
+class Library:
+    """The runs of a page. Threads may share it: one at a time uses a model."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = {entry.id: entry for entry in entries}
+        self._curves = lru_cache(CURVES)(self._read_curves)
+        self._model = lru_cache(MODELS)(self._load_model)
+        self._lock = RLock()
+
+    def runs(self) -> dict[str, Any]:
+        """Every run, as the list on the page shows it."""
+        runs = [entry.describe() for entry in self.entries.values()]
+        return {"outlast": __version__, "live": True, "runs": runs}
+
+    def curves(self, run: str) -> dict[str, Any]:
+        """The curves of a run, read anew if its files have changed."""
+        folder = self._entry(run).folder
+        return self._curves(folder, tuple(_age(folder / name) for name in (RUN, METRICS, RESULTS)))
+
+    def anatomy(self, run: str) -> dict[str, Any]:
+        """The failure anatomy of a run."""
+        return read_anatomy(self._entry(run).folder)
+
+    def sequence(self, run: str, seed: int, name: str) -> dict[str, Any]:
+        """What a model makes of a sequence, all but the attention."""
+        return self._with_model(run, seed, lambda model: model.trace(name))
+
+    def attention(self, run: str, seed: int, name: str, number: int) -> dict[str, Any]:
+        """The attention of some queries of a sequence: the chunk of a number."""
+        return self._with_model(run, seed, lambda model: model.attention(name, number))
+
+    def attention_map(self, run: str, seed: int, name: str, layer: int, head: int) -> bytes:
+        """The whole attention of a head over a sequence, as a PNG."""
+        return self._with_model(run, seed, lambda model: model.attention_map(name, layer, head))
+
+    def examples(self, run: str, seed: int, length: int) -> dict[str, Any]:
+        """Sequences of a length in which an answer failed for each cause."""
+        return self._with_model(run, seed, lambda model: model.examples(length))
+
+    def _with_model(self, run: str, seed: int, work: Callable[[LiveModel], T]) -> T:
+        entry = self._entry(run)
+        record = entry.record
+        if record is None:
+            raise bad_value("run", run, f"a run that can be read: {entry.problem}")
+        if seed not in record.seeds:
+            accepted = f"one of {', '.join(map(str, record.seeds))}"
+            raise bad_value("seed", seed, accepted)
+        with self._lock:
+            return work(self._model(run, seed, _age(entry.folder / CHECKPOINT)))
+
+    def _load_model(self, run: str, seed: int, age: int) -> LiveModel:
+        tested = {int(row["length"]) for row in self.curves(run)["rows"]}
+        return LiveModel(self.entries[run].folder, seed, sorted(tested))
+
+    def _read_curves(self, folder: Path, ages: tuple[int, ...]) -> dict[str, Any]:
+        return read_curves(folder)
+
+    def _entry(self, run: str) -> Entry:
+        if run not in self.entries:
+            raise bad_value("run", run, f"a run of this page: {', '.join(list(self.entries)[:5])}")
+        return self.entries[run]
+
+
+def _age(path: Path) -> int:
+    """When a file was last written; 0 if it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,182 @@
+"""A trained model at work on one sequence: its answers, the state it holds, where it looks."""
+
+from __future__ import annotations
+
+import base64
+import math
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outlast.analysis.anatomy import dissect
+from outlast.analysis.probe import due_states
+from outlast.analysis.watching import attention_layers, hooked, watch
+from outlast.errors import OutlastError, bad_value
+from outlast.models import Model
+from outlast.registry import tasks
+from outlast.runs.records import read_run
+from outlast.tasks import Task
+from outlast.tasks.truth import ABSENT
+from outlast.view.pictures import MapKeeper, png
+from outlast.view.reading import FITTED, Reader, fit_readers
+from outlast.view.sequences import Sequence, make_sequence, stops
+from outlast.workflow.load import check_corpus, load
+
+#: the most weights in one answer, and the most queries
+WEIGHTS, QUERIES = 2**20, 128
+#: an answer of attention holds integers up to this
+LARGEST = 2**15 - 1
+#: sequences whose answers are kept
+KEPT = 16
+#: sequences among which examples of a cause are looked for
+EXAMPLE_SEQUENCES = 64
+
+
+class LiveModel:
+    """One seed of a run, loaded for the page; `tested` lengths stand on the slider."""
+
+    def __init__(self, folder: Path, seed: int, tested: list[int]) -> None:
+        self.folder, self.seed, self.tested = folder, seed, tested
+        self._traces = lru_cache(KEPT)(self._trace)
+        self._examples = lru_cache(KEPT)(self._find_examples)
+
+    @cached_property
+    def task(self) -> Task:
+        record = read_run(self.folder)
+        task: Task = tasks.build(record.task)
+        check_corpus(self.folder, record, task)
+        return task
+
+    @cached_property
+    def model(self) -> Model:
+        return load(self.folder, self.seed)
+
+    @cached_property
+    def readers(self) -> list[Reader]:
+        return fit_readers(self.model, self.task)
+
+    def trace(self, name: str) -> dict[str, Any]:
+        """What the model makes of the sequence of a name, but for the attention."""
+        return self._traces(name)
+
+    def _trace(self, name: str) -> dict[str, Any]:
+        sequence = self._sequence(name)
+        seen = watch(self.model, sequence.batch().inputs)
+        truth = self.task.truth(sequence.tokens)
+        states = due_states(self.task, sequence.batch())[0].tolist()
+        heads = {name: layer.heads for name, layer in attention_layers(self.model).items()}
+        return {
+            "name": name,
+            "task": self.task.name,
+            "words": [self.task.word(token) for token in sequence.tokens],
+            "lengths": stops(self.task, self.tested),
+            "trained": self.task.lengths[1],
+            "answers": self._answers(sequence, seen.logits[0]),
+            "source": truth.source,
+            "state": [None if state == ABSENT else state for state in states],
+            "read": [
+                {"place": r.place, "accuracy": r.accuracy, "states": r.read(seen)[0].tolist()}
+                for r in self.readers
+            ],
+            "layers": [{"name": name, "heads": count} for name, count in heads.items()],
+            "queries": self._queries(len(sequence.tokens)),
+            "notes": self._notes(),
+        }
+
+    def attention(self, name: str, number: int) -> dict[str, Any]:
+        """The weights of a chunk of queries over all keys up to the last of them, by layer."""
+        sequence = self._sequence(name)
+        tokens, size = len(sequence.tokens), self._queries(len(sequence.tokens))
+        first, end = number * size, min((number + 1) * size, tokens)
+        if first >= tokens:
+            accepted = f"a number below {math.ceil(tokens / size)}: there are {tokens} tokens"
+            raise bad_value("attention", number, accepted)
+        queries = torch.arange(first, end)[None]
+        seen = watch(self.model, sequence.batch().inputs, queries, streams=False)
+        layers = [_packed(weights[0, :, :, :end]) for weights in seen.weights.values()]
+        return {"first": first, "queries": end - first, "keys": end, "layers": layers}
+
+    def attention_map(self, name: str, number: int, head: int) -> bytes:
+        """The attention of one head of the layer of a number (from 0), as a PNG."""
+        sequence, layers = self._sequence(name), list(attention_layers(self.model).items())
+        if number >= len(layers):
+            raise bad_value("layer", number, f"a number below {len(layers)}")
+        layer, attention = layers[number]
+        if head >= attention.heads:
+            raise bad_value("head", head, f"a number below {attention.heads}")
+        keeper = MapKeeper(head, len(sequence.tokens))
+        with hooked({layer: keeper}, self.model):
+            watch(self.model, sequence.batch().inputs, streams=False)
+        return png(keeper.levels)
+
+    def examples(self, length: int) -> dict[str, Any]:
+        """Answers of each cause among some sequences of a length: where to look."""
+        return self._examples(length)
+
+    def _find_examples(self, length: int) -> dict[str, Any]:
+        ladder = [length / self.task.lengths[1]]
+        found = dissect(self.model, self.task, ladder, EXAMPLE_SEQUENCES, FITTED)
+        return {"sequences": EXAMPLE_SEQUENCES, "examples": found.examples}
+
+    def _sequence(self, name: str) -> Sequence:
+        sequence, ceiling = make_sequence(self.task, name), self.model.ceiling
+        if ceiling is not None and len(sequence.tokens) > ceiling:
+            raise OutlastError(
+                f"this sequence has {len(sequence.tokens):,} tokens: the model of "
+                f"{self.folder.name} takes {ceiling:,} at most"
+            )
+        return sequence
+
+    def _queries(self, tokens: int) -> int:
+        """How many queries' attention is sent at once."""
+        heads = sum(layer.heads for layer in attention_layers(self.model).values())
+        return max(1, min(QUERIES, WEIGHTS // max(1, heads * tokens)))
+
+    def _answers(self, sequence: Sequence, logits: Tensor) -> list[dict[str, Any] | None]:
+        """At each token where an answer is due: the answer, and what was expected."""
+        chances = logits[:, : self.task.classes].float().softmax(-1)
+        best = chances.argmax(-1).tolist()
+        rows: list[dict[str, Any] | None] = []
+        for place, expected in enumerate(sequence.expected):
+            if expected is None:
+                rows.append(None)
+                continue
+            given, finite = best[place], bool(chances[place].isfinite().all())
+            rows.append(
+                {
+                    "part": sequence.parts[place],
+                    "given": self.task.word(given) if finite else "not a number",
+                    "chance": round(chances[place, given].item(), 4) if finite else None,
+                    "expected": self.task.word(expected),
+                    "expected_chance": round(chances[place, expected].item(), 4)
+                    if finite
+                    else None,
+                    "right": finite and given == expected,
+                }
+            )
+        return rows
+
+    def _notes(self) -> list[str]:
+        """What a reader misses otherwise."""
+        notes = []
+        if not attention_layers(self.model):
+            has = any(s.pathway == "attention" for s in self.model.sublayers())
+            words = "The attention of this run is closed" if has else "This run has no attention"
+            notes.append(f"{words}: there are no weights to show.")
+        if not self.readers:
+            notes.append("This task has no running state: there is none to read.")
+        return notes
+
+
+def _packed(weights: Tensor) -> dict[str, Any]:
+    """Weights (heads, queries, keys) as 16-bit integers times a scale. Only 0 becomes 0."""
+    values = np.nan_to_num(weights.float().numpy())
+    scale = float(np.abs(values).max()) / LARGEST or 1.0
+    integers = np.rint(values / scale)
+    integers[(integers == 0) & (values != 0)] = 1
+    text = base64.b64encode(integers.astype("<i2").tobytes()).decode()
+    return {"heads": len(values), "scale": scale, "weights": text}

@@ -1,0 +1,118 @@
+"""The sequences that the page steps through: drawn by the task, or typed by a person.
+
+A sequence has a name, which stands in the page's address. ``draw-25-3`` is the fourth sequence of
+length 25 among the 256 that analyses look at; ``draw-25-3-of-64`` is the fourth of 64.
+``own-k3 5 k1 8 = k1`` has the tokens that were typed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from outlast.analysis.sequences import SEQUENCES
+from outlast.errors import OutlastError, bad_value
+from outlast.streams import stream
+from outlast.tasks import Batch, Task
+from outlast.tasks.base import IGNORE, PADDING
+
+DRAWN = re.compile(r"draw-(\d{1,9})-(\d{1,9})(?:-of-(\d{1,6}))?")
+OWN = "own-"
+#: the most tokens that the page steps through
+MOST_TOKENS = 20_000
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Tokens, the answer due at each (None: none), and the part that an answer tests."""
+
+    tokens: tuple[int, ...]
+    expected: tuple[int | None, ...]
+    parts: tuple[str | None, ...]
+
+    def batch(self) -> Batch:
+        """The sequence as a batch of one; which part an answer tests is left out."""
+        answers = [IGNORE if answer is None else answer for answer in self.expected]
+        return Batch(
+            torch.tensor([self.tokens]), torch.tensor([answers]), torch.full((1, len(answers)), -1)
+        )
+
+
+def drawn_name(length: int, index: int) -> str:
+    """The name of a drawn sequence."""
+    return f"draw-{length}-{index}"
+
+
+def make_sequence(task: Task, name: str) -> Sequence:
+    """The sequence of a name."""
+    if match := DRAWN.fullmatch(name):
+        return _draw(task, int(match[1]), int(match[2]), int(match[3] or SEQUENCES))
+    if name.startswith(OWN):
+        return _typed(task, name.removeprefix(OWN))
+    raise bad_value("sequence", name, "draw-LENGTH-NUMBER, or own- and the words of a sequence")
+
+
+def _draw(task: Task, length: int, index: int, among: int) -> Sequence:
+    if index >= among:
+        raise bad_value("number", index, f"a number below {among}, the sequences that are drawn")
+    _check_tokens(task.tokens(length))
+    cpu = torch.device("cpu")
+    batch = task.test_batch(length, among, stream(cpu, "evaluate", length))
+    tokens, answers, parts = (t[index].tolist() for t in (batch.inputs, batch.targets, batch.part))
+    names = task.test_parts if task.measure == "bits" else task.parts
+    end = max((i for i, t in enumerate(tokens, 1) if task.word(t) != PADDING), default=0)
+    return Sequence(
+        tuple(tokens[:end]),
+        tuple(a if a >= 0 else None for a in answers[:end]),
+        tuple(names[p] if p >= 0 else None for p in parts[:end]),
+    )
+
+
+def _typed(task: Task, text: str) -> Sequence:
+    words = text.split()
+    if not words:
+        raise bad_value("sequence", "", f"words with a space between, such as {_examples(task)}")
+    _check_tokens(len(words))
+    if task.measure == "bits":
+        raise OutlastError("a sequence of text cannot be typed here: step through a drawn one")
+    ids = {task.word(token): token for token in range(task.vocabulary)}
+    for word in words:
+        if word not in ids:
+            raise bad_value("sequence", word, f"words of {task.name}, such as {_examples(task)}")
+    tokens = tuple(ids[word] for word in words)
+    expected = tuple(task.solve(tokens))
+    # which part an answer belongs to is known of drawn sequences alone
+    return Sequence(tokens, expected, tuple(None if e is None else "" for e in expected))
+
+
+def _examples(task: Task) -> str:
+    """A short drawn sequence: the words that this task has, in a sensible order."""
+    drawn = task.sample(task.lengths[0], 1, torch.Generator().manual_seed(0)).inputs[0].tolist()
+    words = [task.word(token) for token in drawn if task.word(token) != PADDING]
+    return " ".join(words[:12])
+
+
+def _check_tokens(tokens: int) -> None:
+    if tokens > MOST_TOKENS:
+        raise OutlastError(
+            f"this sequence has {tokens:,} tokens: the page steps through {MOST_TOKENS:,} at most"
+        )
+
+
+def stops(task: Task, tested: list[int]) -> list[int]:
+    """The lengths of the slider: every one that is trained on, then ever larger steps.
+
+    It goes to the longest length that was tested, or ten times as far as training went.
+    """
+    least, most = task.shortest, max([*tested, 10 * task.lengths[1]])
+    if task.ceiling is not None:
+        most = min(most, task.ceiling)
+    lengths, length = {*tested, most}, float(least)
+    while length <= most:
+        lengths.add(int(length))
+        length = max(length + 1, length * 1.05 if length >= task.lengths[1] else length + 1)
+    step = task.multiple
+    rounded = {max(step, n // step * step) for n in lengths}
+    return sorted(n for n in rounded if least <= n <= most and task.tokens(n) <= MOST_TOKENS)

@@ -1,0 +1,120 @@
+"""The curves view in a browser: each control does what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from view_polling import until
+
+#: of the curves in a figure: the run, and how many points
+TRACES = """id => (document.getElementById(id).data ?? []).map(t => ({
+  run: t.meta, x: Array.from(t.x), y: Array.from(t.y), fill: t.fill,
+  symbol: t.marker?.symbol, mode: t.mode, text: t.text}))"""
+
+
+def traces(page: Any, figure: str = "accuracy") -> list[dict[str, Any]]:
+    until(page, "id => document.getElementById(id)?.data", figure)
+    return list(page.evaluate(TRACES, figure))
+
+
+def drawn(page: Any, figure: str = "learning") -> list[str]:
+    return sorted({trace["run"] for trace in traces(page, figure)})
+
+
+def test_runs_are_chosen_in_the_list_and_kept_in_the_address(show: Any) -> None:
+    page = show()
+    assert drawn(page) == ["long", "lstm", "study--dat", "study--tra"]
+    page.uncheck("input[value=lstm]")
+    until(page, "!document.getElementById('legend-lstm')")
+    assert "lstm" not in drawn(page)
+    assert "study--dat" in page.url
+    assert page.inner_text("#chosen-count") == "4 of 6 drawn"
+    page.click("#choose-none")
+    page.get_by_text("No run is chosen.").wait_for()
+    page.fill("#filter", "hybrid dat")
+    assert page.locator(".run:visible").count() == 1
+    page.click("#choose-all")
+    until(page, "document.querySelectorAll('.legend li').length === 1")
+    assert drawn(page) == ["study--dat"]
+    page.go_back()
+    page.get_by_text("No run is chosen.").wait_for()
+
+
+def test_run_of_another_version_says_why_it_cannot_be_read(show: Any) -> None:
+    page = show()
+    assert page.locator("input[value=old]").is_disabled()
+    assert "its format is 99" in page.inner_text("#chooser")
+    assert "no checkpoint yet" in page.inner_text("#chooser")
+
+
+def test_mean_and_spread_by_default_and_single_seeds_on_demand(show: Any) -> None:
+    page = show("runs=study--dat")
+    band, mean = traces(page)
+    assert band["fill"] == "toself"
+    assert mean["x"] == [1, 2]
+    assert "2 seeds" in mean["text"][0]
+    assert "lowest" in mean["text"][0]
+    page.check("#each")
+    until(page, "location.hash.includes('each=1')")
+    until(page, "document.getElementById('accuracy')?.data?.length === 2")
+    one, other = traces(page)
+    assert [one["text"][0][:6], other["text"][0][:6]] == ["seed 0", "seed 1"]
+    assert [(a + b) / 2 for a, b in zip(one["y"], other["y"], strict=True)] == mean["y"]
+    page.fill("#seeds", "1")
+    page.keyboard.press("Enter")
+    until(page, "document.getElementById('accuracy')?.data?.length === 1")
+    assert traces(page)[0]["y"] == other["y"]
+
+
+def test_legend_hides_an_arm_and_shows_it_again(show: Any) -> None:
+    page = show("runs=study--dat,lstm")
+    assert drawn(page) == ["lstm", "study--dat"]
+    entry = page.locator("#legend-lstm")
+    entry.click()
+    page.wait_for_selector("#legend-lstm[aria-pressed=false]")
+    assert drawn(page) == ["study--dat"]
+    assert "hide=lstm" in page.url
+    page.keyboard.press("Enter")  # it has kept the focus
+    page.wait_for_selector("#legend-lstm[aria-pressed=true]")
+    assert drawn(page) == ["lstm", "study--dat"]
+
+
+def test_part_and_learning_curve_can_be_chosen(show: Any) -> None:
+    page = show("runs=study--dat")
+    before = traces(page)[1]["y"]
+    page.select_option("#part", "recall")
+    until(page, "location.hash.includes('part=recall')")
+    page.get_by_text("recall. Lines are means").wait_for()
+    assert traces(page)[1]["y"] != before
+    page.select_option("#learning-of", "probe:3")
+    page.locator("#learning .ytitle", has_text="joint accuracy at 3 ×").wait_for()
+    assert traces(page, "learning")[-2]["x"] == [10, 20, 30]
+
+
+def test_switch_of_dat_is_marked_and_values_show_on_hover(show: Any) -> None:
+    page = show("runs=study--dat")
+    marks = traces(page, "learning")[-1]
+    assert marks["x"] == [10, 10]
+    assert marks["text"][0] == "switch of seed 0, step 10"
+    page.evaluate("Plotly.Fx.hover('accuracy', [{curveNumber: 1, pointNumber: 1}])")
+    words = page.locator("#accuracy .hoverlayer").text_content()
+    assert "hybrid, DAT" in words
+    assert "2 ×, 2 seeds" in words
+
+
+def test_label_with_markup_is_shown_as_text(show: Any) -> None:
+    page = show("runs=study--tra")
+    assert page.inner_text("#legend-study--tra") == "hybrid <b>TRA</b>"
+    traces(page, "learning")
+    page.evaluate("Plotly.Fx.hover('learning', [{curveNumber: 1, pointNumber: 0}])")
+    assert "hybrid <b>TRA</b>" in page.locator("#learning .hoverlayer").text_content()
+
+
+def test_click_on_a_point_opens_a_sequence_of_that_length(show: Any) -> None:
+    page = show("runs=study--dat")
+    traces(page)
+    page.evaluate("""document.getElementById('accuracy').emit('plotly_click',
+      {points: [{x: 2, data: {meta: 'study--dat'}}]})""")
+    page.wait_for_selector("#tokens")
+    assert "seq=draw-8-0" in page.url
+    assert page.locator(".token").count() == 2 * 8 + 1 + 2

@@ -1,0 +1,226 @@
+"""The sequence view in a browser: stepping, comparing, drawing, typing."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import pytest
+from view_polling import until
+
+TWO = "tab=sequence&a=study--dat&b=study--tra&seq=draw-8-1"
+ONE = "tab=sequence&a=study--dat&seq=draw-8-1"
+#: rows of the heat map of a side, once it shows a token
+ROWS = """([side, at]) => {
+  const plot = document.getElementById('attention-' + side);
+  const words = document.getElementById('attention-words-' + side)?.textContent ?? '';
+  if (!plot?.data || !words.startsWith(`token ${at + 1} looks`)) return null;
+  return plot.data[0].z.map(row => Array.from(row));
+}"""
+
+
+def where(page: Any) -> int:
+    return int(page.inner_text("#where").split()[1]) - 1
+
+
+def rows(page: Any, at: int, side: str = "a") -> list[list[float | None]]:
+    return list(until(page, ROWS, [side, at]))
+
+
+def test_buttons_keys_clicks_and_slider_step_through_the_tokens(show: Any) -> None:
+    page = show(ONE)
+    page.wait_for_selector("#tokens")
+    last = page.locator(".token").count() - 1
+    assert where(page) == last
+    page.click("#to-first")
+    assert where(page) == 0
+    page.click("#next")
+    page.click("#next")
+    page.click("#back")
+    assert where(page) == 1
+    page.keyboard.press("ArrowRight")
+    assert where(page) == 2
+    page.keyboard.press("ArrowLeft")
+    assert where(page) == 1
+    page.keyboard.press("End")
+    assert where(page) == last
+    page.keyboard.press("Home")
+    assert where(page) == 0
+    page.keyboard.press("ArrowLeft")  # there is nothing before
+    assert where(page) == 0
+    page.locator(".token").nth(5).click()
+    assert where(page) == 5
+    assert page.locator(".token.here").inner_text() == page.locator(".token").nth(5).inner_text()
+    page.locator("#token-slider").fill("7")
+    assert where(page) == 7
+    assert "at=7" in page.url
+    page.click("#to-last")
+    assert where(page) == last
+
+
+def test_attention_rows_follow_the_token_and_show_dropped_keys(show: Any) -> None:
+    page = show("tab=sequence&a=study--tra&seq=draw-8-1&at=9")
+    cells = rows(page, 9)
+    assert len(cells) == 2
+    assert all(value is None for row in cells for value in row[10:])  # not read yet
+    assert all(value is not None for row in cells for value in row[:10])
+    assert -0.25 in {value for row in cells for value in row}
+    assert "of keys are dropped" in page.inner_text("#attention-words-a")
+    page.keyboard.press("ArrowRight")
+    assert all(row[10] is not None for row in rows(page, 10))
+    assert page.locator("#attention-a .yaxislayer-above").text_content().count("2.attention") == 2
+
+
+def test_attention_colours_can_be_changed(show: Any) -> None:
+    page = show(f"{ONE}&at=9")
+    before = rows(page, 9)
+    page.select_option("#colour-a", "linear")
+    until(page, "was => document.getElementById('attention-a').data[0].z[0][0] < was", before[0][0])
+    assert rows(page, 9)[0][0] == pytest.approx(before[0][0] ** 2, rel=1e-4)  # type: ignore[operator]
+
+
+def test_token_that_holds_the_answer_is_marked(show: Any) -> None:
+    page = show("tab=sequence&a=study--dat&seq=own-k3+1+k5+1+k6+0+%3D+k5")
+    rows(page, 7)
+    marks = page.evaluate("Array.from(document.getElementById('attention-a').data[1].x)")
+    assert marks == [4, 4]  # one for each head
+    assert "the token that holds the answer" in page.inner_text("#attention-words-a")
+    page.keyboard.press("ArrowLeft")
+    rows(page, 6)
+    assert page.evaluate("Array.from(document.getElementById('attention-a').data[1].x)") == []
+
+
+def test_answer_state_and_mistakes_are_shown(show: Any) -> None:
+    page = show(ONE)
+    page.wait_for_selector("#answer-a")
+    words = page.inner_text("#answer-a")
+    assert words.startswith(("✓ recall: ", "✗ recall: "))
+    assert "expected" in words
+    page.click("#to-first")
+    assert page.inner_text("#answer-a") == "No answer is due at this token."
+    page.keyboard.press("ArrowRight")
+    state = page.locator("#state-a tbody tr").first.inner_text()
+    assert state.startswith("output of 1.lstm")
+    assert "✓" in state or "✗" in state
+    wrong = page.locator(".token.wrong")
+    assert wrong.count() > 0
+    page.click("#to-mistake")
+    assert page.locator(".token.here.wrong").count() == 1
+    assert page.inner_text("#answer-a").startswith("✗")
+
+
+def test_two_runs_are_compared_on_the_same_sequence(show: Any) -> None:
+    page = show(f"{TWO}&at=12")
+    page.wait_for_selector("#panel-b #answer-b")
+    assert "hybrid, DAT, seed 0" in page.inner_text("#panel-a")
+    assert "hybrid <b>TRA</b>, seed 0" in page.inner_text("#panel-b")
+    assert rows(page, 12) != rows(page, 12, "b")
+    left, right = (page.locator(f"#panel-{side}").bounding_box() for side in "ab")
+    assert left["y"] == right["y"]
+    assert left["x"] + left["width"] <= right["x"]
+    page.select_option("#seed-b", "1")
+    until(page, "document.querySelector('#panel-b h2').textContent.endsWith('seed 1')")
+    page.select_option("#run-b", "")
+    until(page, "!document.getElementById('panel-b')")
+
+
+def test_run_of_another_task_says_that_it_cannot_read_the_sequence(show: Any) -> None:
+    page = show("tab=sequence&a=study--dat&b=lstm&seq=draw-4-1", refused=True)
+    problem = page.locator("#panel-b .problem")
+    problem.wait_for()
+    assert "expected words of parity" in problem.inner_text()
+
+
+def test_slider_over_length_and_number_draw_other_sequences(show: Any) -> None:
+    page = show("tab=sequence&a=study--dat&seq=draw-4-0")
+    page.wait_for_selector("#tokens")
+    assert page.inner_text("#length-words") == "Length 4: 1 × the training length"
+    page.locator("#length").focus()
+    page.keyboard.press("ArrowRight")
+    until(page, "location.hash.includes('draw-5-0')")
+    until(page, f"document.querySelectorAll('.token').length === {2 * 5 + 3}")
+    assert page.evaluate("document.activeElement.id") == "length"
+    words = page.inner_text("#tokens")
+    page.click("#another")
+    until(page, "location.hash.includes('draw-5-1')")
+    until(page, "was => document.getElementById('tokens').innerText !== was", words)
+    page.fill("#number", "7")
+    page.keyboard.press("Enter")
+    until(page, "location.hash.includes('draw-5-7')")
+
+
+def test_own_sequence_is_read_and_a_wrong_word_is_named(show: Any) -> None:
+    page = show(ONE, refused=True)
+    page.click("#sequence summary")
+    page.fill("#own", "k3 1 k5 1  = k3")
+    page.click("#read")
+    until(page, "document.querySelectorAll('.token').length === 6")
+    assert "own-k3" in page.url
+    page.fill("#own", "k3 1 k99")
+    page.click("#read")
+    page.locator(".problem").wait_for()
+    assert "sequence=k99: expected words of composite" in page.inner_text(".problem")
+    assert page.input_value("#own") == "k3 1 k99"
+
+
+def test_map_of_a_head_is_a_picture(show: Any) -> None:
+    page = show(f"{ONE}&map=0-1")
+    page.wait_for_selector("#map-a image")
+    source = page.get_attribute("#map-a image", "href") or ""
+    assert source.endswith("/0-1.png")
+    page.select_option("#head-a", "0-0")
+    until(page, "document.querySelector('#map-a image')?.getAttribute('href').endsWith('/0-0.png')")
+    assert "map=0-0" in page.url
+    page.select_option("#head-a", "")
+    until(page, "!document.querySelector('#map-a image')")
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "refused"),
+    [
+        ("a=new", "nothing was trained there yet", True),
+        ("a=lstm", "This run has no attention: there are no weights to show.", False),
+        ("a=lstm&seq=draw-99999-0", "the page steps through 20,000 at most", True),
+    ],
+)
+def test_what_cannot_be_shown_is_said(show: Any, state: str, words: str, refused: bool) -> None:
+    page = show(f"tab=sequence&{state}", refused=refused)
+    page.get_by_text(words).wait_for()
+
+
+def test_link_opens_the_same_view(show: Any) -> None:
+    page = show(ONE)
+    page.wait_for_selector("#tokens")
+    page.locator(".token").nth(6).click()
+    page.select_option("#run-b", "study--tra")
+    page.wait_for_selector("#answer-b")
+    other = show(page.url.split("#")[1])
+    other.wait_for_selector("#answer-b")
+    for part in ("#where", "#answer-a", "#answer-b", "#tokens"):
+        assert other.inner_text(part) == page.inner_text(part)
+
+
+#: milliseconds from a key to the drawn attention and answer, for each of some steps
+STEPS = """async (count) => {
+  const plot = document.getElementById('attention-a'), taken = [];
+  for (let i = 0; i < count; i++) {
+    const drawn = new Promise(done => plot.once('plotly_afterplot', done));
+    const begin = performance.now();
+    document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowLeft', bubbles: true}));
+    await drawn;
+    taken.push(performance.now() - begin);
+    await new Promise(requestAnimationFrame);
+  }
+  return taken;
+}"""
+
+
+def test_2000_tokens_stay_fluid(show: Any, record_property: Any) -> None:
+    page = show("tab=sequence&a=long&seq=draw-995-0")
+    page.wait_for_selector("#tokens", timeout=120_000)
+    assert page.locator(".token").count() == 2 * 995 + 1 + 8
+    until(page, ROWS, ["a", 1998])
+    page.wait_for_timeout(500)  # the neighbours of the first chunk are on their way
+    taken = page.evaluate(STEPS, 30)
+    record_property("median step, ms", median(taken))
+    assert median(taken) < 100

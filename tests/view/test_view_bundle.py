@@ -1,0 +1,112 @@
+"""The page as files, and the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from outlast.cli import main
+from outlast.errors import RunFolderError, SpecError
+from outlast.view.bundle import write_bundle
+from outlast.view.library import Library
+from outlast.view.router import Router
+
+
+@pytest.fixture(scope="module")
+def bundle(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundle") / "page"
+    assert write_bundle(library, folder, (1, 20), 1, lambda _: None) == [
+        "hybrid, DAT, draw-80-0: length=80: expected lengths from 1 to 32 for "
+        + library.sequence("study--dat", 0, "draw-4-0")["task"],
+        "hybrid <b>TRA</b>, draw-80-0: length=80: expected lengths from 1 to 32 for "
+        + library.sequence("study--tra", 0, "draw-4-0")["task"],
+    ]
+    return folder
+
+
+def test_files_of_a_bundle_are_the_answers_of_the_server(bundle: Path, library: Library) -> None:
+    answer, compared = Router(library), 0
+    for path in bundle.rglob("*"):
+        name = path.relative_to(bundle).as_posix()
+        if path.is_file() and name != "data/runs.json":
+            reply = answer("" if name == "index.html" else name)
+            assert (reply.status, reply.body) == (200, path.read_bytes()), name
+            compared += 1
+    assert compared > 30
+
+
+def test_bundle_says_which_sequences_it_has_and_where_nothing_lies(
+    bundle: Path, runs: Path
+) -> None:
+    about = json.loads((bundle / "data/runs.json").read_text())
+    assert about["live"] is False
+    assert about["sequences"]["study--dat"] == ["draw-4-0"]
+    assert about["sequences"]["lstm"] == ["draw-4-0", "draw-80-0"]
+    assert about["sequences"]["new"] == []
+    assert (bundle / "data/sequence/study--dat/0/draw-4-0.json").is_file()
+    assert (bundle / "data/map/study--dat/0/draw-4-0/0-1.png").is_file()
+    assert [run["id"] for run in about["runs"]] == ["lstm", "new", "study--dat", "study--tra"]
+    assert str(runs) not in json.dumps(about)
+
+
+def test_bundle_replaces_a_bundle_and_nothing_else(library: Library, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="is not empty and holds no bundle"):
+        write_bundle(library, tmp_path, (1,), 0, lambda _: None)
+    page = tmp_path / "page"
+    for _ in range(2):
+        assert write_bundle(library, page, (1,), 0, lambda _: None) == []
+    with pytest.raises(SpecError, match="sequences=-1: expected"):
+        write_bundle(library, page, (1,), -1, lambda _: None)
+
+
+def test_command_writes_a_bundle_and_names_what_it_left_out(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page"
+    assert main(["view", str(runs), "--bundle", str(page), "--sequences", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "left out: cannot read" in said
+    assert "python3 -m http.server --bind 127.0.0.1" in said
+    assert (page / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("old",), "its format is 99; this version of outlast reads 1 and 2"),
+        (("missing",), "cannot look into"),
+        (("new", "--port", "70000"), "port=70000: expected a whole number from 0 to 65535"),
+        (("new", "--bundle", ""), "expected the name of a folder"),
+    ],
+)
+def test_command_refuses_what_it_cannot_show(
+    runs: Path,
+    words: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(runs)
+    assert main(["view", *words]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_command_serves_until_it_is_stopped(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+
+    def stop(self: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("outlast.view.server.Server.serve_forever", stop)
+    main(["view", str(runs / "lstm")])
+    said = capsys.readouterr()
+    assert opened
+    assert f"the page: {opened[0]}" in said.out
+    main(["view", str(runs / "lstm"), "--no-browser"])
+    assert len(opened) == 1

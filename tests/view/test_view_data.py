@@ -1,0 +1,152 @@
+"""What the page is told about runs: which there are, their curves, their failures."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.errors import OutlastError, RunFolderError
+from outlast.runs.records import MetricLine, append_metrics, read_results
+from outlast.view.catalogue import find_entries
+from outlast.view.curves import POINTS, read_curves
+from outlast.view.library import Library
+from outlast.view.router import Router
+from view_runs import library_of
+
+
+def answer(library: Library, path: str) -> tuple[int, Any]:
+    reply = Router(library)(path)
+    return reply.status, json.loads(reply.body)
+
+
+def test_runs_of_studies_and_loose_ones_are_found_below_a_folder(library: Library) -> None:
+    runs = {run["id"]: run for run in library.runs()["runs"]}
+    assert list(runs) == ["lstm", "new", "old", "study--dat", "study--tra"]
+    assert runs["study--dat"]["study"] == "Two hybrids"
+    assert runs["study--dat"]["label"] == "hybrid, DAT"
+    assert runs["study--dat"]["seeds"] == (0, 1)
+    assert (runs["lstm"]["trained"], runs["new"]["trained"]) == (True, False)
+
+
+def test_run_of_another_version_is_listed_with_its_problem(library: Library) -> None:
+    (old,) = [run for run in library.runs()["runs"] if run["id"] == "old"]
+    assert "its format is 99" in old["problem"]
+    status, values = answer(library, "data/sequence/old/0/draw-4-0.json")
+    assert status == 422
+    assert "its format is 99" in values["error"]
+
+
+def test_folder_of_another_version_alone_is_refused(runs: Path) -> None:
+    with pytest.raises(RunFolderError, match="its format is 99; this version of outlast reads"):
+        find_entries([runs / "old"])
+
+
+def test_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"there is no run \(run.json\) and no study"):
+        find_entries([tmp_path])
+    with pytest.raises(RunFolderError, match="cannot look into"):
+        find_entries([tmp_path / "missing"])
+
+
+def test_runs_of_the_same_name_get_ids_and_labels_of_their_own(runs: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(runs / "new", tmp_path / name / "new")
+    entries = find_entries([tmp_path / "a" / "new", tmp_path / "b" / "new"])
+    assert [entry.id for entry in entries] == ["new", "new-2"]
+    assert len({entry.label for entry in entries}) == 2
+
+
+def test_curves_have_every_row_of_the_results(library: Library, runs: Path) -> None:
+    curves = library.curves("study--dat")
+    rows = read_results(runs / "study/dat/results.json").rows
+    assert [(r["seed"], r["multiple"], r["exact"]) for r in curves["rows"]] == [
+        (r["seed"], r["multiple"], r["exact"]) for r in rows
+    ]
+    assert set(curves["losses"]) == {"state", "recall", "running"}
+    assert set(curves["losses"]["state"]) == {"0", "1"}
+    assert curves["losses"]["state"]["0"][0] == [5, 10, 15, 20, 25, 30]
+    assert {(e["event"], e["step"]) for e in curves["events"]} == {("switch", 10)}
+    assert curves["status"] == ""
+    assert library.curves("new")["status"] == "not tested yet; at step 0 of 30"
+
+
+def test_curves_are_read_anew_when_the_files_change(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dat"
+    shutil.copytree(runs / "study/dat", folder)
+    library = library_of(folder)
+    assert library.curves("dat") is library.curves("dat")
+    append_metrics(folder, [MetricLine(35, 0, {"state": 0.5})])
+    assert library.curves("dat")["losses"]["state"]["0"][0][-1] == 35
+
+
+def test_long_curves_are_thinned_and_numbers_that_are_not_finite_are_left_out(
+    runs: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs / "new", folder)
+    losses = [math.nan, *(1 / step for step in range(1, 1000))]
+    append_metrics(folder, [MetricLine(i, 0, {"state": loss}) for i, loss in enumerate(losses, 1)])
+    steps, values = read_curves(folder)["losses"]["state"]["0"]
+    assert len(steps) == len(values) <= POINTS + 1
+    assert (steps[-1], values[-1]) == (1000, pytest.approx(1 / 999))
+    json.dumps(read_curves(folder), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("data/run/nothing.json", "run=nothing: expected a run of this page: lstm"),
+        ("data/sequence/study--dat/7/draw-4-0.json", "seed=7: expected one of 0, 1"),
+        ("data/sequence/new/0/draw-4-0.json", "nothing was trained there yet"),
+        ("data/sequence/study--dat/0/draw-99-0.json", "length=99: expected lengths from 1 to 32"),
+        ("data/sequence/lstm/0/draw-99999-0.json", "the page steps through 20,000 at most"),
+        ("data/sequence/lstm/0/draw-4-256.json", "number=256: expected a number below 256"),
+        ("data/sequence/lstm/0/own-1 2.json", "sequence=2: expected words of parity"),
+        ("data/sequence/lstm/0/own- .json", "expected words with a space between, such as"),
+        ("data/sequence/lstm/0/something.json", "sequence=something: expected draw-LENGTH-NUMBER"),
+        ("data/attention/study--dat/0/draw-4-0/9.json", "attention=9: expected a number below 1"),
+        ("data/map/study--dat/0/draw-4-0/0-2.png", "head=2: expected a number below 2"),
+        ("data/map/lstm/0/draw-4-0/0-0.png", "layer=0: expected a number below 0"),
+    ],
+)
+def test_bad_wish_gets_a_message_that_names_it(library: Library, path: str, words: str) -> None:
+    status, values = answer(library, path)
+    assert status == 422
+    assert words in values["error"]
+
+
+def test_memory_that_does_not_suffice_is_a_message(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(library, "sequence", fail)
+    status, values = answer(library, "data/sequence/lstm/0/draw-4-0.json")
+    assert status == 507
+    assert "memory does not suffice" in values["error"]
+
+
+def test_failure_anatomy_has_the_rows_of_the_last_step(library: Library) -> None:
+    table = library.anatomy("study--dat")
+    assert len(table["rows"]) == 2 * 2 * 3  # seeds, lengths, causes
+    assert table["rows"][0] == {
+        "seed": 0, "length": 4, "part": "recall", "cause": "right", "share": 0.5,
+    }  # fmt: skip
+    assert "outlast analyse" in library.anatomy("lstm")["message"]
+
+
+def test_damaged_anatomy_names_its_file_and_row(runs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "dat"
+    shutil.copytree(runs / "study/dat", folder)
+    path = folder / "analysis/anatomy.json"
+    table = json.loads(path.read_text())
+    del table["rows"][1]["share"]
+    path.write_text(json.dumps(table))
+    with pytest.raises(OutlastError, match=r"anatomy.json: rows\[1\] has no share"):
+        library_of(folder).anatomy("dat")

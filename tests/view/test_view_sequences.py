@@ -1,0 +1,170 @@
+"""One sequence on the page: the answers, the state and the weights are those of the model."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+
+import outlast
+from outlast.analysis.watching import watch
+from outlast.runs.records import read_results
+from outlast.view.library import Library
+from outlast.view.live import LARGEST
+from outlast.view.pictures import DROPPED, LATER, SIDE, MapKeeper, levels_of
+from outlast.view.sequences import make_sequence, stops
+from view_runs import SEQUENCES
+
+TASK = "composite(modulus=2, keys=32, queries=2, length=4)"
+
+
+def weights_of(chunk: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
+    """The weights of a chunk by layer, (heads, queries, keys), as the page decodes them."""
+    tables = []
+    for layer in chunk["layers"]:
+        integers = np.frombuffer(base64.b64decode(layer["weights"]), "<i2")
+        table = integers.reshape(layer["heads"], chunk["queries"], chunk["keys"])
+        tables.append(table * layer["scale"])
+    return tables
+
+
+def test_answers_of_the_page_add_up_to_the_results_of_the_test(
+    library: Library, runs: Path
+) -> None:
+    row = next(r for r in read_results(runs / "study/dat/results.json").rows if r["seed"] == 1)
+    names = [f"draw-{row['length']}-{i}-of-{SEQUENCES}" for i in range(SEQUENCES)]
+    traces = [library.sequence("study--dat", 1, name) for name in names]
+    for part in ("state", "recall"):
+        answers = [[a for a in t["answers"] if a and a["part"] == part] for t in traces]
+        exact = sum(all(a["right"] for a in each) for each in answers) / SEQUENCES
+        assert row["exact"] is not None
+        assert exact == row["exact"][part]
+
+
+def test_trace_has_words_sources_and_the_true_state(library: Library) -> None:
+    trace = library.sequence("study--dat", 0, "own-k3 1 k5 1 k6 0 = k5 k3")
+    assert trace["words"] == ["k3", "1", "k5", "1", "k6", "0", "=", "k5", "k3"]
+    assert trace["state"] == [None, 1, None, 0, None, 0, 0, None, None]
+    assert trace["source"][-2:] == [3, 1]
+    due = [answer["expected"] if answer else None for answer in trace["answers"]]
+    assert due == [None, "1", None, "0", None, "0", "0", "1", "1"]
+    assert trace["layers"] == [{"name": "2.attention", "heads": 2}]
+    assert trace["notes"] == []
+
+
+def test_probabilities_are_those_of_the_model(library: Library, runs: Path) -> None:
+    trace = library.sequence("study--dat", 1, "draw-4-2")
+    model, sequence = (
+        outlast.load(runs / "study/dat", 1),
+        make_sequence(outlast.task(TASK), "draw-4-2"),
+    )
+    with torch.no_grad():
+        chances = model(torch.tensor([sequence.tokens]))[0][0].softmax(-1)
+    place = next(i for i, answer in enumerate(trace["answers"]) if answer)
+    answer = trace["answers"][place]
+    assert answer["chance"] == pytest.approx(chances[place].max().item(), abs=1e-4)
+    assert answer["given"] == str(chances[place].argmax().item())
+
+
+@pytest.mark.parametrize("run", ["dat", "tra"])
+def test_attention_rows_are_those_of_the_model_and_only_zero_is_zero(
+    library: Library, runs: Path, run: str
+) -> None:
+    sequence = make_sequence(outlast.task(TASK), "draw-8-1")
+    tokens = torch.tensor([sequence.tokens])
+    queries = torch.arange(tokens.shape[1])[None]
+    seen = watch(outlast.load(runs / "study" / run, 0), tokens, queries).weights["2.attention"]
+    chunk = library.attention(f"study--{run}", 0, "draw-8-1", 0)
+    (shown,) = weights_of(chunk)
+    np.testing.assert_allclose(shown, seen[0].numpy(), atol=0.6 * seen.max().item() / LARGEST)
+    past = np.tril(np.ones(shown.shape[1:], bool))
+    assert ((shown == 0) == (seen[0].numpy() == 0)).all()
+    assert (shown[:, past] == 0).any() == (run == "tra")
+
+
+def test_attention_of_a_long_sequence_comes_in_chunks(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = weights_of(library.attention("study--dat", 0, "draw-9-0", 0))[0]
+    monkeypatch.setattr("outlast.view.live.QUERIES", 8)
+    second = library.attention("study--dat", 0, "draw-9-0", 1)
+    assert (second["first"], second["queries"], second["keys"]) == (8, 8, 16)
+    np.testing.assert_allclose(weights_of(second)[0], whole[:, 8:16, :16], atol=1e-4)
+    last = library.attention("study--dat", 0, "draw-9-0", 2)
+    assert (last["first"], last["queries"], last["keys"]) == (16, 5, 21)
+
+
+def test_run_without_attention_and_task_without_state_say_so(library: Library) -> None:
+    trace = library.sequence("lstm", 0, "draw-4-0")
+    assert trace["notes"] == ["This run has no attention: there are no weights to show."]
+    assert library.attention("lstm", 0, "draw-4-0", 0)["layers"] == []
+
+
+def test_map_is_a_picture_of_one_head(library: Library) -> None:
+    picture = library.attention_map("study--tra", 0, "draw-8-1", 0, 1)
+    pixels = matplotlib.image.imread(io.BytesIO(picture))
+    (weights,) = weights_of(library.attention("study--tra", 0, "draw-8-1", 0))
+    assert pixels.shape == (*weights.shape[1:], 4)
+    opacity = pixels[..., 3]
+    assert (opacity[~np.tril(np.ones(opacity.shape, bool))] == 0).all()
+    strongest = np.unravel_index(weights[1].argmax(), weights[1].shape)
+    assert opacity[strongest] == opacity.max()
+    dropped = (weights[1] == 0) & np.tril(np.ones(opacity.shape, bool))
+    assert len(np.unique(pixels[dropped], axis=0)) == 1
+
+
+def test_levels_tell_dropped_from_later_and_small_from_large() -> None:
+    levels = levels_of(torch.tensor([[0.0, 1e-9, 0.5, 1.0, 0.0]]), first=3)
+    assert levels.tolist() == [[DROPPED, 2, 2 + round(0.5**0.5 * 253), 255, LATER]]
+
+
+def test_large_map_keeps_the_largest_weight_of_a_square() -> None:
+    keeper = MapKeeper(0, 2 * SIDE + 1)
+    assert keeper.square == 3
+    weights = torch.full((1, 1, 2, 9), 1e-9)
+    weights[0, 0, 1, 7] = 1.0
+    inputs: Any = None
+    keeper(outlast_block(weights, first=7, inputs=inputs))
+    assert keeper.levels.max() == 255
+    assert np.argwhere(keeper.levels == 255).tolist() == [[2, 2]]
+
+
+def outlast_block(weights: torch.Tensor, first: int, inputs: Any) -> Any:
+    from outlast.mixers.attention.look import AttentionBlock
+
+    return AttentionBlock(weights, None, first, inputs)
+
+
+def test_examples_are_answers_that_failed_for_their_cause(library: Library) -> None:
+    found = library.examples("study--dat", 0, 8)
+    wrong = [row for row in found["examples"] if row["cause"] != "right"]
+    assert wrong
+    for row in wrong[:5]:
+        name = f"draw-{row['length']}-{row['row']}-of-{found['sequences']}"
+        answer = library.sequence("study--dat", 0, name)["answers"][row["token"]]
+        assert (answer["part"], answer["right"]) == (row["part"], False)
+
+
+def test_states_are_read_at_every_place_of_the_model(library: Library) -> None:
+    trace = library.sequence("study--dat", 0, "draw-8-0")
+    places = [probe["place"] for probe in trace["read"]]
+    assert places == [
+        "output of 1.lstm", "stream before 2.attention", "stream before the output layer",
+    ]  # fmt: skip
+    assert all(len(probe["states"]) == len(trace["words"]) for probe in trace["read"])
+    assert all(0.3 < probe["accuracy"] <= 1 for probe in trace["read"])
+
+
+def test_slider_has_every_trained_length_and_the_tested_ones() -> None:
+    task = outlast.task(TASK)
+    lengths = stops(task, [31])
+    assert lengths[:4] == [1, 2, 3, 4]
+    assert 31 in lengths
+    assert max(lengths) == 32  # the task ends there
+    assert stops(outlast.task("flipflop(length=8)"), [])[:3] == [4, 6, 8]
