@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from outlast.errors import RunFolderError
-from outlast.runs.folder import ANALYSIS, AnalysisTable, Row, read_analysis
+from outlast.runs.analyses import AnalysisTable, Row, read_analysis
+from outlast.runs.folder import ANALYSIS
 
 TABLE = "anatomy"
 #: what a row must have
