@@ -13,7 +13,12 @@ from outlast.testing.tasks import RULES, check_against_solver, generator
 
 # Versions beyond the default worth a test; a task not named here is tested in its default.
 VERSIONS = {
-    "modsum": ["modsum(modulus=2)", "modsum(modulus=7, supervision=outcome, length=5)"],
+    "modsum": [
+        "modsum(modulus=2)",
+        "modsum(modulus=7, supervision=outcome, length=5)",
+        "modsum(modulus=100)",
+    ],
+    "permutation": ["permutation(group=A5, supervision=outcome)", "permutation(group=S5)"],
     "parity": ["parity(supervision=outcome)"],
     "entangled_parity": [
         "entangled_parity(keys=30, supervision=outcome)",

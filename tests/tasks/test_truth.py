@@ -15,6 +15,7 @@ LINES = (
     "flipflop(length=12, ignore=0.3)",
     "copy(signs=5, length=6)",
     "entangled_parity(keys=12, length=6)",
+    "permutation(length=6)",
 )
 
 

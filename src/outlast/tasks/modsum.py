@@ -25,15 +25,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outlast.arguments import check_choice, check_whole
+from outlast.arguments import check_whole
 from outlast.registry import tasks
-from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task
+from outlast.tasks.base import Batch, Length, Supervision
 from outlast.tasks.sampling import randint, shuffle_items
-from outlast.tasks.truth import Truth
+from outlast.tasks.tracking import Tracking
 
 
 @tasks.register("modsum")
-class ModSum(Task):
+class ModSum(Tracking):
     """Sum of digits modulo m, asked at the end or all along.
 
     Args:
@@ -44,55 +44,24 @@ class ModSum(Task):
 
     paper = '2602.18333 On the "Induction Bias" in Sequence Models'
     samples_jointly = True
-    symbols = "=·"
 
     def __init__(
         self, modulus: int = 10, supervision: Supervision = "aligned", length: int = 25
     ) -> None:
         check_whole("modulus", modulus, 2)
-        check_choice("supervision", supervision, Supervision)
-        check_whole("length", length, 2)
-        self.modulus, self.aligned = modulus, supervision == "aligned"
-        self.lengths = (2, length)
-        self.parts = ("state", "running") if self.aligned else ("state",)
-        self.auxiliary = self.parts[1:]
-        self.classes = modulus
-        self.equals, self.pad = modulus, modulus + 1
-        self.vocabulary = modulus + 2
-
-    def tokens(self, length: int) -> int:
-        return length + 1
+        self.modulus = modulus
+        self._set_up(modulus, modulus, supervision, length)
 
     def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
         lengths, longest = self.draw_lengths(length, batch, generator)
-        end = lengths[:, None]
         digits = randint(0, self.modulus, (batch, longest), generator)
-        running = digits.cumsum(1) % self.modulus
-        at = torch.arange(longest, device=generator.device).expand(batch, -1)
-
-        builder = BatchBuilder(self.parts, batch, self.tokens(longest), self.pad, generator.device)
-        builder.write(at, digits, at < end)
-        if self.aligned:
-            builder.expect(at, running, "running", at < end)
-        builder.write(end, self.equals)
-        builder.expect(end, running.gather(1, end - 1), "state")
-        return builder.batch()
+        return self._written(digits, digits.cumsum(1) % self.modulus, lengths)
 
     def shuffled(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         return shuffle_items(inputs, inputs < self.modulus, generator)
 
-    def truth(self, inputs: Sequence[int]) -> Truth:
-        truth, total = Truth(), 0
-        for token in inputs:
-            total += token if token < self.modulus else 0
-            truth.add(total % self.modulus if token <= self.equals else None)
-        return truth
-
-    def solve(self, inputs: Sequence[int]) -> list[int | None]:
-        answers: list[int | None] = []
-        total = 0
-        for token in inputs:
-            total += token if token < self.modulus else 0
-            asked = token == self.equals or (self.aligned and token < self.modulus)
-            answers.append(total % self.modulus if asked else None)
-        return answers
+    def states(self, items: Sequence[int]) -> list[int]:
+        totals = [0]
+        for digit in items:
+            totals.append((totals[-1] + digit) % self.modulus)
+        return totals
