@@ -32,6 +32,10 @@ VERSIONS = {
         "composite(layout=interleaved, keys=40)",
         "composite(modulus=3, layout=interleaved, supervision=outcome, queries=2)",
         "composite(layout=chained, supervision=outcome)",
+        "composite(keys=5, key_tokens=3, queries=3)",
+        "composite(keys=3, repeat=latest, queries=3)",
+        "composite(keys=2, key_tokens=2, repeat=latest, layout=interleaved)",
+        "composite(keys=4, key_tokens=2, repeat=latest, layout=chained, length=30)",
     ],
     "copy": ["copy(signs=2, length=9)"],
     "flipflop": [

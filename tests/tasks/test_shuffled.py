@@ -11,6 +11,7 @@ from outlast.tasks import IGNORE, Batch, Task
 TASKS = (
     "composite(keys=32, length=6)",
     "composite(keys=32, length=6, layout=interleaved)",
+    "composite(keys=6, length=6, key_tokens=2)",
     "recall(keys=32, length=6)",
     "modsum(length=6)",
     "parity(length=6)",

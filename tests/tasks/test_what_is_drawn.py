@@ -83,6 +83,35 @@ def test_chained_differs_from_separate_in_recall_alone():
     assert changed.any()
 
 
+def test_keys_of_two_tokens_are_distinct_and_all_of_them_are_drawn():
+    _, batch = drawn("composite(keys=5, key_tokens=2, queries=1)", 25, 30)
+    for row in batch.inputs[:, :75].reshape(30, 25, 3).tolist():
+        assert {(one - 10, two - 10) for one, two, _ in row} == {
+            (one, two) for one in range(5) for two in range(5)
+        }
+    few = drawn("composite(keys=100, key_tokens=2, queries=1)", 5, 2000)[1].inputs[:, :15]
+    first = few.reshape(2000, 5, 3)[:, :, 0].flatten().bincount()[10:]
+    assert len(first) == 100  # 100 times each
+    assert 60 < first.min() < first.max() < 140
+
+
+def test_repeated_keys_are_drawn_uniformly_and_asked_by_pair():
+    _, batch = drawn("composite(keys=4, repeat=latest, queries=1)", 6, 4000)
+    keys = batch.inputs[:, 0:12:2]
+    assert all(abs(share - 0.25) < 0.02 for share in (keys.flatten().bincount()[10:] / 24000))
+    times = (keys == batch.inputs[:, -1:]).sum(1)
+    assert times.min() == 1
+    assert abs(times.float().mean() - (1 + 5 / 4)) < 0.1  # a pair of six, and chance for the others
+
+
+def test_newest_value_of_a_repeated_key_is_the_answer():
+    task = registry.tasks.build("composite(keys=3, repeat=latest, queries=1)")
+    row = [10, 5, 11, 6, 10, 7, 11, 8, 13, 10]
+    assert task.solve(row)[-1] == 7
+    assert task.truth(row).source[-1] == 5
+    assert task.solve([*row[:-1], 11])[-1] == 8
+
+
 def test_supervision_changes_what_is_asked_and_nothing_else():
     _, aligned = drawn("composite", (2, 25), 20, seed=4)
     _, outcome = drawn("composite(supervision=outcome)", (2, 25), 20, seed=4)

@@ -12,11 +12,15 @@ re-design. Lengths from 2 and the two kinds of supervision follow 2602.18333.
 - `interleaved`: n items, each a lone digit (added to the sum) or a (key, digit) pair (only stored),
   half and half by chance, at least one of each.
 
-Aligned supervision also asks for the running sum at every digit that is added (part `running`, not
-counted in a test). Queried keys are drawn uniformly, with repetition.
+`key_tokens` and `repeat` make rows possible that are longer than there are key tokens. Both are our
+own. A key of two tokens is one of keys squared; the answer is due at its last token. With
+`repeat=latest` keys are drawn with repetition, and the newest value of a key counts.
 
-Length n is the number of pairs or items; tensors are (batch, 2n + 1 + queries). Token ids: digits
-0..m-1, keys m..m+keys-1, ``=``, padding. Examples::
+Aligned supervision also asks for the running sum at every digit that is added (part `running`, not
+counted in a test). Queried pairs are drawn uniformly, with repetition.
+
+Length n is the number of pairs or items; tensors are (batch, 2n + 1 + queries) with keys of one
+token. Token ids: digits 0..m-1, keys m..m+keys-1, ``=``, padding. Examples::
 
     composite(queries=2)
     tokens  k3 5 k1 8 k6 4 = k1 k3
@@ -29,6 +33,10 @@ Length n is the number of pairs or items; tensors are (batch, 2n + 1 + queries).
     composite(layout=interleaved, queries=2)
     tokens  5 k1 8 4 k6 2 = k1 k6
     labels  5 .  . 9 .  . 9 8  2
+
+    composite(keys=9, queries=2, key_tokens=2, repeat=latest)
+    tokens  k3 k1 5 k1 k3 8 k3 k1 4 = k3 k1 k1 k3
+    labels  .  .  5 .  .  3 .  .  7 7 .  4  .  8
 """
 
 from __future__ import annotations
@@ -40,12 +48,26 @@ import torch
 from torch import Tensor
 
 from outlast.arguments import check_choice, check_whole
+from outlast.errors import require
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task, check_keys
-from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below, shuffle_items
+from outlast.tasks.sampling import (
+    bernoulli,
+    by_swaps,
+    distinct,
+    randint,
+    randint_below,
+    shuffle_items,
+)
 from outlast.tasks.truth import Truth
 
 Layout = Literal["separate", "interleaved", "chained"]
+#: whether a key may stand in a row again, and which of its values counts then
+Repeat = Literal["never", "latest"]
+#: the most keys of a row that are drawn by swaps; more are a sort of all keys there are
+FEW = 256
+#: the most different keys
+MOST_KEYS = 2**40
 
 
 @tasks.register("composite")
@@ -54,11 +76,13 @@ class Composite(Task):
 
     Args:
         modulus: The sum is taken modulo this number, and digits are below it.
-        keys: How many different keys there are.
+        keys: How many different tokens keys are made of.
         layout: How digits and keys stand in a row: see above.
         supervision: `aligned` also asks for the running sum at each digit; `outcome` does not.
         queries: How many keys are asked for at the end of a row.
         length: The longest length trained on, in pairs or items.
+        key_tokens: How many tokens a key has.
+        repeat: `never` if the keys of a row differ; with `latest` the newest value of a key counts.
     """
 
     paper = "2510.00258 Delayed Attention Training"
@@ -73,16 +97,24 @@ class Composite(Task):
         supervision: Supervision = "aligned",
         queries: int = 8,
         length: int = 25,
+        key_tokens: int = 1,
+        repeat: Repeat = "never",
     ) -> None:
         check_whole("modulus", modulus, 2)
         check_choice("layout", layout, Layout)
         check_choice("supervision", supervision, Supervision)
         check_whole("queries", queries, 1)
         check_whole("length", length, 2)
-        check_keys(keys, length)
+        check_choice("repeat", repeat, Repeat)
+        self.repeats = repeat == "latest"
         self.modulus, self.keys, self.queries = modulus, keys, queries
+        self.key_tokens, self.different_keys = (
+            key_tokens,
+            self._count_keys(keys, key_tokens, length),
+        )
         self.layout, self.aligned = layout, supervision == "aligned"
-        self.lengths, self.ceiling = (2, length), keys
+        self.lengths = (2, length)
+        self.ceiling = None if self.repeats else self.different_keys
         self.shortest = 2 if layout == "interleaved" else 1
         self.parts = ("state", "recall", "running") if self.aligned else ("state", "recall")
         self.auxiliary = self.parts[2:]
@@ -90,20 +122,35 @@ class Composite(Task):
         self.equals, self.pad = modulus + keys, modulus + keys + 1
         self.vocabulary = modulus + keys + 2
 
+    def _count_keys(self, keys: int, key_tokens: int, length: int) -> int:
+        """How many different keys there are; refuses too few for a row of `length`."""
+        check_whole("key_tokens", key_tokens, 1)
+        if key_tokens == 1 and not self.repeats:
+            check_keys(keys, length)
+        check_whole("keys", keys, 2)
+        few = f"so few that keys={keys} make at most {MOST_KEYS:,} keys"
+        require(key_tokens <= 40 and keys**key_tokens <= MOST_KEYS, "key_tokens", key_tokens, few)
+        enough = (
+            f"so many that keys={keys} make at least length={length} keys, as they are distinct"
+        )
+        fits = self.repeats or keys**key_tokens >= length
+        require(fits, "key_tokens", key_tokens, enough)
+        return int(keys**key_tokens)
+
     def tokens(self, length: int) -> int:
-        return 2 * length + 1 + self.queries
+        return (self.key_tokens + 1) * length + 1 + self.key_tokens * self.queries
 
     def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
         lengths, longest = self.draw_lengths(length, batch, generator)
         present = torch.arange(longest, device=generator.device) < lengths[:, None]
         keyed, added = self._draw_kinds(lengths, longest, generator)
-        keys = self.modulus + distinct(batch, self.keys, longest, generator)
+        keys = self._draw_keys(batch, longest, generator)
         digits = randint(0, self.modulus, (batch, longest), generator)
         running = (digits * added).cumsum(1) % self.modulus
-        ends = (present.long() + (present & keyed)).cumsum(1)
+        ends = (present.long() + self.key_tokens * (present & keyed)).cumsum(1)
 
         builder = BatchBuilder(self.parts, batch, self.tokens(longest), self.pad, generator.device)
-        builder.write(ends - 2, keys, present & keyed)
+        self._write_keys(builder, ends - 1 - self.key_tokens, keys, present & keyed)
         builder.write(ends - 1, digits, present)
         if self.aligned:
             builder.expect(ends - 1, running, "running", present & added)
@@ -112,11 +159,31 @@ class Composite(Task):
         builder.expect(close, running.gather(1, lengths[:, None] - 1), "state")
 
         queried = self._draw_queries(present & keyed, generator)
-        query_at = close + 1 + torch.arange(self.queries, device=generator.device)
+        number = torch.arange(self.queries, device=generator.device)
+        query_at = close + 1 + self.key_tokens * number
         answers = running if self.layout == "chained" else digits
-        builder.write(query_at, keys.gather(1, queried))
-        builder.expect(query_at, answers.gather(1, queried), "recall")
+        self._write_keys(builder, query_at, keys.gather(1, queried))
+        if self.repeats:
+            queried = _newest(keys, present & keyed, queried)
+        builder.expect(query_at + self.key_tokens - 1, answers.gather(1, queried), "recall")
         return builder.batch()
+
+    def _draw_keys(self, batch: int, count: int, generator: torch.Generator) -> Tensor:
+        """The number of a key for each item, (batch, count)."""
+        choices = self.different_keys
+        if self.repeats:
+            return randint(0, choices, (batch, count), generator)
+        if self.key_tokens > 1 and count <= FEW and count * count <= choices:
+            return by_swaps(batch, choices, count, generator)
+        return distinct(batch, choices, count, generator)
+
+    def _write_keys(
+        self, builder: BatchBuilder, at: Tensor, keys: Tensor, mask: Tensor | None = None
+    ) -> None:
+        """Write the tokens of keys from these positions on: a key's number in base `keys`."""
+        for place in range(self.key_tokens):
+            sign = keys // self.keys ** (self.key_tokens - 1 - place) % self.keys
+            builder.write(at + place, self.modulus + sign, mask)
 
     def _draw_kinds(
         self, lengths: Tensor, longest: int, generator: torch.Generator
@@ -145,42 +212,66 @@ class Composite(Task):
         return shuffle_items(inputs, inputs < self.modulus, generator)
 
     def truth(self, inputs: Sequence[int]) -> Truth:
-        truth, places = Truth(), dict[int, int]()
-        total, key = 0, None
+        truth, places = Truth(), dict[int | None, int]()
+        total, signs, closed = 0, list[int](), False
         for place, token in enumerate(inputs):
             if token < self.modulus:
+                key = self._number(signs)
                 if key is None or self.layout != "interleaved":
                     total = (total + token) % self.modulus
                 if key is not None:
                     places[key] = place
                 truth.add(total, key=key)
-                key = None
+                signs = []
             elif token < self.equals:
-                number = token - self.modulus
-                key = None if number in places else number
-                truth.add(total, places.get(number), number)
+                signs = [*signs, token - self.modulus][-self.key_tokens :]
+                number = self._number(signs)
+                askable = number is not None and (closed or not self.repeats)
+                source = places.get(number) if askable else None
+                truth.add(total, source, number)
+                signs = signs if source is None else []
             else:
+                closed = closed or token == self.equals
                 truth.add(total if token == self.equals else None)
         return truth
 
+    def _number(self, signs: list[int]) -> int | None:
+        """The number of a key from its tokens, if they are all there."""
+        if len(signs) < self.key_tokens:
+            return None
+        return sum(sign * self.keys**place for place, sign in enumerate(reversed(signs)))
+
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
         answers: list[int | None] = []
-        stored: dict[int, int] = {}
-        total, key = 0, None
+        stored: dict[tuple[int, ...], int] = {}
+        total, key, closed = 0, tuple[int, ...](), False
         for token in inputs:
             answer = None
             if token < self.modulus:
-                if key is None or self.layout != "interleaved":
+                keyed = len(key) == self.key_tokens
+                if not keyed or self.layout != "interleaved":
                     total = (total + token) % self.modulus
                     answer = total if self.aligned else None
-                if key is not None:
+                if keyed:
                     stored[key] = total if self.layout == "chained" else token
-                key = None
+                key = ()
             elif token == self.equals:
-                answer = total
+                answer, closed = total, True
             elif token != self.pad:
-                # a key that was stored is a question, any other awaits its digit
-                answer = stored.get(token)
-                key = token if answer is None else None
+                # a key that was stored is a question if none repeats; any other awaits its digit
+                key = (*key, token)[-self.key_tokens :]
+                answer = stored.get(key) if closed or not self.repeats else None
+                key = key if answer is None else ()
             answers.append(answer)
         return answers
+
+
+def _newest(keys: Tensor, stored: Tensor, queried: Tensor) -> Tensor:
+    """The last item with the key of each queried item, (batch, queries), of those `stored` marks.
+
+    keys, stored (batch, items); queried (batch, queries).
+    """
+    known = keys.where(stored, MOST_KEYS)
+    ordered, item = known.sort(dim=1, stable=True)  # of one key's items the newest is the last
+    last = torch.searchsorted(ordered, keys.gather(1, queried), right=True) - 1
+    return item.gather(1, last)
