@@ -20,6 +20,13 @@ TASKS = [
     ("entangled_parity(queries=-0.1)", "queries=-0.1: expected a number from 0 to 1"),
     ("entangled_parity(keys=10)", "keys=10: expected a whole number >= length=25"),
     ("permutation(group=S4)", "group=S4: expected S3 | S5 | A5"),
+    ("count(length=8)", "length=8: expected a whole number >= 9"),
+    ("needle(fillers=0)", "fillers=0: expected a whole number >= 1"),
+    (
+        "addition(hints=true, marks=10)",
+        "marks=10: expected more than length=10: the sum has a digit",
+    ),
+    ("addition(order=backwards)", "order=backwards: expected plain | reversed"),
     ("recall(values=1)", "values=1: expected a whole number >= 2"),
     ("recall(queries=0)", "queries=0: expected a whole number >= 1"),
     ("recall(keys=24)", "keys=24: expected a whole number >= length=25"),

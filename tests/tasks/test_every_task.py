@@ -37,6 +37,16 @@ VERSIONS = {
         "composite(keys=2, key_tokens=2, repeat=latest, layout=interleaved)",
         "composite(keys=4, key_tokens=2, repeat=latest, layout=chained, length=30)",
     ],
+    "needle": ["needle(keys=1, values=2, fillers=1, length=2)"],
+    "count": ["count(signs=2, most=1, length=3)", "count(most=20)"],
+    "majority": ["majority(supervision=outcome)"],
+    "reverse": ["reverse(signs=2, length=9)"],
+    "sort": ["sort(signs=2, length=9)", "sort(signs=200)"],
+    "addition": [
+        "addition(order=reversed)",
+        "addition(hints=true, length=4, marks=5)",
+        "addition(hints=true, order=reversed)",
+    ],
     "copy": ["copy(signs=2, length=9)"],
     "flipflop": [
         "flipflop(length=16, ignore=0.0)",

@@ -12,6 +12,7 @@ LONG = 10_000
 MORE = (
     "composite(keys=320, key_tokens=2)",
     "composite(keys=320, key_tokens=2, repeat=latest)",
+    "addition(hints=true, order=reversed, marks=10001)",
 )
 LINES = [name for name in registry.tasks.names() if name != "text"] + list(MORE)  # text has a file
 

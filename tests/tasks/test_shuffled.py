@@ -15,12 +15,16 @@ TASKS = (
     "recall(keys=32, length=6)",
     "modsum(length=6)",
     "parity(length=6)",
+    "majority(length=6)",
+    "needle(keys=4, length=6)",
+    "count(signs=4, most=3, length=6)",
+    "sort(signs=4, length=6)",
 )
 
 
 def draw(line: str) -> tuple[Task, Batch, torch.Tensor]:
     task = outlast.task(line)
-    batch = task.sample((2, 6), 64, torch.Generator().manual_seed(0))
+    batch = task.sample((max(2, task.shortest), 6), 64, torch.Generator().manual_seed(0))
     shuffled = task.shuffled(batch.inputs, torch.Generator().manual_seed(1))
     assert shuffled is not None
     return task, batch, shuffled

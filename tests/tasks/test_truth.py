@@ -19,6 +19,11 @@ LINES = (
     "copy(signs=5, length=6)",
     "entangled_parity(keys=12, length=6)",
     "permutation(length=6)",
+    "needle(keys=12, length=6)",
+    "count(length=12)",
+    "majority(length=6)",
+    "reverse(signs=5, length=6)",
+    "sort(signs=5, length=6)",
 )
 
 

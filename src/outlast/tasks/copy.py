@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from outlast.arguments import check_whole
 from outlast.registry import tasks
@@ -61,32 +62,40 @@ class Copy(Task):
         place = torch.arange(longest, device=generator.device).expand(batch, -1)
         present, end = place < lengths[:, None], lengths[:, None]
 
+        said = self._order(signs, present, end)
+
         builder = BatchBuilder(self.parts, batch, self.tokens(longest), self.pad, generator.device)
         builder.write(place, signs, present)
         builder.write(end, self.equals)
-        builder.write(end + 1 + place, signs, place < end - 1)
-        builder.expect(end + place, signs, "recall", present)
+        builder.write(end + 1 + place, said, place < end - 1)
+        builder.expect(end + place, said, "recall", present)
         return builder.batch()
 
+    def _order(self, signs: Tensor, present: Tensor, end: Tensor) -> Tensor:
+        """The signs in the order in which they are said, (batch, longest).
+
+        `present` marks the signs of a row, and `end` (batch, 1) is their number.
+        """
+        return signs
+
+    def _sources(self, signs: Sequence[int]) -> list[int]:
+        """The places of a row's signs in the order in which they are said, in plain Python."""
+        return list(range(len(signs)))
+
     def truth(self, inputs: Sequence[int]) -> Truth:
-        truth, signs, said = Truth(), 0, None
-        for token in inputs:
-            if token == self.equals:
-                said = 0
-            elif said is None:
-                signs += token < self.signs
-            else:
-                said += 1
-            truth.add(source=said if said is not None and said < signs else None)
+        truth = Truth()
+        for source in self._said_at(inputs):
+            truth.add(source=source)
         return truth
 
     def solve(self, inputs: Sequence[int]) -> list[int | None]:
-        answers: list[int | None] = []
-        left: list[int] = []  # signs not said yet
-        saying = False
-        for token in inputs:
-            saying = saying or token == self.equals
-            if not saying and token < self.signs:
-                left.append(token)
-            answers.append(left.pop(0) if saying and left else None)
-        return answers
+        return [None if place is None else inputs[place] for place in self._said_at(inputs)]
+
+    def _said_at(self, inputs: Sequence[int]) -> list[int | None]:
+        """Where in the row the sign stands that is due at each token."""
+        row = list(inputs)
+        end = row.index(self.equals) if self.equals in row else len(row)
+        places = [place for place, token in enumerate(row[:end]) if token < self.signs]
+        sources = [places[number] for number in self._sources([row[place] for place in places])]
+        said: list[int | None] = [None] * end + sources
+        return (said + [None] * len(row))[: len(row)]
