@@ -87,7 +87,8 @@ def describe(annotation: Any, item: str = "a spec such as name(argument=value)")
     if origin is Literal:
         return " | ".join(str(option) for option in inside)
     if origin is tuple:
-        return f"a list of {describe(inside[0]).removeprefix('a ')}s"
+        one, of, rest = describe(inside[0]).removeprefix("a ").partition(" of ")
+        return f"a list of {one}s{of}{rest}"
     if origin is dict:
         return "weights(name=number, ...)"
     words: dict[Any, str] = {

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from outlast import registry
 from outlast.tasks import IGNORE, Task
+from outlast.tasks.regular import AUTOMATA
 from outlast.testing import sampling
 from outlast.testing.sampling import check_joint_samples
 from outlast.testing.tasks import RULES, check_against_solver, generator
@@ -25,7 +26,19 @@ VERSIONS = {
         "entangled_parity(queries=0.0, keys=25)",
         "entangled_parity(queries=1.0)",
     ],
-    "recall": ["recall(keys=9, values=2, queries=1, length=9)"],
+    "recall": [
+        "recall(keys=9, values=2, queries=1, length=9)",
+        "recall(keys=30, queries=3, fillers=4)",
+    ],
+    "dyck": ["dyck(k=5, depth=2)", "dyck(supervision=outcome, depth=3)"],
+    "hierarchical_flipflop": [
+        "hierarchical_flipflop(length=16, ignore=0.0, levels=3)",
+        "hierarchical_flipflop(length=4, ignore=1.0, levels=1)",
+    ],
+    "regular": [
+        *(f"regular(language={name})" for name in AUTOMATA),
+        "regular(language=own, transitions=[[1, 0, 2], [1, 2, 0], [2, 2, 2]], accepting=[1])",
+    ],
     "composite": [
         "composite(keys=25, queries=1)",
         "composite(layout=chained, keys=40)",

@@ -13,6 +13,7 @@ TASKS = (
     "composite(keys=32, length=6, layout=interleaved)",
     "composite(keys=6, length=6, key_tokens=2)",
     "recall(keys=32, length=6)",
+    "recall(keys=32, length=6, fillers=2)",
     "modsum(length=6)",
     "parity(length=6)",
     "majority(length=6)",

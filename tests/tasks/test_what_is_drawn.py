@@ -46,6 +46,10 @@ def test_stored_keys_are_distinct(spec):
         ("needle", "recall"),
         ("count", "state"),
         ("permutation", "state"),
+        ("dyck(k=3)", "state"),
+        ("dyck(k=3, depth=2)", "running"),
+        ("hierarchical_flipflop(ignore=0.3)", "recall"),
+        ("recall(fillers=3)", "recall"),
     ],
 )
 def test_share_of_each_answer_is_the_chance_level(spec, part):

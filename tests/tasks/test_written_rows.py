@@ -81,3 +81,48 @@ def test_counted_sign_stands_at_every_place_alike() -> None:
     assert (asked.float().mean(0) - 1.5 / 6).abs().max() < 0.03
     assert torch.equal(asked.sum(1), batch.targets[:, -1])
     assert len(batch.inputs[:, -1].unique()) == 4
+
+
+@pytest.mark.parametrize("depth", [2, 5])
+def test_brackets_nest_up_to_the_depth_and_the_first_stays_open(depth: int) -> None:
+    task, batch = drawn(f"dyck(k=4, depth={depth})", (1, 40), 100)
+    deepest, shares = 0, torch.zeros(2)
+    for row in batch.inputs.tolist():
+        open_ones = list[str]()
+        for word in words(task, row)[:-1]:
+            if word in "([{<":
+                open_ones.append(word)
+            else:
+                assert ")]}>".index(word) == "([{<".index(open_ones.pop())
+            assert 1 <= len(open_ones) <= depth
+            deepest = max(deepest, len(open_ones))
+            shares[int(word in "([{<")] += 1
+    assert deepest == depth
+    assert abs(shares[0] / shares.sum() - 0.5) < 0.08
+
+
+def test_one_level_of_flipflop_has_the_words_of_flipflop() -> None:
+    one, batch = drawn("hierarchical_flipflop(length=12, ignore=0.3, levels=1)", (4, 12), 100)
+    plain = outlast.task("flipflop(length=12)")
+    assert one.vocabulary == plain.vocabulary
+    for row, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+        assert [-100 if answer is None else answer for answer in plain.solve(row)] == targets
+
+
+def test_flipflop_levels_and_instructions_have_their_shares() -> None:
+    task, batch = drawn("hierarchical_flipflop(ignore=0.4, levels=3)", 128, 300)
+    counts = batch.inputs[:, 2:-2:2].flatten().bincount(minlength=task.vocabulary) / (300 * 62)
+    expected = torch.tensor([0, 0, *[0.1] * 6, 0.4, 0])
+    assert (counts - expected).abs().max() < 0.015
+
+
+def test_fillers_stand_before_questions_alone() -> None:
+    task, batch = drawn("recall(keys=9, queries=3, length=5, fillers=4)", 5, 500)
+    gaps = torch.zeros(5)
+    for row in batch.inputs.tolist():
+        after = words(task, row)[10:]
+        assert "_" not in words(task, row)[:10]
+        assert [word[0] for word in after if word != "_"] == ["k"] * 3
+        for gap in " ".join(after).split("k")[:3]:
+            gaps[gap.count("_")] += 1
+    assert (gaps / 1500 - 0.2).abs().max() < 0.04
