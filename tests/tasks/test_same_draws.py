@@ -21,6 +21,20 @@ DRAWN = {
     "copy": "a526230938a7ba05",
     "flipflop": "4f73c31e9f977d7d",
     "entangled_parity": "c812622fa9b99496",
+    "composite(keys=6, key_tokens=2)": "c25a033c4a2ffe74",
+    "composite(keys=4, key_tokens=2, repeat=latest)": "ce11925d93538e74",
+    "recall(keys=12, length=9, fillers=2)": "46e326fdf7f1c2e8",
+    "permutation": "6a51adfa223794d3",
+    "needle": "5430f9fa9280feb3",
+    "count(most=3)": "61eb007405341b02",
+    "majority": "abc36f6577db8aab",
+    "reverse": "a4ea060af0b3c772",
+    "sort": "4820fa579906ad63",
+    "addition": "4e5b79d9c8e414fd",
+    "addition(order=reversed, hints=true)": "c7744a7a725ff308",
+    "dyck": "7f551ca87c94d25c",
+    "hierarchical_flipflop": "ab214af8b27b132a",
+    "regular": "9bcf3b466c475399",
 }
 
 

@@ -26,7 +26,11 @@ FILES = {
 
 
 #: tasks whose tokens are words
-WORDED = ("composite", "copy", "entangled_parity", "flipflop", "modsum", "parity", "recall")
+WORDED = (
+    "addition(hints=true)", "composite", "copy", "count", "dyck", "entangled_parity", "flipflop",
+    "hierarchical_flipflop", "majority", "modsum", "needle", "parity", "permutation",
+    "recall", "recall(fillers=2)", "regular", "reverse", "sort",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,11 @@ from outlast.workflow.tokenizer import tokenizer_files
 from tiny_runs import tiny, trained
 
 #: tasks whose tokens are words
-WORDED = ("composite", "copy", "entangled_parity", "flipflop", "modsum", "parity", "recall")
+WORDED = (
+    "addition(hints=true)", "composite", "copy", "count", "dyck", "entangled_parity", "flipflop",
+    "hierarchical_flipflop", "majority", "modsum", "needle", "parity", "permutation",
+    "recall", "recall(fillers=2)", "regular", "reverse", "sort",
+)  # fmt: skip
 
 
 def test_exported_seed_has_the_logits_of_the_loaded_one(
