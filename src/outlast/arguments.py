@@ -108,10 +108,12 @@ def _did_you_mean(value: str, options: Iterable[object]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def check_whole(field: str, value: object, least: int) -> None:
-    """Refuse what is not a whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise bad_value(field, value, f"a whole number >= {least}")
+def check_whole(field: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse what is not a whole number of at least `least` and at most `most`."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    if not fits or (most is not None and value > most):  # type: ignore[operator]
+        bound = f">= {least}" if most is None else f"from {least} to {most}"
+        raise bad_value(field, value, f"a whole number {bound}")
     check_size(field, value)
 
 

@@ -58,7 +58,8 @@ class Dyck(Tracking):
         self, k: int = 2, depth: int = 8, supervision: Supervision = "aligned", length: int = 25
     ) -> None:
         check_whole("k", k, 2)
-        self.k, self.depth = k, as_whole("depth", depth, 2, DEEPEST)
+        check_whole("depth", depth, 2, DEEPEST)
+        self.k, self.depth = k, depth
         self._set_up(2 * k, k, supervision, length)
 
     def word(self, token: int) -> str:

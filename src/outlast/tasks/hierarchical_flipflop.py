@@ -61,7 +61,7 @@ class HierarchicalFlipFlop(Task):
         check_whole("length", length, self.shortest)
         require(length % 2 == 0, "length", length, "an even number of tokens: two an instruction")
         check_share("ignore", ignore)
-        levels = as_whole("levels", levels, 1, MOST_LEVELS)
+        check_whole("levels", levels, 1, MOST_LEVELS)
         self.ignore, self.levels = ignore, levels
         self.lengths = (length, length)
         self.read, self.skip = 2 + levels, 2 + 2 * levels
