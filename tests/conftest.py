@@ -62,6 +62,12 @@ def _triton_looks_through_its_language_once() -> None:
     interpreter._patch_builtin = patch_builtin
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report without its figures: they take most of its time."""
+    monkeypatch.setattr("outlast.reporting.page.pictures_of", lambda arms, out, prefix: {})
+
+
 @pytest.fixture(autouse=True)
 def _the_same_chance_every_time() -> None:
     torch.manual_seed(0)

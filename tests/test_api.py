@@ -339,6 +339,7 @@ def test_results_as_a_frame_of_pandas(tmp_path: Path) -> None:
 # ---- report --------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_report_takes_one_path_and_writes_into_it(tmp_path: Path) -> None:
     folder = run_with_results(tmp_path / "run", 0.5)
     page = outlast.report(str(folder))

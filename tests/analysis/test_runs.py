@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import outlast
+from outlast.analysis.headlines import headline
 from outlast.analysis.runs import ANALYSES, AnalysisSettings, analyse_run, summary_of
 from outlast.cli import main
 from outlast.errors import OutlastError, RunFolderError
@@ -64,6 +65,7 @@ def test_every_analysis_is_written_and_the_rest_of_the_folder_stays(
         assert {row["seed"] for row in table.rows} == {0, 2}
         assert f"{name}: {len(table.rows):,} rows" in said
         assert summary_of(name)
+        assert name == "gradients" or headline(name, table.rows)
 
 
 def test_seeds_and_steps_are_those_asked_for(hybrid: Path) -> None:
@@ -127,3 +129,9 @@ def test_damaged_table_names_its_file(hybrid: Path) -> None:
     with pytest.raises(RunFolderError, match=r"key-probe\.json"):
         read_analysis(hybrid, "key-probe")
     path.unlink()
+
+
+def test_a_run_that_starts_anew_has_no_tables_of_the_old_one(recurrence: Path) -> None:
+    assert main(["analyse", str(recurrence), "--only", "state-probe", *FEW]) == 0
+    outlast.fit("parity(length=3)", "lstm @ 8", recurrence, seeds=[0], steps=1, overwrite=True)
+    assert not (recurrence / "analysis").exists()

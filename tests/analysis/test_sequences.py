@@ -22,7 +22,7 @@ def test_sequences_are_those_of_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lengths_out_of_reach_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     task = outlast.task("recall(keys=30, length=25)")
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.DEBUG):
         rungs = list(draw_rungs(outlast.model("lstm @ 8", task), task, (1, 2), 6))
     assert [rung.length for rung in rungs] == [25]
     assert "ends at length 30" in caplog.text

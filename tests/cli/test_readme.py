@@ -40,6 +40,12 @@ def commands(page: Path) -> Iterator[str]:
                 yield shlex.join(words)
 
 
+@pytest.fixture
+def few_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of a run takes few sequences, where none are named."""
+    monkeypatch.setattr("outlast.workflow.evaluate.default_sequences", lambda task: 64)
+
+
 def anchors(page: Path) -> set[str]:
     """The names that GitHub gives to the headings of a page."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
@@ -53,15 +59,17 @@ def test_there_is_something_to_type() -> None:
         assert sum(c.startswith("outlast ") for c in commands(page)) >= 5
 
 
+@pytest.mark.usefixtures("few_sequences")
 @pytest.mark.parametrize("page", [README, USAGE], ids=lambda page: page.name)
 def test_every_command_runs_in_order(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("outlast.studies.estimate.BUDGET", 0.0)  # no arm is timed
     for command in commands(page):
         if command in EXEMPT:
             continue
-        name, *words = shlex.split(command.replace("--steps 2000", "--steps 50"))  # for time
+        name, *words = shlex.split(command.replace("--steps 2000", "--steps 10"))  # for time
         assert name == "outlast", f"not run by this test: {command}"
         assert main(words) == 0, f"{command}\n{capsys.readouterr().err}"
 
@@ -75,6 +83,7 @@ def test_exempt_lines_are_in_the_readme_and_fit_the_project() -> None:
     assert f"Python {oldest} or newer" in README.read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("few_sequences")
 @pytest.mark.parametrize("number", range(len(blocks(README, "python"))))
 def test_every_python_block_runs(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -24,6 +24,8 @@ from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import Update
 from tiny_runs import start_processes_at_once, tiny
 
+without_figures = pytest.mark.usefixtures("no_figures")
+
 
 def arm(name: str, label: str, *methods: str, **changed: Any) -> Arm:
     settings = {"steps": 10, "probe_every": 5, "checkpoint_every": 5} | changed
@@ -74,19 +76,18 @@ def written(folder: Path) -> dict[Path, int]:
     return {p: p.stat().st_mtime_ns for p in folder.glob("*/*") if p.parent.name != "report"}
 
 
+@without_figures
 def test_study_is_run_once_and_tested_again_only_where_needed(
-    here: Path, run: Shell, shown: Shell
+    here: Path, run: Shell, shown: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["reproduce", "mini", "--device", "cpu", "--workers", "2"]
 
-    text = shown(*command, "--dry").out
-    assert "Does it run?" in text
-    assert re.search(r"^joint .*2$", text, re.MULTILINE)
-    assert re.search(
-        r"about \d+ \S+ of training on cpu, by 2 timed steps of the arm",
-        shown(*command, "--dry").line,
-    )
-    assert "broken" not in text
+    dry = shown(*command, "--dry")
+    assert "Does it run?" in dry.out
+    assert re.search(r"^joint .*2$", dry.out, re.MULTILINE)
+    estimate = r"about \d+ \S+ of training on cpu, by 2 timed steps of the arm"
+    assert re.search(estimate, dry.line)
+    assert "broken" not in dry.out
     assert list(here.iterdir()) == []
 
     text = shown(*command).out
@@ -108,6 +109,7 @@ def test_study_is_run_once_and_tested_again_only_where_needed(
     assert read_run(folder / "dat").label == "delayed attention"
 
     # given again, nothing is trained anew
+    start_processes_at_once(monkeypatch)
     before = written(folder)
     assert "delayed attention: done" in shown(*command).out
     assert written(folder) == before
@@ -148,6 +150,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "study"
 
 
+@without_figures
 def test_failed_arm_is_named_and_the_page_is_made(folder: Path, run: Shell) -> None:
     with locked(folder / "dat"):
         result = run("reproduce", "mini", "--out", folder)
@@ -161,6 +164,7 @@ def test_failed_arm_is_named_and_the_page_is_made(folder: Path, run: Shell) -> N
     assert not (folder / "dat" / RESULTS).exists()
 
 
+@without_figures
 def test_diverged_arm_is_a_result_and_named(folder: Path, run: Shell, shown: Shell) -> None:
     command = ["reproduce", "mini", "--out", folder, "--device", "cpu", "--arms", "broken"]
     for _ in range(2):  # given again, it says the same
@@ -189,6 +193,7 @@ def test_report_of_a_study_can_be_made_again(folder: Path, shown: Shell) -> None
     assert page.resolve().as_uri() in text
 
 
+@without_figures
 @pytest.mark.parametrize("terminal", [True, False])
 def test_seeds_at_once_is_a_line_that_stays(
     terminal: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, shown: Shell
@@ -202,6 +207,7 @@ def test_seeds_at_once_is_a_line_that_stays(
     assert [line.split(": ")[1][:15] for line in lines] == ["2 seeds at once"]
 
 
+@without_figures
 def test_arms_trained_together_say_once_how_many_seeds(folder: Path, shown: Shell) -> None:
     command = ["reproduce", "mini", "--together", "True", "--out", folder, "--device", "cpu"]
     lines = [line for line in shown(*command).out.splitlines() if "seeds at once" in line]

@@ -8,6 +8,7 @@ from subjects import (
     ROW_BY_ROW,
     SCHEMES,
     WEIGHTS,
+    WIDTH,
     each,
     of,
 )
@@ -15,7 +16,10 @@ from subjects import (
 from outlast.registry import mixers, presets, schemes, weightings
 from outlast.testing import attention
 from outlast.testing import mixers as rules
+from outlast.testing.subjects import Subject
 
+#: each scheme and all weights are among ATTENTION
+OTHERS = [subject for subject in MIXERS if not subject.line.startswith("attention(")]
 #: what the blocks of attention could change
 IN_BLOCKS = [
     rules.chunks_equal_the_whole,
@@ -26,7 +30,7 @@ IN_BLOCKS = [
 ]
 
 
-@of(MIXERS + ATTENTION)
+@of(OTHERS + ATTENTION)
 @each([*rules.MIXER_RULES, *rules.RULES])
 def test_mixer_conforms(subject, rule):
     rule(subject)
@@ -56,6 +60,14 @@ def test_compiled_attention_conforms(subject, rule):
     rule(subject)
 
 
+def test_rule_about_compiled_code_does_not_apply_where_none_is_compiled():
+    (rule,) = attention.COMPILED_RULES
+    lines = ["attention(rope, heads=2)", "attention(cope, heads=2)"]
+    results = [rule.result(Subject(line, WIDTH), line) for line in lines]
+    assert [result.status for result in results] == ["not applicable", "passed"]
+    assert "nothing is compiled" in results[0].reason
+
+
 @of(SCHEMES)
 @each(attention.SCHEME_RULES)
 def test_scheme_conforms(subject, rule):
@@ -63,7 +75,7 @@ def test_scheme_conforms(subject, rule):
 
 
 def test_every_registered_item_is_a_subject():
-    tested = {subject.line.partition("(")[0] for subject in MIXERS + MODELS}
+    tested = {subject.line.partition("(")[0] for subject in OTHERS + MODELS}
     assert tested == {*mixers.names(), *presets.names()}
     for registry, lines in ((schemes, SCHEMES), (weightings, WEIGHTS)):
         assert {line.partition("(")[0] for line in lines} == set(registry.names())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,13 @@ def run_job(job: Callable[..., None], *args: Any, env: dict[str, str] | None = N
     process = context.Process(target=_run, args=(job, args, env or {}))
     process.start()
     return process
+
+
+def free_port() -> str:
+    """A port that no process uses."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
 
 
 def wait(process: Any, seconds: float = 240) -> int:

@@ -53,10 +53,7 @@ OPTIONS = ("unused", "views", "closure", "checkpoint")
 MODES = ("skip", "freeze", "ramp", "detach")
 CASES = [
     *[Case(*parts) for parts in product(MODES, SWITCHES, ("before", "after"))],
-    *[
-        Case(m, "step", w, d)
-        for m, w, d in product(MODES, ("before", "after"), ("unused", "views"))
-    ],
+    *[Case(m, "step", w, d) for m, w, d in product(MODES, ("before", "after"), OPTIONS)],
 ]
 STATIC = [Case(mode, "step", "before", "static") for mode in MODES]
 cases = pytest.mark.parametrize("case", CASES, ids="-".join)

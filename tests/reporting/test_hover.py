@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from report_folders import MULTIPLES, write_run
 
+from outlast.reporting import pictures
 from outlast.reporting.accuracy_by_length import accuracy_figure
 from outlast.reporting.formatting import percent
 from outlast.reporting.hover import HoverFigure
@@ -23,6 +24,17 @@ from outlast.reporting.summary import ArmSummary, summarise_arm
 from outlast.runs.spec import read_seeds
 
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def only_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report with one of its figures: each takes a while to draw."""
+    plans_of = pictures._plans
+
+    def accuracy_alone(arms: list[ArmSummary]) -> list[pictures.Plan]:
+        return [plan for plan in plans_of(arms) if plan.name == "accuracy"]
+
+    monkeypatch.setattr(pictures, "_plans", accuracy_alone)
 
 
 def summaries(*runs: Path) -> list[ArmSummary]:
@@ -111,6 +123,7 @@ def test_learning_curves_have_a_column_of_values_for_their_steps(tmp_path: Path)
     assert any("an arm, seed" in title for title in switches)
 
 
+@pytest.mark.usefixtures("only_accuracy")
 def test_titles_are_escaped_and_keep_their_text(tmp_path: Path) -> None:
     label = '</title><script>alert("1")</script> & #0072b2 url(#x) id="y"'
     run = write_run(tmp_path / "run", label=label, seeds=(0, 1), until=100)
@@ -122,12 +135,14 @@ def test_titles_are_escaped_and_keep_their_text(tmp_path: Path) -> None:
     assert any(title.startswith(label) for title in titles)
 
 
+@pytest.mark.usefixtures("only_accuracy")
 def test_control_characters_in_a_label_leave_the_svg_valid(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", label="a\x01b", seeds=(0, 1), until=100)
     page = report([run], tmp_path / "out")
     ElementTree.parse(page.parent / "figures" / "accuracy.svg")
 
 
+@pytest.mark.usefixtures("only_accuracy")
 def test_share_of_nan_answers_is_said_on_hover_and_on_the_page(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", label="an arm", seeds=(0, 1), until=0)
     results = json.loads((run / "results.json").read_text())

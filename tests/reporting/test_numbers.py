@@ -27,6 +27,8 @@ from outlast.reporting.tables import (
     setup_table,
 )
 
+without_figures = pytest.mark.usefixtures("no_figures")
+
 
 def set_joint(folder: Path, values: dict[float, list[float | None]]) -> Path:
     """Replace the results by these joint accuracies: multiple -> one value a seed."""
@@ -100,6 +102,7 @@ def test_condition_of_an_older_study_is_read_by_its_older_name(tmp_path: Path) -
     assert judge(study.record.claims, arms)[1].verdict == "cannot say"
 
 
+@without_figures
 def test_claim_stated_after_the_numbers_is_marked_and_explained(tmp_path: Path) -> None:
     asked = [
         claim("first", "a", low=0.9, stated="before"),
@@ -122,6 +125,7 @@ def test_claim_stated_after_the_numbers_is_marked_and_explained(tmp_path: Path) 
     assert [claim["stated"] for claim in written] == ["before", "after", "after", None]
 
 
+@without_figures
 def test_page_does_not_explain_a_mark_that_no_claim_has(tmp_path: Path) -> None:
     _, study = summaries(tmp_path, [claim("first", "a", low=0.9, stated="before")])
     assert study.record.claims[0].stated == "before"
@@ -193,6 +197,7 @@ def test_headline_has_the_key_numbers(tmp_path: Path) -> None:
     assert headline(arms[2:], []) == "Nothing has been evaluated yet."
 
 
+@without_figures
 def test_seeds_that_agree_still_have_an_interval(tmp_path: Path) -> None:
     folder = set_joint(write_run(tmp_path / "run", seeds=range(4)), {1: [1.0] * 4, 3: [1.0] * 4})
     arm = summarise_arm(read([folder])[0].arms[0])
@@ -252,6 +257,7 @@ def test_phase_1_names_the_seeds_that_failed(tmp_path: Path) -> None:
     assert setup_table([arm]).columns[-1] == "phase 1"
 
 
+@without_figures
 @pytest.mark.parametrize("older", [False, True], ids=["recorded as scheduled", "as converged"])
 @pytest.mark.parametrize("line", ["dat(mode=skip, switch=100)", "dat(switch=0.04)"])
 def test_scheduled_switch_is_not_shown_as_converged(tmp_path: Path, line: str, older: bool) -> None:

@@ -18,6 +18,7 @@ from report_folders import claim, write_many, write_run, write_study
 from outlast.errors import RunFolderError
 from outlast.reporting.page import report
 
+without_figures = pytest.mark.usefixtures("no_figures")
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
 
 
@@ -109,6 +110,7 @@ def test_tables_are_regions_that_the_keyboard_can_scroll(demo: Path) -> None:
     assert "scroll;" in text.partition(".box {")[2].partition("}")[0]  # shadows at the ends
 
 
+@without_figures
 def test_words_may_break_at_brackets_and_nowhere_else(tmp_path: Path) -> None:
     label = "attention(random_positions(10000),heads=4)"
     text = check(report([write_run(tmp_path / "run", label=label, until=0)], tmp_path / "out"))
@@ -127,6 +129,7 @@ def test_meaning_of_orange_is_said_before_each_table_that_has_it(demo: Path) -> 
     assert "phase 1 did not converge" in text
 
 
+@without_figures
 def test_page_without_orange_numbers_does_not_explain_them(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", seeds=(0,), multiples=(1,), reach=1000, until=0)
     assert "Orange" not in check(report([run], tmp_path / "out"))
@@ -166,6 +169,7 @@ def test_demo_results_json_has_the_numbers_of_the_rows(demo: Path) -> None:
     assert study["arms"][2]["phase1"]["failed"] == [3]
 
 
+@without_figures
 def test_parked_seeds_and_missing_steps_are_noted_beside_the_means(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", label="an arm", seeds=(0, 1), until=500)
     with (run / "metrics.jsonl").open("a") as file:
@@ -176,6 +180,7 @@ def test_parked_seeds_and_missing_steps_are_noted_beside_the_means(tmp_path: Pat
     assert f"| an arm {note} |" in (page.parent / "report.md").read_text()
 
 
+@without_figures
 def test_nan_answers_are_noted_beside_the_means(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", label="an arm", seeds=(0, 1, 2))
     results = json.loads((run / "results.json").read_text())
@@ -202,12 +207,14 @@ def test_same_folders_give_the_same_bytes_and_leave_matplotlib_alone(tmp_path: P
         assert (first / file).read_bytes() == (second / file).read_bytes(), file
 
 
+@without_figures
 def test_page_of_forty_arms_is_valid_and_folds_long_tables(tmp_path: Path) -> None:
     study = write_many(tmp_path / "study", seeds=(0,), until=0)
     text = check(report([study], tmp_path / "out"))
     assert "<details>" in text
 
 
+@without_figures
 def test_single_seed_has_no_interval(tmp_path: Path) -> None:
     page = report([write_run(tmp_path / "run", seeds=(7,), until=0)], tmp_path / "out")
     assert "(1 seed)" in check(page)
@@ -216,6 +223,7 @@ def test_single_seed_has_no_interval(tmp_path: Path) -> None:
     assert (joint["n"], joint["low"], joint["high"]) == (1, None, None)
 
 
+@without_figures
 def test_lengths_that_cannot_be_tested_are_marked_with_their_reason(tmp_path: Path) -> None:
     run = write_run(
         tmp_path / "run", variants=(None, "sparse"), ceiling=2, multiples=(1, 4), until=0
@@ -267,6 +275,7 @@ def test_unwritable_folder_is_named_in_the_error(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+@without_figures
 def test_page_that_cannot_be_replaced_stays_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

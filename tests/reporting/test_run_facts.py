@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_folders import claim, write_demo, write_run, write_study
+from report_folders import claim, write_run, write_study
 
 from outlast.cli import main
 from outlast.reporting.load import load_run
@@ -26,6 +26,8 @@ CHANGED: dict[str, Any] = {
     "stop": "success(accuracy=0.95)", "by_length": True, "seeds_at_once": 3, "processes": 2,
     "keep_checkpoints": "every=50",
 }  # fmt: skip
+
+without_figures = pytest.mark.usefixtures("no_figures")
 
 
 def write_changed(folder: Path, settings: dict[str, Any], **more: Any) -> Path:
@@ -56,6 +58,7 @@ def typed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
     return spec
 
 
+@without_figures
 @pytest.mark.parametrize("settings", [{}, CHANGED], ids=["defaults", "changed"])
 def test_command_on_the_page_makes_the_same_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
@@ -101,14 +104,15 @@ def test_facts_say_task_model_methods_seeds_settings_machine_and_date(tmp_path: 
     assert facts["tested"] == "not yet"
 
 
-def test_study_page_has_its_command_and_that_of_each_arm(tmp_path: Path) -> None:
-    text = report([write_demo(tmp_path / "study")], tmp_path / "out").read_text()
+def test_study_page_has_its_command_and_that_of_each_arm(demo: Path) -> None:
+    text = (demo / "index.html").read_text()
     commands = re.findall(r"<pre[^>]*><code>(.*?)</code></pre>", text)
     assert commands[0] == "outlast reproduce dat --scale demo"
     assert len(commands) == 6
     assert all(command.startswith("outlast train --task ") for command in commands[1:])
 
 
+@without_figures
 def test_arm_that_was_not_run_has_no_command(tmp_path: Path) -> None:
     write_run(tmp_path / "study" / "a", until=0)
     arms = [("a", "A", "g"), ("b", "B", "g")]

@@ -158,6 +158,7 @@ def test_halted_run_with_a_parked_seed_resumes_bit_for_bit(
     assert load_state(whole).parked[1] is not None
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_results_and_page_name_a_parked_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ import os
 import pty
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ import torch
 from safetensors.torch import save_file
 
 import outlast.train.trainer as trainer_module
+from outlast.cli import main
 from outlast.errors import RunFolderError
 from outlast.registry import methods
 from outlast.runs import records
@@ -282,36 +282,37 @@ def test_run_resumes_bit_for_bit_after_sigkill_at_any_moment(
     assert [path.name for path in folder.glob(".*")] == [".lock"]  # half-written files are gone
 
 
-#: a slow block leaves time for a signal to come in the middle of one
-SLOW = (
-    "import sys, time\n"
-    "from outlast.train.step import Stepper\n"
-    "step = Stepper._step\n"
-    "def slowly(*args):\n    time.sleep(0.1)\n    step(*args)\n"
-    "Stepper._step = slowly\n"
-    "from outlast.cli import main\n"
-    "sys.exit(main(sys.argv[1:]))\n"
-)
+def resume_slowly(folder: Path | str, words: Path | None = None) -> None:
+    """The command, whose words go to a file. A slow block leaves time for a signal within one."""
+    step = Stepper._step
+
+    def slowly(*args: Any) -> Any:
+        time.sleep(0.1)
+        return step(*args)
+
+    Stepper._step = slowly  # type: ignore[method-assign]
+    if words is not None:
+        sys.stdout = sys.stderr = words.open("w", buffering=1)
+    sys.exit(main(["resume", str(folder)]))
 
 
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "Ctrl-C", "SIGHUP"]
 )
 def test_run_asked_to_stop_saves_and_leaves(
-    number: signal.Signals, whole: Callable[..., Path], tmp_path: Path
+    number: signal.Signals, whole: Callable[..., Path], processes: Any, tmp_path: Path
 ) -> None:
     specs, _ = CASES["all at once"]
-    folder = create(short(*specs), tmp_path / "run")
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, "resume", str(folder)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    folder, words = create(short(*specs), tmp_path / "run"), tmp_path / "words"
+    process = processes.Process(target=resume_slowly, args=(folder, words))
+    process.start()
     _wait_for(lambda: len(read_metrics(folder)) > 4, process)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert f"outlast resume {folder}" in out.replace("\n", "")
-    assert "Traceback" not in err
+    os.kill(process.pid, number)
+    process.join(60)
+    text = words.read_text()
+    assert process.exitcode == 130, text
+    assert f"outlast resume {folder}" in text.replace("\n", "")
+    assert "Traceback" not in text
     saved = load_state(folder).step
     assert 0 < saved < 24
     assert max(line.step for line in read_metrics(folder)) == saved
@@ -327,7 +328,8 @@ def test_run_whose_terminal_is_closed_saves_and_leaves(
     folder = create(short(*specs), tmp_path / "run")
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-c", SLOW, "resume", str(folder)])
+        code = f"import sys; sys.path[:] = {sys.path}; import {__name__} as it; "
+        os.execv(sys.executable, [sys.executable, "-c", f"{code}it.resume_slowly({str(folder)!r})"])
     os.set_blocking(terminal, False)
     _wait_for(lambda: _read(terminal) and len(read_metrics(folder)) > 4)
     os.close(terminal)

@@ -136,6 +136,7 @@ def test_runs_trained_together_stop_each_by_its_own_rule(tmp_path: Path) -> None
     assert first < 60 == second
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_results_and_page_name_the_step_of_success(tmp_path: Path) -> None:
     folder = trained(stopping(seeds=(5, 1), steps=200), tmp_path / "run")
     steps = successes(read_metrics(folder))

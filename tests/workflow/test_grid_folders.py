@@ -130,6 +130,7 @@ def test_setting_beside_a_grid_of_it_is_refused(
         (["--grid", "lr=0.001", "--lr=0.002"], "lr is given twice: --lr 0.002 and --grid lr="),
         (["--clip", "1", "--grid", "max_grad_norm=1,2"], "max_grad_norm is given twice: --clip 1"),
         (["--batch", "8", "--batch_size", "16"], "batch_size is given twice: --batch-size 4 and"),
+        (["--lr", "0.1", "--lr=0.2"], "lr is given twice: --lr 0.1 and --lr 0.2; give it once"),
     ):
         assert main([*SMALL, "--out", str(out), *flags]) == MISTAKE
         assert message in capsys.readouterr().err
@@ -280,6 +281,7 @@ def test_runs_of_a_grid_come_in_the_order_they_were_created(grid: Path, copied: 
     assert [folder.name for folder in grid_runs(copied)] == ["another", NAMES[0], *NAMES[2:]]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_page_of_a_grid_has_an_arm_for_each_run(
     copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

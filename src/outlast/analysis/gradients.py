@@ -43,7 +43,7 @@ from outlast.streams import stream
 from outlast.tasks import IGNORE, Batch, Task
 
 #: sequences in a batch, and batches whose gradients are averaged
-BATCH_SIZE, BATCHES = 128, 4
+BATCH_SIZE, BATCHES = 128, 1
 #: a part of a gradient that is shorter than this share of it is rounding
 ROUNDING = 1e-6
 
@@ -167,13 +167,13 @@ def split_gradient(passes: Iterable[Pass], weights: Mapping[str, Tensor]) -> Spl
 
     Both passes of a batch see the same random numbers, so that dropout is no difference.
     """
+    gpus = sorted({weight.device.index for weight in weights.values() if weight.is_cuda})
     count, losses = 0, torch.zeros(())
     sums: list[list[Tensor]] = []
     for run in passes:
-        with torch.random.fork_rng():
-            state = torch.random.get_rng_state()
+        with torch.random.fork_rng(gpus):
             loss, whole = _by_part(run(True), weights)
-            torch.random.set_rng_state(state)
+        with torch.random.fork_rng(gpus):
             _, direct = _by_part(run(False), weights)
         through = [a - b for a, b in zip(whole, direct, strict=True)]
         if count:

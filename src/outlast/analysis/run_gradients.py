@@ -23,16 +23,22 @@ from outlast.analysis.gradients import (
 from outlast.arguments import as_whole
 from outlast.errors import bad_value
 from outlast.kernels.loss import part_losses
+from outlast.machine import free_memory
 from outlast.methods.base import PATHWAYS, SUBLAYER_CONTROLS, MethodState
 from outlast.mixers.randomness import fixed_positions
+from outlast.models import build_model
+from outlast.registry import tasks
 from outlast.runs.analyses import Row
 from outlast.runs.kept import kept_steps, seeds_at
 from outlast.runs.records import read_run
 from outlast.runs.spec import seed_words
+from outlast.specs import parse_layout
 from outlast.tasks import IGNORE, Batch
 from outlast.train.data import sample_block
 from outlast.workflow.load import TrainedRun, open_run
 
+#: the share of free memory to use; numbers that a sublayer keeps of a token, by its width
+USABLE, NUMBERS = 0.25, 24
 ATTENTION = PATHWAYS.index("attention")
 
 
@@ -69,16 +75,28 @@ def run_gradients(
         )
     size = run.settings.batch_size if batch_size is None else as_whole("batch_size", batch_size, 1)
     final = _final_weights(toward or folder, folder, chosen, device)
+    at_once = _seeds_at_once(folder, device, size)
     rows: list[Row] = []
     for step in kept_steps(folder) if steps is None else steps:
         present = [seed for seed in chosen if seed in seeds_at(folder, step, run)]
-        # seeds together fill a GPU; on a CPU they would take memory and save no time
-        together = [present] if device.type == "cuda" else [[seed] for seed in present]
-        for several in filter(None, together):
+        for first in range(0, len(present), at_once):
+            several = present[first : first + at_once]
             trained = open_run(folder, device, several, step, averaged=False)
             places = [chosen.index(seed) for seed in several]
             rows += _at_step(trained, {n: w[places] for n, w in final.items()}, size, batches)
     return rows
+
+
+def _seeds_at_once(folder: Path, device: torch.device, batch_size: int) -> int:
+    """How many seeds fit into a part of the memory that is free: a guess on the safe side."""
+    run = read_run(folder).spec
+    task = tasks.build(run.task)
+    layout, tokens = parse_layout(run.model), task.tokens(task.lengths[1])
+    sublayers = build_model(run.model, task.vocabulary, task.classes, seed=0).sublayers()
+    heads = max(getattr(sublayer.mixer, "heads", 1) for sublayer in sublayers)
+    row = NUMBERS * (layout.width or 1) * len(sublayers) + heads * tokens * len(sublayers)
+    each = 4 * batch_size * tokens * (row + task.classes)
+    return max(1, int(USABLE * free_memory(device) / each))
 
 
 def _final_weights(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from outlast.analysis.ablation import pathway_ablation
+from outlast.analysis.anatomy import anatomy
+from outlast.analysis.covariance import contrastive_covariance
+from outlast.analysis.probe import key_probe, state_probe
+from outlast.analysis.run_gradients import run_gradients
 from outlast.analysis.sequences import LADDER, SEQUENCES
+from outlast.analysis.sharpness import sharpness
+from outlast.analysis.token_filter import token_filter
 from outlast.arguments import as_whole
 from outlast.errors import OutlastError, bad_value
 from outlast.evaluation.ladder import check_ladder, out_of_reach, rungs
@@ -20,17 +27,17 @@ from outlast.runs.records import read_run
 from outlast.tasks import Task
 from outlast.workflow.load import load
 
-#: each analysis by name: where its function is; those of a run look at all its checkpoints
-OF_MODELS = {
-    "anatomy": "outlast.analysis.anatomy:anatomy",
-    "ablation": "outlast.analysis.ablation:pathway_ablation",
-    "state-probe": "outlast.analysis.probe:state_probe",
-    "key-probe": "outlast.analysis.probe:key_probe",
-    "sharpness": "outlast.analysis.sharpness:sharpness",
-    "covariance": "outlast.analysis.covariance:contrastive_covariance",
-    "token-filter": "outlast.analysis.token_filter:token_filter",
+#: each analysis by name; those of a run look at all its checkpoints
+OF_MODELS: dict[str, Callable[..., list[Row]]] = {
+    "anatomy": anatomy,
+    "ablation": pathway_ablation,
+    "state-probe": state_probe,
+    "key-probe": key_probe,
+    "sharpness": sharpness,
+    "covariance": contrastive_covariance,
+    "token-filter": token_filter,
 }
-OF_RUNS = {"gradients": "outlast.analysis.run_gradients:run_gradients"}
+OF_RUNS: dict[str, Callable[..., list[Row]]] = {"gradients": run_gradients}
 ANALYSES = OF_MODELS | OF_RUNS
 
 
@@ -44,16 +51,22 @@ class AnalysisSettings:
         seeds: Of the run; None: all of them.
         steps: Of the checkpoints that were kept; none: the end of training, and for gradients all
             of them.
+        toward: For gradients: the run whose last weights are the solution; None: the run itself.
     """
 
     ladder: tuple[float, ...] = LADDER
     sequences: int = SEQUENCES
     seeds: tuple[int, ...] | None = None
     steps: tuple[int, ...] = ()
+    toward: Path | None = None
 
     def __post_init__(self) -> None:
         check_ladder("lengths", self.ladder)
         as_whole("sequences", self.sequences, 1)
+
+    def record(self) -> dict[str, Any]:
+        """As a table keeps it."""
+        return {**asdict(self), "toward": None if self.toward is None else self.toward.name}
 
 
 def function_of(name: str) -> Callable[..., list[Row]]:
@@ -61,9 +74,7 @@ def function_of(name: str) -> Callable[..., list[Row]]:
     if name not in ANALYSES:
         hint = suggest(name, ANALYSES)
         raise OutlastError(f"there is no analysis {name!r}{hint}: {' | '.join(ANALYSES)}")
-    module, _, function = ANALYSES[name].partition(":")
-    found: Callable[..., list[Row]] = getattr(importlib.import_module(module), function)
-    return found
+    return ANALYSES[name]
 
 
 def summary_of(name: str) -> str:
@@ -101,7 +112,10 @@ def analyse_run(
     if name in OF_RUNS:
         if on_seed is not None:
             on_seed(f"{folder.name}: {name}")
-        rows = function(folder, device, seeds, settings.steps or None)
+        batches = max(1, settings.sequences // record.settings.batch_size)
+        rows = function(
+            folder, device, seeds, settings.steps or None, settings.toward, batches=batches
+        )
         return [{"run": folder.name, **row} for row in rows]
     task, table = tasks.build(record.spec.task), list[Row]()
     for seed in seeds:

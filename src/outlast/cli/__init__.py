@@ -22,6 +22,9 @@ VERBS = (
     "reproduce", "bench", "doctor", "completion",
 )  # fmt: skip
 
+#: flags of `train` that may be given several times
+REPEATED = ("--method", "--grid")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; errors meant for people are printed without a traceback."""
@@ -99,7 +102,7 @@ def run_all(arguments: Sequence[str]) -> int | None:
 def _current_flags(arguments: Sequence[str]) -> list[str]:
     """Flags under today's names: recorded commands may have those before settings were renamed.
 
-    A setting that is given twice is an error: by both names, or by a flag and in a grid.
+    A setting that is given twice is an error: with two values, by both names, or in a grid too.
     """
     from outlast.errors import conflict
     from outlast.runs.spec import RENAMED
@@ -111,7 +114,7 @@ def _current_flags(arguments: Sequence[str]) -> list[str]:
         if flag.startswith("--"):
             value = value or ("" if following.startswith("--") else following)
             name, text = current.get(flag, flag.replace("_", "-")), f"{flag} {value}".strip()
-            if flag != typed.setdefault(name, text).partition(" ")[0]:
+            if text != typed.setdefault(name, text) and name not in REPEATED:
                 raise conflict(name[2:].replace("-", "_"), typed[name], text)
     for axis in _grid_axes(arguments):
         name = RENAMED.get(axis, axis)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
+
+if TYPE_CHECKING:
+    from outlast.runs.analyses import Row
 
 
 def main(
@@ -17,6 +20,7 @@ def main(
     sequences: int = 256,
     seeds: str | None = None,
     steps: tuple[int, ...] = (),
+    toward: Path | None = None,
     device: str = "auto",
 ) -> None:
     """Find out why trained runs work or fail; the tables lie in FOLDER/analysis.
@@ -31,10 +35,10 @@ def main(
         sequences: Sequences of each length.
         seeds: Some of the run's seeds, such as 0-3.
         steps: Of checkpoints that were kept (--keep-checkpoints); by default the end of training.
+        toward: For gradients: the run whose last weights count as the solution, such as the same
+            model with DAT; by default the run itself.
         device: auto, cpu, cuda, cuda:1 ...
     """
-    from dataclasses import asdict
-
     from outlast.analysis.runs import (
         ANALYSES,
         AnalysisSettings,
@@ -55,7 +59,7 @@ def main(
     for name in only:
         function_of(name)
     settings = AnalysisSettings(
-        lengths, sequences, None if seeds is None else tuple(read_seeds(seeds)), steps
+        lengths, sequences, None if seeds is None else tuple(read_seeds(seeds)), steps, toward
     )
     picked = pick_device(device)
     runs = [run for folder in folders for run in run_folders(folder, of_studies=True)]
@@ -70,8 +74,28 @@ def main(
                 except NothingToSeeError as nothing:
                     if only:
                         raise
-                    say(f"  {name}: left out, {nothing}")
+                    say(f"\n{name}: left out, {nothing}")
                     continue
-            table = AnalysisTable(analysis=name, settings=asdict(settings), rows=rows)
+            table = AnalysisTable(analysis=name, settings=settings.record(), rows=rows)
             path = write_analysis(run, table)
-            say(f"  {name}: {len(rows):,} rows in {path}")
+            say(f"\n{name}: {len(rows):,} rows in {path}")
+            _show(name, rows)
+
+
+def _show(name: str, rows: list[Row]) -> None:
+    """The headline of a table: its number by length or step, the mean over seeds."""
+    from outlast.analysis.headlines import HEADLINES, headline
+    from outlast.cli.tables import Column, show_table
+
+    wanted, lines = HEADLINES[name], headline(name, rows)
+    if not lines:
+        return
+    places = sorted({place for line in lines for place in line.values})
+    titles = [f"{place:g} x" if wanted.by == "multiple" else f"{place:g}" for place in places]
+    columns = [Column("", "name"), *(Column(title, "number", 1) for title in titles)]
+    cells = []
+    for line in lines:
+        values = [line.values.get(place) for place in places]
+        cells.append([line.name, *(f"{sum(v) / len(v):.3f}" if v else "" for v in values)])
+    seeds = len({row["seed"] for row in rows})
+    show_table(columns, cells, f"{wanted.title}{f', mean of {seeds} seeds' if seeds > 1 else ''}")

@@ -8,12 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from outlast.runs.folder import has_file, write_json
+from outlast.runs.folder import ANALYSIS, has_file, write_json
 from outlast.runs.reading import FORMAT, checked, read_object
 from outlast.version import __version__
 
-#: in the folder of a run
-FOLDER = "analysis"
 #: a flat row of a table
 Row = dict[str, str | int | float | None]
 
@@ -31,7 +29,7 @@ class AnalysisTable(Struct, frozen=True, kw_only=True):
 
 def write_analysis(folder: Path, table: AnalysisTable) -> Path:
     """Write a table to the folder of a run; the tables of other analyses stay."""
-    path = folder / FOLDER / f"{table.analysis}.json"
+    path = folder / ANALYSIS / f"{table.analysis}.json"
     path.parent.mkdir(exist_ok=True)
     write_json(path, msgspec.to_builtins(table))
     return path
@@ -39,7 +37,7 @@ def write_analysis(folder: Path, table: AnalysisTable) -> Path:
 
 def read_analysis(folder: Path, name: str) -> AnalysisTable | None:
     """The table of an analysis of a run, if there is one."""
-    if not has_file(folder / FOLDER, f"{name}.json"):
+    if not has_file(folder / ANALYSIS, f"{name}.json"):
         return None
-    path = folder / FOLDER / f"{name}.json"
+    path = folder / ANALYSIS / f"{name}.json"
     return checked(read_object(path, "analysed yet"), AnalysisTable, path)

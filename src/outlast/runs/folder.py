@@ -21,6 +21,8 @@ METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 #: the folder of weights that were kept along the way
 KEPT, KEPT_DIGITS, KEPT_SUFFIX = "checkpoints", 8, ".safetensors"
+#: the folder of the tables of analyses
+ANALYSIS = "analysis"
 RESULTS = "results.json"
 #: results that were larger than those that replaced them
 PREVIOUS_RESULTS = "results-before.json"
@@ -181,10 +183,11 @@ def remove_outcomes(folder: Path) -> None:
     """
     for name in (PREVIOUS_RESULTS, RESULTS, METRICS, CHECKPOINT):
         (folder / name).unlink(missing_ok=True)
-    for path in kept_files(folder).values():
+    for path in (*kept_files(folder).values(), *(folder / ANALYSIS).glob("*.json")):
         path.unlink()
-    with suppress(OSError):  # there is none, or something else is in it
-        (folder / KEPT).rmdir()
+    for inside in (KEPT, ANALYSIS):
+        with suppress(OSError):  # there is none, or something else is in it
+            (folder / inside).rmdir()
 
 
 def kept_files(folder: Path) -> dict[int, Path]:

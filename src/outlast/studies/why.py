@@ -79,10 +79,10 @@ def _arms(
         yield arm(taken_apart, name, f"DAT, {words} fixed", plain, ways["dat"], f"fix({name})")
 
 
-def _claims(serial: str, taken_apart: str) -> list[Claim]:
+def _conv_claims(serial: str) -> list[Claim]:
     """Predictions that were put into words before the study was run at its paper scale."""
     reason = "our explanation: the first phase forgets the keys"
-    claims = [
+    return [
         Claim(
             f"A short convolution mends recall with DAT ({serial})",
             f"{serial}-conv", 3, reason, statistic="difference", versus=f"{serial}-dat",
@@ -93,19 +93,22 @@ def _claims(serial: str, taken_apart: str) -> list[Claim]:
             f"{serial}-conv", 3, reason, part="state", low=0.9, stated="before",
         ),
     ]  # fmt: skip
-    for name, words in (("uniform", "uniform weights"), ("qk", "queries and keys fixed")):
-        claims.append(
-            Claim(
-                f"Attention with {words} does not recall",
-                f"{taken_apart}-{name}",
-                1,
-                "recall is a choice of keys",
-                part="recall",
-                high=0.5,
-                stated="before",
-            )
+
+
+def _part_claims(design: str, parts: dict[str, str]) -> list[Claim]:
+    """What attention cannot do without: predictions, as above."""
+    return [
+        Claim(
+            f"Attention with {words} does not recall",
+            f"{design}-{name}",
+            1,
+            "recall is a choice of keys",
+            part="recall",
+            high=0.5,
+            stated="before",
         )
-    return claims
+        for name, words in parts.items()
+    ]
 
 
 def _demo() -> Study:
@@ -117,9 +120,11 @@ def _demo() -> Study:
         "control": "loss_order(phase1=weights(recall=0.3), latest=0.3)",
     }
     designs = {"serial": f"1 x ({DEMO_LSTM} > ATTENTION > mlp) @ 64"}
-    arms = list(_arms(DEMO_TASK, designs, "serial", ways, ", head=2", 3, settings))
+    arms = list(_arms(DEMO_TASK, designs, "serial", ways, ", head=2", 4, settings))
     return Study(
-        "why", "demo", TITLE, QUESTION, arms, _claims("serial", "serial"), (1, 2, 3),
+        "why", "demo", TITLE, QUESTION, arms,
+        [*_conv_claims("serial"), *_part_claims("serial", {"qk": "queries and keys fixed"})],
+        (1, 2, 3),
         default=("serial-joint", "serial-dat", "serial-conv", "serial-qk"),
     )  # fmt: skip
 
@@ -136,5 +141,7 @@ def _paper() -> Study:
         "serial4": "4 x (lstm > ATTENTION > mlp)",
     }
     arms = list(_arms(PAPER_TASK, designs, "parallel2", ways, "", 10, settings))
-    claims = [*_claims("serial2", "parallel2"), *_claims("serial4", "parallel2")[:2]]
+    parts = {"uniform": "uniform weights", "qk": "queries and keys fixed"}
+    claims = [*_conv_claims("serial2"), *_conv_claims("serial4")]
+    claims += _part_claims("parallel2", parts)
     return Study("why", "paper", TITLE, QUESTION, arms, claims)

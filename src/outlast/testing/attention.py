@@ -115,7 +115,10 @@ def compiled_path_equals_the_plain_one(subject: Subject) -> None:
     compiled._program.cache_clear()
     with patch.multiple(compiled, **instead):
         actual = results()
+    programs = compiled._program.cache_info().currsize
     compiled._program.cache_clear()
+    if not programs:
+        raise NotApplicable("a kernel computes it, so nothing is compiled")
     for got, want in zip(actual, wanted, strict=True):
         close(got, want, what="compiled code gives another result")
 

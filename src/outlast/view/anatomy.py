@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from outlast.errors import RunFolderError
-from outlast.runs.analyses import FOLDER, AnalysisTable, Row, read_analysis
+from outlast.runs.analyses import AnalysisTable, Row, read_analysis
+from outlast.runs.folder import ANALYSIS
 
 TABLE = "anatomy"
 #: what a row must have
@@ -27,7 +28,7 @@ def read_anatomy(folder: Path) -> dict[str, Any]:
     for number, row in enumerate(table.rows):
         for name, kinds in NEEDED.items():
             if not isinstance(row.get(name), kinds):
-                place = folder / FOLDER / f"{TABLE}.json"
+                place = folder / ANALYSIS / f"{TABLE}.json"
                 raise RunFolderError(f"cannot read {place}: rows[{number}] has no {name}")
     return {"rows": [_of(row, COLUMNS) for row in _last(table)]}
 

@@ -1,7 +1,6 @@
 """`outlast.lightning.DelayedAttention` in a Lightning Trainer."""
 
 import logging
-import os
 import signal
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +13,7 @@ pytest.importorskip("lightning")
 pytest.importorskip("torchdata")
 
 import lightning as L
-from forked_jobs import run_job, wait
+from forked_jobs import free_port, run_job, wait
 from lightning_jobs import Hybrid, killed_at, train
 from torch import distributed as dist
 
@@ -209,7 +208,7 @@ def run_rank(folder: str, rank: int) -> None:
 def ranks(tmp_path_factory) -> list[dict]:
     folder = tmp_path_factory.mktemp("ranks")
     common = {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
-    common["MASTER_PORT"] = str(20000 + os.getpid() % 20000)
+    common["MASTER_PORT"] = free_port()
     jobs = [
         run_job(run_rank, str(folder), rank, env={**common, "LOCAL_RANK": str(rank)})
         for rank in (0, 1)

@@ -3,7 +3,6 @@
 One pair of processes trains all cases. The tests read what it wrote.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from forked_jobs import run_job, wait
+from forked_jobs import free_port, run_job, wait
 from torch import distributed as dist
 from torch.distributed.fsdp import fully_shard
 from trainer_jobs import build, train
@@ -28,13 +27,15 @@ CHECKPOINTED = {"gradient_checkpointing": True}
 REENTRANT = {**CHECKPOINTED, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
 COMPILED = {"torch_compile": True, "torch_compile_backend": "eager"}
 #: by name: how, and arguments of the Trainer
+#: a Trainer of transformers 5.17 puts a sharded model into DDP, so it is not tried there
+SHARDED_MODES = MODES if hasattr(Trainer, "_sync_replicated_trainable_parameters") else ()
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"ddp {mode}": (mode, {}) for mode in MODES},
     **{f"checkpointed {mode}": (mode, CHECKPOINTED) for mode in MODES},
     "reentrant skip": ("skip", REENTRANT),
     "compiled skip": ("skip", COMPILED),
     "rank means skip": ("skip", {"average_tokens_across_devices": False}),
-    **{f"fsdp2 {mode}": (mode, {}) for mode in MODES},
+    **{f"fsdp2 {mode}": (mode, {}) for mode in SHARDED_MODES},
 }
 SETTINGS = {"max_steps": STEPS, "save_strategy": "no", "logging_steps": 1}
 LEVEL = 3.446  # the mean over ranks falls under it, or step 3 comes first
@@ -95,8 +96,7 @@ def run_rank(folder: str, rank: int) -> None:
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory) -> list[dict]:
     folder = tmp_path_factory.mktemp("ranks")
-    port = 20000 + os.getpid() % 20000
-    common = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     processes = [
         run_job(run_rank, str(folder), r, env={**common, "RANK": str(r), "LOCAL_RANK": str(r)})
         for r in range(RANKS)
@@ -131,7 +131,7 @@ def test_mean_over_ranks_of_the_watched_loss_is_the_logged_one(ranks, name):
     assert seen[0] != seen[1]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", SHARDED_MODES)
 def test_sharded_ranks_train_like_replicated_ones(ranks, mode):
     sharded, replicated = (ranks[0][f"{kind} {mode}"]["weights"] for kind in ("fsdp2", "ddp"))
     torch.testing.assert_close(sharded, replicated, rtol=1e-4, atol=1e-6)
