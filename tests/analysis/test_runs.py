@@ -10,6 +10,7 @@ from outlast.analysis.headlines import headline
 from outlast.analysis.runs import ANALYSES, AnalysisSettings, analyse_run, summary_of
 from outlast.cli import main
 from outlast.errors import OutlastError, RunFolderError
+from outlast.reporting.analysis_by_length import analysis_figure
 from outlast.reporting.anatomy_by_length import anatomy_figure, anatomy_finding, anatomy_shares
 from outlast.reporting.load import read
 from outlast.reporting.panels import NARROW, WIDE
@@ -89,6 +90,27 @@ def test_the_page_shows_why_answers_are_wrong(hybrid: Path) -> None:
         assert len(figure.axes) == 2
         assert len(figure.hover_columns) == 4
     assert "hybrid" in anatomy_finding([arm])
+
+
+def test_the_page_shows_what_is_inside(hybrid: Path) -> None:
+    names = ["state-probe", "key-probe", "sharpness", "ablation"]
+    assert main(["analyse", str(hybrid), "--only", *names, *FEW]) == 0
+    (study,) = read([hybrid])
+    arm = summarise_arm(study.arms[0])
+    figure = analysis_figure([arm], WIDE)
+    assert figure is not None
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    assert "keys read by a probe" in titles
+    (keys,) = [ax for ax in figure.axes if ax.get_title(loc="left") == "keys read by a probe"]
+    table = read_analysis(hybrid, "key-probe")
+    assert table is not None
+    expected = {
+        (row["seed"], row["multiple"], f"{row['accuracy']:.3f}")
+        for row in table.rows
+        if row["bin"] is None
+    }
+    points = [point for point in figure.hover_points if point.ax is keys]
+    assert {(point.source, point.x, point.value) for point in points} == expected
 
 
 def test_what_does_not_apply_is_left_out_and_said(

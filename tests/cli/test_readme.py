@@ -19,6 +19,7 @@ from outlast.cli import main
 
 ROOT = Path(__file__).parents[2]
 README, USAGE = ROOT / "README.md", ROOT / "docs" / "usage.md"
+ANALYSE = ROOT / "docs" / "analyse.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 MAKE = {"make demo", "make test"}
 #: lines that a test does not run: they set up a machine, or are run by the people who run this
@@ -60,7 +61,7 @@ def test_there_is_something_to_type() -> None:
 
 
 @pytest.mark.usefixtures("few_sequences")
-@pytest.mark.parametrize("page", [README, USAGE], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, USAGE, ANALYSE], ids=lambda page: page.name)
 def test_every_command_runs_in_order(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,13 +85,17 @@ def test_exempt_lines_are_in_the_readme_and_fit_the_project() -> None:
 
 
 @pytest.mark.usefixtures("few_sequences")
-@pytest.mark.parametrize("number", range(len(blocks(README, "python"))))
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [(page, n) for page in (README, ANALYSE) for n in range(len(blocks(page, "python")))],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_every_python_block_runs(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    block = blocks(README, "python")[number].replace("steps=200", "steps=50")  # for time
-    code = compile(block, f"README.md, block {number}", "exec")
+    block = blocks(page, "python")[number].replace("steps=200", "steps=50")  # for time
+    code = compile(block, f"{page.name}, block {number}", "exec")
     exec(code, {"__name__": "readme"})
 
 

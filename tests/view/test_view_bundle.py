@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from outlast.cli import main
 from outlast.errors import RunFolderError, SpecError
+from outlast.view import shipped
 from outlast.view.bundle import write_bundle
 from outlast.view.library import Library
 from outlast.view.router import Router
@@ -110,3 +113,10 @@ def test_command_serves_until_it_is_stopped(
     assert f"the page: {opened[0]}" in said.out
     main(["view", str(runs / "lstm"), "--no-browser"])
     assert len(opened) == 1
+
+
+def test_every_file_of_the_page_is_part_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["outlast"]
+    for name in shipped.names():
+        assert any(fnmatch(f"view/assets/{name}", pattern) for pattern in patterns), name

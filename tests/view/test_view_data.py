@@ -150,3 +150,14 @@ def test_damaged_anatomy_names_its_file_and_row(runs: Path, tmp_path: Path) -> N
     path.write_text(json.dumps(table))
     with pytest.raises(OutlastError, match=r"anatomy.json: rows\[1\] has no share"):
         library_of(folder).anatomy("dat")
+
+
+def test_listing_runs_reads_no_metrics_and_no_results(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("the list of runs has read more than run.json")
+
+    monkeypatch.setattr("outlast.view.curves.load_run", fail)
+    monkeypatch.setattr("outlast.view.live.load", fail)
+    assert len(library_of(runs).runs()["runs"]) == 5

@@ -64,6 +64,7 @@ from outlast.analysis.sequences import (
 from outlast.analysis.sharpness import recalled
 from outlast.analysis.watching import HEAD, Watched, attention_layers, hooked, watch
 from outlast.arguments import check_whole
+from outlast.evaluation.accuracy import right_answers
 from outlast.models.model import Model
 from outlast.tasks import Batch, Task
 from outlast.tasks.truth import ABSENT
@@ -251,7 +252,7 @@ def _judge(model: Model, task: Task, batch: Batch, instruments: Instruments) -> 
     hooks = {} if retriever is None else {retriever.layer: Attended(source, retriever)}
     with hooked(dict(hooks), model):
         seen = watch(model, batch.inputs, streams=instruments.place is not None)
-    right = right_answers(seen.logits, batch, task)
+    right, _ = right_answers(seen.logits, batch, task)
     misread = _misread(seen, task, batch, source, instruments)
     causes = torch.full_like(source, Cause.OUTPUT)
     if retriever is None:
@@ -262,7 +263,7 @@ def _judge(model: Model, task: Task, batch: Batch, instruments: Instruments) -> 
         if mended.any():
             with hooked({retriever.layer: HardAttention(source, retriever)}, model):
                 logits = watch(model, batch.inputs, streams=False).logits
-            mended &= right_answers(logits, batch, task)
+            mended &= right_answers(logits, batch, task)[0]
         retrieval = torch.where(found, torch.where(mended, Cause.DILUTED, Cause.VALUE), Cause.KEY)
         causes = causes.where(source < 0, retrieval)
     causes = causes.where(misread != 1, Cause.STATE).where(~right, Cause.RIGHT)
@@ -280,12 +281,6 @@ def _misread(
     read = instruments.probe.predict(instruments.place.read(seen)).gather(1, at)
     state = task.truths(batch.inputs).state.gather(1, at)
     return (read != state).long().where(tokens >= 0, ABSENT)
-
-
-def right_answers(logits: Tensor, batch: Batch, task: Task) -> Tensor:
-    """Which answers are right, (batch, tokens). One whose logits are NaN or all -inf is wrong."""
-    best, guess = logits[..., : task.classes].max(-1)
-    return (guess == batch.targets) & ~best.isnan() & ~best.isneginf()
 
 
 def _rows(common: Row, causes: Tensor, misread: Tensor) -> list[Row]:

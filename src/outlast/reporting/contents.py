@@ -64,6 +64,7 @@ def list_contents(
         (entry("claims", "Claims"), "claims" in tables),
         (entry("parts", "Part by part"), "parts" in pictures),
         (entry("anatomy", "Why answers are wrong"), "anatomy" in pictures),
+        (entry("analyses", "Inside the models"), "analyses" in pictures),
         (entry("training", "While training", *training), bool(training)),
         (entry("arms", "The arms", *measured), True),
         (entry("runs", "Settings and commands", *arms), True),

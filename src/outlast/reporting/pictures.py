@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from outlast.reporting import captions
 from outlast.reporting.accuracy_by_length import accuracy_figure
+from outlast.reporting.analysis_by_length import analysis_figure
 from outlast.reporting.anatomy_by_length import anatomy_figure, anatomy_finding
 from outlast.reporting.bits import bits_finding, parts_bits_finding
 from outlast.reporting.bits_by_length import bits_figure, position_figure
@@ -111,6 +112,15 @@ def _plans(arms: Sequence[ArmSummary]) -> list[Plan]:
             "mean over seeds. The causes are found by `outlast analyse`.",
             lambda form: anatomy_figure(arms, form),
             lambda: anatomy_finding(arms),
+        ),
+        Plan(
+            "analyses",
+            "Inside the models",
+            "What `outlast analyse` measured, by test length. Thick: mean over seeds. Band: from "
+            "the worst to the best seed. Of several layers and heads the best at the shortest "
+            "length counts.",
+            lambda form: analysis_figure(arms, form),
+            lambda: "",
         ),
         Plan(
             "loss",

@@ -16,7 +16,7 @@ After arXiv 2510.00258, whose explanation has no measurements. All arms are ours
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from outlast.registry import studies
@@ -45,13 +45,13 @@ def why(scale: Literal["demo", "paper"] = "demo") -> Study:
 def _arms(
     task: str,
     designs: dict[str, str],
-    taken_apart: str,
+    taken_apart: Sequence[str],
     ways: dict[str, str],
     rest: str,
     seeds: int,
     settings: Settings,
 ) -> Iterator[Arm]:
-    """Each design in every way of training, with a convolution, and one of them taken apart.
+    """Each design in every way of training and with a convolution, and some of them taken apart.
 
     `designs` have ATTENTION where attention stands. `ways` has the method of each way, `rest` is
     what every model line ends with.
@@ -72,11 +72,13 @@ def _arms(
         if "|" not in designs[design]:
             yield arm(design, "conv", "DAT, convolution", seen, ways["dat"])
             yield arm(design, "conv-joint", "jointly, convolution", seen)
-    for name in ("uniform", "hard"):
-        changed = f"attention(weights={name})"
-        yield arm(taken_apart, name, f"DAT, {name} weights", changed, ways["dat"])
-    for name, words in (("qk", "queries and keys"), ("values", "values")):
-        yield arm(taken_apart, name, f"DAT, {words} fixed", plain, ways["dat"], f"fix({name})")
+    for design in taken_apart:
+        for name in ("uniform", "hard"):
+            changed = f"attention(weights={name})"
+            yield arm(design, name, f"DAT, {name} weights", changed, ways["dat"])
+        for name, words in (("qk", "queries and keys"), ("values", "values")):
+            fixed = f"fix({name})"
+            yield arm(design, name, f"DAT, {words} fixed", plain, ways["dat"], fixed)
 
 
 def _conv_claims(serial: str) -> list[Claim]:
@@ -113,14 +115,14 @@ def _part_claims(design: str, parts: dict[str, str]) -> list[Claim]:
 
 def _demo() -> Study:
     settings = Settings(
-        steps=1200, batch_size=32, lr=2e-3, decay_from=0.9, keep_checkpoints="every=600"
+        steps=1800, batch_size=32, lr=2e-3, decay_from=0.9, keep_checkpoints="every=600"
     )
     ways = {
-        "dat": "dat(latest=0.341, otherwise=retry)",
+        "dat": "dat(latest=0.3, otherwise=retry)",
         "control": "loss_order(phase1=weights(recall=0.3), latest=0.3)",
     }
     designs = {"serial": f"1 x ({DEMO_LSTM} > ATTENTION > mlp) @ 64"}
-    arms = list(_arms(DEMO_TASK, designs, "serial", ways, ", head=2", 4, settings))
+    arms = list(_arms(DEMO_TASK, designs, ["serial"], ways, ", head=2", 4, settings))
     return Study(
         "why", "demo", TITLE, QUESTION, arms,
         [*_conv_claims("serial"), *_part_claims("serial", {"qk": "queries and keys fixed"})],
@@ -140,8 +142,11 @@ def _paper() -> Study:
         "serial2": "2 x (lstm > ATTENTION > mlp)",
         "serial4": "4 x (lstm > ATTENTION > mlp)",
     }
-    arms = list(_arms(PAPER_TASK, designs, "parallel2", ways, "", 10, settings))
+    taken_apart = ["parallel2", "serial2"]
+    arms = list(_arms(PAPER_TASK, designs, taken_apart, ways, "", 10, settings))
     parts = {"uniform": "uniform weights", "qk": "queries and keys fixed"}
     claims = [*_conv_claims("serial2"), *_conv_claims("serial4")]
     claims += _part_claims("parallel2", parts)
-    return Study("why", "paper", TITLE, QUESTION, arms, claims)
+    apart = {f"serial2-{name}" for name in ("uniform", "hard", "qk", "values")}
+    default = [arm.name for arm in arms if arm.name not in apart]
+    return Study("why", "paper", TITLE, QUESTION, arms, claims, default=default)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +59,13 @@ def find_entries(folders: Sequence[Path]) -> list[Entry]:
     if not found:
         names = ", ".join(map(str, folders))
         raise RunFolderError(f"{names}: there is no run ({RUN}) and no study ({STUDY}) in it")
-    entries: list[Entry] = []
+    entries: dict[str, Entry] = {}
     for folder, study, label in dict.fromkeys(found):
-        taken = {entry.id for entry in entries}
-        entries.append(_entry(_new_id(folder, study, taken), folder, study, label))
-    if all(entry.problem for entry in entries):
-        raise RunFolderError(str(entries[0].problem))
-    return _with_distinct_labels(entries)
+        name = _new_id(folder, study, entries)
+        entries[name] = _entry(name, folder, study, label)
+    if all(entry.problem for entry in entries.values()):
+        raise RunFolderError(str(next(iter(entries.values())).problem))
+    return _with_distinct_labels(list(entries.values()))
 
 
 def _find(folder: Path, depth: int) -> list[tuple[Path, str, str]]:
@@ -93,23 +95,21 @@ def _entry(name: str, folder: Path, study: str, label: str) -> Entry:
     return Entry(name, folder, study, words or folder.name, record)
 
 
-def _new_id(folder: Path, study: str, taken: set[str]) -> str:
+def _new_id(folder: Path, study: str, taken: Container[str]) -> str:
     """A short name for addresses and files, the same each time for the same folders."""
     path = folder.resolve()
     words = [path.parent.name, path.name] if study else [path.name]
     base = "--".join(re.sub(r"[^A-Za-z0-9_.]+", "-", word) for word in words).lstrip(".") or "run"
-    return next(n for n in (base, *(f"{base}-{i}" for i in range(2, 10**6))) if n not in taken)
+    numbered = (f"{base}-{number}" for number in count(2))
+    return next(name for name in chain([base], numbered) if name not in taken)
 
 
 def _with_distinct_labels(entries: list[Entry]) -> list[Entry]:
     """A label that two runs of one study share gets the run's id behind it."""
-    labels = [(entry.study, entry.label) for entry in entries]
+    uses = Counter((entry.study, entry.label) for entry in entries)
     return [
         entry
-        if labels.count((entry.study, entry.label)) == 1
-        else Entry(
-            entry.id, entry.folder, entry.study, f"{entry.label} ({entry.id})", entry.record,
-            entry.problem,
-        )
+        if uses[entry.study, entry.label] == 1
+        else replace(entry, label=f"{entry.label} ({entry.id})")
         for entry in entries
-    ]  # fmt: skip
+    ]

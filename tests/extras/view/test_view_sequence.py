@@ -158,8 +158,8 @@ def test_own_sequence_is_read_and_a_wrong_word_is_named(show: Any) -> None:
     assert "own-k3" in page.url
     page.fill("#own", "k3 1 k99")
     page.click("#read")
-    page.locator(".problem").wait_for()
-    assert "sequence=k99: expected words of composite" in page.inner_text(".problem")
+    page.locator("#sequence .problem").wait_for()
+    assert "sequence=k99: expected words of composite" in page.inner_text("#sequence .problem")
     assert page.input_value("#own") == "k3 1 k99"
 
 

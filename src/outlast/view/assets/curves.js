@@ -41,7 +41,9 @@ async function draw(catalogue) {
   const content = home.lastElementChild;
   content.replaceChildren(controls(drawn), legend(drawn), ...notes(drawn, problems));
   const hidden = new Set(address.list("hide") ?? []);
-  const shown = drawn.filter((run) => !hidden.has(run.id));
+  const visible = drawn.filter((run) => !hidden.has(run.id));
+  const shade = 0.14 * Math.min(1, Math.max(0.3, 8 / visible.length)); // of bands: many overlap
+  const shown = visible.map((run) => ({ ...run, shade }));
   const options = {
     seeds: readSeeds(address.get("seeds")),
     each: address.get("each") === "1",
@@ -133,7 +135,7 @@ function legend(runs) {
       address.set({ hide: next.size ? [...next].join(",") : null });
     };
     const swatch = el("span", { class: `swatch ${run.look.dash}`, "aria-hidden": "true" });
-    swatch.style.borderColor = run.look.colour;
+    swatch.style.color = run.look.colour;
     const pressed = String(!hidden.has(run.id));
     const more = { "aria-pressed": pressed, title: "Show or hide this run" };
     const entry = button("", `legend-${run.id}`, toggle, more);

@@ -173,7 +173,7 @@ function curveTraces(run, curves, each, say, unit) {
     x: [...x, ...x.toReversed()],
     y: [...points.map((p) => p.high), ...points.toReversed().map((p) => p.low)],
     fill: "toself",
-    fillcolor: faint(run.look.colour, 0.14),
+    fillcolor: faint(run.look.colour, run.shade),
     line: { width: 0 },
     mode: "lines",
     hoverinfo: "skip",

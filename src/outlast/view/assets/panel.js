@@ -111,17 +111,16 @@ export class Panel {
 
   drawStates() {
     const { read, state, words } = this.trace;
-    const z = read.map((probe) =>
-      state.map((value, i) => (value === null ? null : Number(probe.states[i] === value))),
-    );
+    const due = words.map((_, i) => i).filter((i) => state[i] !== null); // cells reach to the next
+    const z = read.map((probe) => due.map((i) => Number(probe.states[i] === state[i])));
     const text = read.map((probe) =>
-      state.map((value, i) => `token ${i + 1}: ${plain(words[i])}<br>read ${probe.states[i]}, true ${value}`),
+      due.map((i) => `token ${i + 1}: ${plain(words[i])}<br>read ${probe.states[i]}, true ${state[i]}`),
     );
     const trace = {
       type: "heatmap",
       z,
       text,
-      x: words.map((_, i) => i + 1),
+      x: due.map((i) => i + 1),
       y: read.map((probe) => probe.place.replace("stream before", "before").replace("output of ", "")),
       zmin: 0,
       zmax: 1,
@@ -134,7 +133,7 @@ export class Panel {
     const shape = layout({
       height: 18 * read.length + 34,
       margin: { l: 8, r: 8, t: 4, b: 26 },
-      xaxis: { showgrid: false },
+      xaxis: { showgrid: false, range: [0.5, words.length + 0.5] },
       yaxis: { autorange: "reversed", showgrid: false, ticks: "" },
     });
     Plotly.newPlot(this.strip, [trace], shape, config);
