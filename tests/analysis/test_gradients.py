@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import outlast
 from outlast.analysis.gradients import gradient_attribution
-from outlast.analysis.module_gradients import module_gradients
+from outlast.analysis.module_gradients import find_recurrent, module_gradients
 from outlast.analysis.run_gradients import _at_step, run_gradients
 from outlast.analysis.sequences import NothingToSeeError
 from outlast.errors import SpecError
@@ -84,6 +84,12 @@ def test_recurrence_after_attention_has_a_direct_part_alone(task: Task) -> None:
     assert norms[0] == norms[1]
 
 
+def test_a_short_convolution_is_no_recurrence(task: Task) -> None:
+    rows = gradient_attribution(build("lstm > conv > attention(heads=2)"), task, **COUNTS)
+    assert {r["layer"] for r in rows} == {"1.lstm", "all"}
+    assert list(find_recurrent(build("lstm > conv"))) == ["body.nodes.0.mixer"]
+
+
 def test_both_parts_add_up_to_the_gradient_of_the_loss(task: Task) -> None:
     model = build()
     rows = gradient_attribution(model, task, **COUNTS)
@@ -141,7 +147,14 @@ def test_model_is_left_as_it_was(task: Task) -> None:
     assert torch.equal(torch.random.get_rng_state(), random)
 
 
-@pytest.mark.parametrize(("line", "missing"), [("lstm", "attention"), ("attention", "recurrent")])
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ("lstm", "attention"),
+        ("attention", "recurrent"),
+        ("conv > attention", "recurrent"),
+    ],
+)
 def test_model_without_one_of_both_is_refused(task: Task, line: str, missing: str) -> None:
     with pytest.raises(NothingToSeeError, match=f"it has no {missing} layer"):
         gradient_attribution(build(line), task)

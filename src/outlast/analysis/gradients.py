@@ -102,20 +102,25 @@ def gradient_attribution(
 def recurrent_weights(model: Model) -> dict[str, list[str]]:
     """The names of the weights of each recurrent layer; a model without some is refused.
 
-    Those of the norm before a recurrence are among them, as they learn with it.
+    Those of the norm before a recurrence are among them, as they learn with it. A short convolution
+    is no recurrence.
     """
-    pathways = [sublayer.pathway for sublayer in model.sublayers()]
-    for pathway in ("recurrent", "attention"):
-        if pathway not in pathways:
+    sublayers = model.sublayers()
+    present = {
+        "recurrent": any(sublayer.mixer.holds_state for sublayer in sublayers),
+        "attention": any(sublayer.pathway == "attention" for sublayer in sublayers),
+    }
+    for kind, is_there in present.items():
+        if not is_there:
             raise NothingToSeeError(
-                f"model={model.layout}: it has no {pathway} layer: there is no gradient that "
+                f"model={model.layout}: it has no {kind} layer: there is no gradient that "
                 f"reaches recurrence through attention"
             )
     names = {module: name for name, module in model.named_modules()}
     return {
         layer: [f"{names[sublayer]}.{inner}" for inner, _ in sublayer.named_parameters()]
         for layer, sublayer in layers(model)
-        if sublayer.pathway == "recurrent"
+        if sublayer.mixer.holds_state
     }
 
 

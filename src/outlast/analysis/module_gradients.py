@@ -108,7 +108,7 @@ def find_recurrent(model: nn.Module) -> dict[str, nn.Module]:
     """The recurrent modules of a model by name, each once; a model without any is refused."""
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        recurrent_mixer = isinstance(module, Mixer) and module.pathway == "recurrent"
+        recurrent_mixer = isinstance(module, Mixer) and module.holds_state
         if recurrent_mixer or isinstance(module, nn.RNNBase | nn.RNNCellBase):
             found[name] = module
     for owner in models_with_config(model):

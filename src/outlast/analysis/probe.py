@@ -62,7 +62,7 @@ def state_places(model: Model) -> list[Place]:
     places = []
     for name, sublayer in layers(model):
         places.append(Place(name, "stream"))
-        if sublayer.pathway == "recurrent" and sublayer.gate_mode != "off":
+        if sublayer.mixer.holds_state and sublayer.gate_mode != "off":
             places.append(Place(name, "hidden"))
     return [*places, Place(HEAD, "stream")]
 
