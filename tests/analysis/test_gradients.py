@@ -323,8 +323,27 @@ def test_model_of_ours_is_the_same_by_hooks(task: Task) -> None:
         assert math.isclose(hooked[name], ours[name], rel_tol=1e-4), name
 
 
+def test_a_weight_of_several_modules_counts_once_in_all_of_them() -> None:
+    model, loss = plain(skip=1.0)
+    model.eval()
+    model.twin = nn.Sequential(model.lstm, nn.ReLU())
+    once = row(module_gradients(model, loss, recurrent=["lstm"]))
+    nested = module_gradients(model, loss, recurrent=["lstm", "twin", "twin.*"])
+    assert {r["layer"] for r in nested} == {"lstm", "twin", "all"}
+    assert row(nested, layer="twin")["norm"] == once["norm"] > 0
+    assert row(nested) == once
+    whole = row(module_gradients(model, loss, recurrent=["*"], final=model.state_dict()))
+    assert whole["norm"] > once["norm"]
+    model.copy = nn.LSTM(4, 8)
+    model.copy.weight_ih_l0 = model.lstm.weight_ih_l0  # shared by two modules
+    assert row(module_gradients(model, loss))["norm"] == once["norm"]
+
+
 def test_names_that_are_nothing_are_refused() -> None:
     model, loss = plain(1.0)
+    model.relu = nn.ReLU()
+    with pytest.raises(SpecError, match="recurrent=relu: expected modules that have weights"):
+        module_gradients(model, loss, recurrent=["relu"])
     with pytest.raises(SpecError, match=r"recurrent=\*.gru: expected names or patterns"):
         module_gradients(model, loss, recurrent=["*.gru"])
     with pytest.raises(NothingToSeeError, match="no recurrence found"):

@@ -230,9 +230,10 @@ def tabulate(
 ) -> list[list[Row]]:
     """The rows of each seed; `loss_weights` (seeds, parts), `toward` from now to the final weights.
 
-    The last layer is all of them, the last part the loss that is trained.
+    The last layer is all of them, a weight of several layers once. The last part is the loss that
+    is trained.
     """
-    groups = {**names, ALL: [name for several in names.values() for name in several]}
+    groups = {**names, ALL: list(dict.fromkeys(n for several in names.values() for n in several))}
     tables: list[list[Row]] = []
     for seed, mix in enumerate(loss_weights.to(split.losses.device).double()):
         rows: list[Row] = []
