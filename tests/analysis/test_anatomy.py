@@ -203,6 +203,19 @@ def test_heads_that_look_past_the_source_are_found(monkeypatch: pytest.MonkeyPat
     assert found == Retriever("2", (1, 2), 1, pytest.approx(0.8))  # type: ignore[arg-type]
 
 
+def test_heads_whose_weights_are_not_finite_do_not_retrieve() -> None:
+    task, model = task_of(), build(task_of())
+    batch = next(draw_rungs(model, task, (1,), 10)).batch
+    qkv = model.sublayers()[1].mixer.qkv.weight
+    with torch.no_grad():
+        qkv.mul_(1e30)
+    assert find_retriever(model, task, batch).heads == (1,)
+    with torch.no_grad():
+        qkv.fill_(1e30)
+    with pytest.raises(SpecError, match="expected a model with finite attention weights"):
+        find_retriever(model, task, batch)
+
+
 def test_small_blocks_give_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
     task, model = task_of("chained"), build(task_of("chained"), sharpness=0.2, keep=2.5)
     whole = dissected(model, task)

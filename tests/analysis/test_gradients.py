@@ -129,6 +129,18 @@ def test_cosine_is_1_if_the_final_weights_lie_down_the_attention_part(task: Task
     assert math.isclose(found["direct_to_final"], found["cosine"], abs_tol=1e-4)
 
 
+def test_numbers_that_are_not_finite_are_none(task: Task) -> None:
+    model = build()
+    with torch.no_grad():
+        model.sublayers()[0].mixer.weight[0, 0] = torch.nan
+    rows = gradient_attribution(model, task, build(), **COUNTS)
+    for name in ("loss", "norm", "direct_norm", "cosine", "direct_to_final"):
+        assert {r[name] for r in rows} == {None}, name
+    rows = gradient_attribution(build(), task, model, **COUNTS)
+    assert {r["direct_to_final"] for r in rows} == {None}
+    assert all(r["cosine"] is not None for r in rows)
+
+
 def test_model_is_left_as_it_was(task: Task) -> None:
     model = build()
     model.sublayers()[1].set_upstream_grad(0.5)

@@ -1,5 +1,6 @@
 """How sharp a head is: heads whose weights are known."""
 
+import json
 import math
 
 import pytest
@@ -98,6 +99,17 @@ def test_small_blocks_give_the_same_table(monkeypatch: pytest.MonkeyPatch) -> No
     for one, other in zip(whole, parts, strict=True):
         assert one.pop("layer") == other.pop("layer")
         assert one == pytest.approx(other, rel=1e-5)
+
+
+def test_scores_that_overflow_are_none_in_the_table() -> None:
+    task, model = task_of(), build(task_of())
+    with torch.no_grad():
+        model.sublayers()[1].mixer.qkv.weight.mul_(1e30)
+    rows = sharpness(model, task, (1,), 5)
+    overflown, even = (row_of(rows, 1, head) for head in (0, 1))
+    assert overflown["margin"] is overflown["weight"] is overflown["law"] is None
+    assert even["margin"] == 0
+    json.dumps(rows, allow_nan=False)
 
 
 def test_measuring_leaves_the_model_untouched() -> None:

@@ -19,7 +19,8 @@ direct_to_final      the same of the direct part
 ==================== ===========================================================================
 
 A cosine is None where one of the two has no length. A part shorter than a millionth of the gradient
-is rounding: its norm is told as it is, its cosines are None.
+is rounding: its norm is told as it is, its cosines are None. So is every number that is not finite,
+as those of a seed that has diverged.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outlast.analysis.sequences import NothingToSeeError
+from outlast.analysis.sequences import NothingToSeeError, without_nan
 from outlast.analysis.watching import layers
 from outlast.arguments import as_whole
 from outlast.errors import bad_value
@@ -249,9 +250,9 @@ def tabulate(
             for index, part in enumerate((*parts, ALL)):
                 weight = mix[index].item() if index < len(parts) else None
                 about: Row = {"layer": layer, "part": part, "weight": weight}
-                rows.append(
-                    about | {"loss": losses[index]} | _compare(direct[index], through[index], way)
-                )
+                found: Row = {"loss": losses[index]}
+                found |= _compare(direct[index], through[index], way)
+                rows.append(about | without_nan(found))
         tables.append(rows)
     return tables
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outlast.analysis.sequences import nothing_to_see
 from outlast.analysis.sharpness import MEASURES, asked_rows, measure
 from outlast.mixers.attention.look import AttentionBlock
 from outlast.models.model import Model
@@ -31,13 +32,15 @@ class Retriever(NamedTuple):
 
 def find_retriever(model: Model, task: Task, batch: Batch) -> Retriever:
     """The heads that put most weight on the source of an answer, or on the token after it."""
-    best = Retriever("", (), 0, -1.0)
+    best = Retriever("", (), 0, -torch.inf)
     for layer, table in measure(model, task, batch).items():
         for offset, column in enumerate(("weight", "weight_after")):
-            weights = table[MEASURES.index(column)].mean(0)
+            weights = table[MEASURES.index(column)].mean(0).nan_to_num(-torch.inf)
             if weights.max() > best.weight:
                 heads = (weights >= weights.max() / 2).nonzero()[:, 0].tolist()
                 best = Retriever(layer, tuple(heads), offset, float(weights.max()))
+    if not best.heads:
+        raise nothing_to_see("model", model.layout, "a model with finite attention weights")
     return best
 
 

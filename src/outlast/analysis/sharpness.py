@@ -13,7 +13,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outlast.analysis.sequences import LADDER, SEQUENCES, Row, blocks, draw_rungs, nothing_to_see
+from outlast.analysis.sequences import (
+    LADDER,
+    SEQUENCES,
+    Row,
+    blocks,
+    draw_rungs,
+    nothing_to_see,
+    without_nan,
+)
 from outlast.analysis.watching import attention_layers, hooked, watch
 from outlast.arguments import check_whole
 from outlast.mixers.attention.attention import Attention
@@ -165,20 +173,10 @@ def _margins(scores: Tensor, source: Tensor) -> Tensor:
 def _summary(answers: Tensor) -> Row:
     """The columns of one head from its measures (measures, answers)."""
     measures = dict(zip(MEASURES, answers, strict=True))
-    keys, margin = float(measures.pop("keys").median()), measures.pop("margin").median()
-    means: Row = {name: _or_none(values.mean()) for name, values in measures.items()}
-    return {
-        "count": answers.shape[1],
-        "keys": keys,
-        **means,
-        "margin": _or_none(margin),
-        "needed": math.log(max(keys - 1, 1)),
-    }
-
-
-def _or_none(value: Tensor) -> float | None:
-    """A number; None for NaN and inf, which no table holds."""
-    return float(value) if value.isfinite() else None
+    keys, margin = (float(measures.pop(name).median()) for name in ("keys", "margin"))
+    means: Row = {name: float(values.mean()) for name, values in measures.items()}
+    row: Row = {"count": answers.shape[1], "keys": keys, **means, "margin": margin}
+    return without_nan({**row, "needed": math.log(max(keys - 1, 1))})
 
 
 def law(keys: Tensor, margin: Tensor) -> Tensor:
