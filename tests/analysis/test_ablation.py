@@ -113,6 +113,19 @@ def test_what_does_not_apply_is_left_out() -> None:
     assert {row["ablation"] for row in rows} == {"whole", "recurrence off", "layer off"}
 
 
+def test_a_short_convolution_is_not_closed_with_the_recurrence() -> None:
+    task = outlast.task("parity(length=4)")
+    rows = pathway_ablation(outlast.model("lstm > conv @ 8", task, seed=0), task, (1,), SEQUENCES)
+    assert {row["layer"] for row in rows if row["ablation"] == "layer off"} == {"1.lstm", "2.conv"}
+    without = [
+        [row["unchanged"] for row in rows if (row["ablation"], row["layer"]) == case]
+        for case in (("recurrence off", None), ("layer off", "1.lstm"))
+    ]
+    assert without[0] == without[1] != []
+    rows = pathway_ablation(outlast.model("conv @ 8", task), task, (1,), 4)
+    assert "recurrence off" not in {row["ablation"] for row in rows}
+
+
 def test_the_model_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     model = solved_by_hand().train()
     model.sublayers()[0].set_gate(0.5)

@@ -9,10 +9,11 @@ from outlast.analysis import anatomy as anatomies
 from outlast.analysis import retrieval
 from outlast.analysis.anatomy import CAUSES, Anatomy, anatomy, dissect, needed_state
 from outlast.analysis.probe import Place
-from outlast.analysis.retrieval import Retriever, find_retriever
+from outlast.analysis.retrieval import Attended, Retriever, find_retriever
 from outlast.analysis.sequences import blocks, draw_rungs
 from outlast.analysis.sharpness import recalled
 from outlast.errors import SpecError
+from outlast.mixers.attention.look import AttentionBlock
 from outlast.models.model import Model
 from outlast.tasks import Task
 
@@ -47,11 +48,62 @@ def test_a_sound_model_is_right_and_its_instruments_are_found(layout: str) -> No
 
 def test_a_weak_head_is_diluted_and_more_so_at_length() -> None:
     task = task_of()
-    weak = dissected(build(task, sharpness=0.2), task)
+    weak = dissected(build(task, sharpness=0.3), task)
     assert shares(weak, "state") == {"right": 1}
     near, far = (shares(weak, "recall", multiple) for multiple in LADDER)
     assert set(far) == {"right", "diluted"}
     assert near.get("diluted", 0) < 0.1 < far["diluted"]
+
+
+@pytest.mark.parametrize("sharpness", [0, 0.05])
+def test_a_head_that_looks_everywhere_alike_has_no_wrong_key(sharpness: float) -> None:
+    task = task_of()
+    even = dissected(build(task, sharpness), task)
+    for multiple in LADDER:
+        causes = shares(even, "recall", multiple)
+        assert set(causes) == {"right", "unfocused"}
+        assert causes["unfocused"] > 0.2
+    tokens = task.tokens(5)
+    weights = {row["part"]: row["retriever_weight"] for row in even.rows}
+    assert weights == {"state": None, "recall": pytest.approx(1 / tokens, rel=0.3)}
+    sharp = {row["part"]: row["retriever_weight"] for row in dissected(build(task), task).rows}
+    assert sharp == {"state": None, "recall": pytest.approx(1)}
+
+
+@pytest.mark.parametrize(
+    ("weights", "is_focused"),
+    [
+        ([[0.25] * 4], False),
+        ([[0.3, 0.4, 0.2, 0.1]], False),
+        ([[0.2, 0.6, 0.1, 0.1]], True),  # of four keys half of all is enough
+        ([[0.25] * 4, [0, 0, 1, 0]], True),  # one head suffices
+        ([[1 / 16] * 16], False),
+        ([[0.2, *[0.8 / 15] * 15]], True),
+        ([[0.18, *[0.82 / 15] * 15]], False),
+        ([[0.0] * 16], False),  # a row that keeps no key
+    ],
+)
+def test_attention_is_focused_if_a_token_has_several_times_the_even_weight(
+    weights: list[list[float]], is_focused: bool
+) -> None:
+    rows = torch.tensor(weights)[None, :, None]  # (batch, heads, queries, keys)
+    keys = rows.shape[-1]
+    source = torch.full((1, keys), -1)
+    source[0, -1] = 0
+    hook = Attended(source, Retriever("", tuple(range(len(weights))), 0, 1.0))
+    hook(AttentionBlock(rows, None, keys - 1, None))  # type: ignore[arg-type]
+    assert hook.focused[0, -1] == is_focused
+    assert hook.tokens[0, -1] == rows.sum(1).argmax()
+
+
+def test_the_key_of_the_right_value_is_not_the_value() -> None:
+    source = torch.tensor([[-1, -1, -1, -1, 2]])
+    for token, is_found in ((1, False), (2, True), (3, True), (4, False)):
+        hook = Attended(source, Retriever("", (0,), 1, 1.0))
+        rows = torch.zeros(1, 1, 1, 5)
+        rows[..., token] = 1
+        hook(AttentionBlock(rows, None, 4, None))  # type: ignore[arg-type]
+        assert hook.on_source()[0, -1] == is_found, token
 
 
 def test_a_head_that_looks_at_another_key_attends_to_the_wrong_one() -> None:
@@ -59,7 +111,8 @@ def test_a_head_that_looks_at_another_key_attends_to_the_wrong_one() -> None:
     elsewhere = dissected(build(task, shift=1), task)
     causes = shares(elsewhere, "recall")
     assert causes["key"] > 0.3
-    assert causes["right"] + causes["key"] == pytest.approx(1)  # digits are 0 or 1: half is luck
+    assert set(causes) <= {"right", "key", "unfocused"}  # digits are 0 or 1: half is luck
+    assert causes.get("unfocused", 0) < 0.1, "only where the key it looks for was never stored"
 
 
 @pytest.mark.parametrize("layout", ["separate", "chained"])
@@ -96,7 +149,7 @@ def test_a_model_without_attention_has_nothing_to_look_up_with() -> None:
 
 def test_examples_are_answers_of_their_cause() -> None:
     task = task_of()
-    model = build(task, sharpness=0.2)
+    model = build(task, sharpness=0.3)
     rungs = {rung.multiple: rung for rung in draw_rungs(model, task, LADDER, SEQUENCES)}
     examples = dissected(model, task).examples
     diluted = [e for e in examples if e["cause"] == "diluted" and e["multiple"] == 3]
@@ -148,6 +201,19 @@ def test_heads_that_look_past_the_source_are_found(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(retrieval, "measure", lambda *_: {"1.attention": 0 * numbers, "2": numbers})
     found = find_retriever(build(task_of()), task_of(), None)  # type: ignore[arg-type]
     assert found == Retriever("2", (1, 2), 1, pytest.approx(0.8))  # type: ignore[arg-type]
+
+
+def test_heads_whose_weights_are_not_finite_do_not_retrieve() -> None:
+    task, model = task_of(), build(task_of())
+    batch = next(draw_rungs(model, task, (1,), 10)).batch
+    qkv = model.sublayers()[1].mixer.qkv.weight
+    with torch.no_grad():
+        qkv.mul_(1e30)
+    assert find_retriever(model, task, batch).heads == (1,)
+    with torch.no_grad():
+        qkv.fill_(1e30)
+    with pytest.raises(SpecError, match="expected a model with finite attention weights"):
+        find_retriever(model, task, batch)
 
 
 def test_small_blocks_give_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """A head whose queries and keys are known to match by identity, or by place, is seen to do so."""
 
 import copy
+import json
 from functools import partial
 
 import pytest
@@ -131,6 +132,20 @@ def test_blocks_of_queries_and_of_sequences_change_nothing(
             assert one[name] == other[name]
         assert other["identity_margin"] == pytest.approx(one["identity_margin"], abs=1e-5)
     assert ("bias" in {row["feature"] for row in whole}) == (scheme in ("cope", "xpos"))
+
+
+def test_scores_that_overflow_are_refused_or_none_in_the_table() -> None:
+    model = solved_by_hand()
+    qkv = model.sublayers()[1].mixer.qkv.weight
+    with torch.no_grad():
+        qkv.mul_(1e20)
+    rows = contrastive_covariance(model, Cards(), (1,), 8)
+    assert None in {row["identity_margin"] for row in rows}
+    json.dumps(rows, allow_nan=False)
+    with torch.no_grad():
+        qkv.fill_(1e38)
+    with pytest.raises(NothingToSeeError, match="queries or keys of the model are not finite"):
+        contrastive_covariance(model, Cards(), (1,), 8)
 
 
 def test_the_model_is_left_as_it_was() -> None:

@@ -11,6 +11,7 @@ from outlast.analysis.probe import (
     due_states,
     fit_probes,
     key_probe,
+    state_places,
     state_probe,
     states,
 )
@@ -74,6 +75,13 @@ def test_state_is_read_where_the_model_has_it_and_not_before() -> None:
     for row in rows:
         if row["bin"] is None:
             assert 0.3 < row["control"] < 0.7, "a probe of shuffled labels read the state"
+
+
+def test_a_short_convolution_has_no_hidden_state() -> None:
+    model = outlast.model("conv > lstm > gru > attention @ 8", task_of())
+    hidden = [place.layer for place in state_places(model) if place.kind == "hidden"]
+    assert hidden == ["2.lstm", "3.gru"]
+    assert Place("1.conv", "stream") in state_places(model)
 
 
 def test_a_state_that_fades_is_read_less_the_later_it_is() -> None:

@@ -8,6 +8,7 @@ import torch
 import outlast
 from outlast.analysis.headlines import headline
 from outlast.analysis.runs import ANALYSES, AnalysisSettings, analyse_run, summary_of
+from outlast.analysis.sequences import NothingToSeeError
 from outlast.cli import main
 from outlast.errors import OutlastError, RunFolderError
 from outlast.reporting.analysis_by_length import analysis_figure
@@ -111,6 +112,21 @@ def test_the_page_shows_what_is_inside(hybrid: Path) -> None:
     }
     points = [point for point in figure.hover_points if point.ax is keys]
     assert {(point.source, point.x, point.value) for point in points} == expected
+
+
+@pytest.mark.parametrize("name", [name for name in ANALYSES if name != "gradients"])
+def test_a_seed_that_has_diverged_is_named(
+    hybrid: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = outlast.load(hybrid, 2)
+    with torch.no_grad():
+        model.sublayers()[1].mixer.qkv.weight[0, 0] = torch.nan
+    task = outlast.task("composite(modulus=2, keys=12, queries=2, length=3)")
+    with pytest.raises(NothingToSeeError, match=r"weights of lstm > .* are not finite: .*qkv"):
+        ANALYSES[name](model, task, (1,), 8)
+    monkeypatch.setattr("outlast.analysis.runs.load", lambda *_: model)
+    with pytest.raises(NothingToSeeError, match=r"hybrid, seed 2, are not finite"):
+        analyse_run(hybrid, name, AnalysisSettings((1,), 8, (2,)), torch.device("cpu"))
 
 
 def test_what_does_not_apply_is_left_out_and_said(

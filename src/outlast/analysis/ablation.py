@@ -9,8 +9,8 @@ The column `ablation` says what was changed:
 ==================  ==============================================================================
 `whole`             nothing
 `attention off`     no attention layer adds anything
-`recurrence off`    no recurrent layer adds anything
-`layer off`         one of these layers adds nothing: the column `layer`
+`recurrence off`    no recurrence adds anything; short convolutions stay
+`layer off`         one of these layers, or a convolution, adds nothing: the column `layer`
 `head off`          the weights of one head are 0: the columns `layer` and `head`
 `window`            attention sees the last keys alone, as many as a training sequence has tokens
 `hard`              attention puts all weight on the largest
@@ -153,9 +153,11 @@ def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterato
         pathway: {n: s for n, s in layers(model) if s.pathway == pathway and s.gate_mode != "off"}
         for pathway in ("attention", "recurrent")
     }
-    for name, pathway in (("attention off", "attention"), ("recurrence off", "recurrent")):
-        if by_pathway[pathway]:
-            yield Ablation(name, closed(by_pathway[pathway].values()))
+    attending = list(by_pathway["attention"].values())
+    recurring = [s for s in by_pathway["recurrent"].values() if s.mixer.holds_state]
+    for name, several in (("attention off", attending), ("recurrence off", recurring)):
+        if several:
+            yield Ablation(name, closed(several))
     for sublayers in by_pathway.values():
         for layer, sublayer in sublayers.items():
             yield Ablation("layer off", closed([sublayer]), layer)

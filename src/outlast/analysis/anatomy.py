@@ -14,9 +14,12 @@ An answer that must be recalled, from its source, the token that holds it:
   state at the source, the probe reads there, else at the answer. If the answer is the token at the
   source, it needs no state.
 - `no_attention`: The model has no attention that could look the answer up.
+- `unfocused`: The attention of the retrieving heads is spread. None of them gives any token three
+  times the weight that it has if all of the n tokens so far weigh the same, 1 / n. (If that is more
+  than a half, a half is enough. Both numbers are our choice.) What has the largest weight then says
+  nothing.
 - `key`: The retrieving heads look elsewhere. The token with their largest total weight is neither
-  the source, nor the token before it, which holds its key, nor the token they look at when they
-  retrieve.
+  the source nor the token they look at when they retrieve.
 - `diluted`: They look at the right place, but too weakly. The answer becomes right if their
   attention is made hard, with a weight of 1 on the token they look at when they retrieve.
 - `value`: They look at the right place, and hard attention does not mend the answer.
@@ -77,9 +80,10 @@ class Cause(IntEnum):
     STATE = 1
     OUTPUT = 2
     NO_ATTENTION = 3
-    KEY = 4
-    DILUTED = 5
-    VALUE = 6
+    UNFOCUSED = 4
+    KEY = 5
+    DILUTED = 6
+    VALUE = 7
 
 
 #: as tables have them
@@ -121,7 +125,10 @@ def anatomy(
     Each row holds the `multiple`, the `length`, the `part`, the `cause` (`right` is one of them),
     its `share` of the answers and their number, the `count`. `probe` says how far to trust the
     cause `state`: how often the probe reads the right state where the answer is right. It is None
-    if no answer of the part needs a state, or none is right.
+    if no answer of the part needs a state, or none is right. `retriever_weight` says how far to
+    trust the causes from `unfocused` on: the mean weight that the best retrieving head gives, at
+    the training length, to the token it looks at. If it is about 1 / n, no head retrieves. It is
+    None if no answer of the part is recalled, or there is no attention.
 
     Args:
         model: A model of ours.
@@ -148,10 +155,13 @@ def dissect(
         verdicts = [_judge(model, task, block, instruments) for block in blocks(rung.batch)]
         causes = torch.cat([verdict.causes for verdict in verdicts])
         misread = torch.cat([verdict.misread for verdict in verdicts])
+        source = recalled(task, rung.batch)
         for part in task.asked:
             of_part = rung.batch.part == task.parts.index(part)
             common: Row = {"multiple": rung.multiple, "length": rung.length, "part": part}
-            found.rows.extend(_rows(common, causes[of_part], misread[of_part]))
+            weight = instruments.retriever and instruments.retriever.weight
+            trust: Row = {"retriever_weight": weight if (source[of_part] >= 0).any() else None}
+            found.rows.extend(_rows(common, causes[of_part], misread[of_part], trust))
             found.examples.extend(_examples(common, causes, of_part))
     return found
 
@@ -258,14 +268,15 @@ def _judge(model: Model, task: Task, batch: Batch, instruments: Instruments) -> 
     if retriever is None:
         causes = causes.where(source < 0, Cause.NO_ATTENTION)
     else:
-        found = hooks[retriever.layer].on_source()
-        mended = found & ~right
+        attended = hooks[retriever.layer]
+        found, focused = attended.on_source(), attended.focused
+        mended = found & focused & ~right
         if mended.any():
             with hooked({retriever.layer: HardAttention(source, retriever)}, model):
                 logits = watch(model, batch.inputs, streams=False).logits
             mended &= right_answers(logits, batch, task)[0]
         retrieval = torch.where(found, torch.where(mended, Cause.DILUTED, Cause.VALUE), Cause.KEY)
-        causes = causes.where(source < 0, retrieval)
+        causes = causes.where(source < 0, retrieval.where(focused, Cause.UNFOCUSED))
     causes = causes.where(misread != 1, Cause.STATE).where(~right, Cause.RIGHT)
     return Verdict(causes.where(_asked(task, batch), ABSENT), misread)
 
@@ -283,14 +294,14 @@ def _misread(
     return (read != state).long().where(tokens >= 0, ABSENT)
 
 
-def _rows(common: Row, causes: Tensor, misread: Tensor) -> list[Row]:
+def _rows(common: Row, causes: Tensor, misread: Tensor, trust: Row) -> list[Row]:
     """The rows of one part from the cause of each of its answers (answers,)."""
     counts = torch.bincount(causes, minlength=len(CAUSES)).tolist()
     trusted = (causes == Cause.RIGHT) & (misread >= 0)
     probe = float((misread[trusted] == 0).double().mean()) if trusted.any() else None
     total = max(1, len(causes))
     return [
-        {**common, "cause": cause, "share": count / total, "count": count, "probe": probe}
+        {**common, "cause": cause, "share": count / total, "count": count, "probe": probe, **trust}
         for cause, count in zip(CAUSES, counts, strict=True)
     ]
 

@@ -45,7 +45,14 @@ from torch import Tensor
 
 from outlast.analysis.pairs import Contrast, PairKeeper, pairs
 from outlast.analysis.scoring import check_answers
-from outlast.analysis.sequences import LADDER, SEQUENCES, NothingToSeeError, Row, draw_rungs
+from outlast.analysis.sequences import (
+    LADDER,
+    SEQUENCES,
+    NothingToSeeError,
+    Row,
+    draw_rungs,
+    without_nan,
+)
 from outlast.arguments import as_whole, shown
 from outlast.evaluation.outputs import eval_mode
 from outlast.models.model import Model
@@ -143,7 +150,10 @@ def _fit(model: Model, task: Task, batch: Batch) -> dict[tuple[str, str], dict[s
 
 def _subspace(difference: Tensor | float) -> Subspace:
     """The subspace of a difference of covariances (heads, d, d)."""
-    u, values, vt = torch.linalg.svd(torch.as_tensor(difference))
+    difference = torch.as_tensor(difference)
+    if not difference.isfinite().all():
+        raise NothingToSeeError("the queries or keys of the model are not finite")
+    u, values, vt = torch.linalg.svd(difference)
     squares = values.square().cumsum(-1)
     enough = squares >= HELD * squares[:, -1:]
     rank = torch.where(squares[:, -1] > 0, enough.long().argmax(-1) + 1, 0)
@@ -209,7 +219,7 @@ def _rows(columns: Row, sums: Sums, subspaces: dict[str, Subspace]) -> list[Row]
                 row[f"{feature}_share"] = margin / total if total else None
             row["variance_share"] = 1 - without[head] / varied if varied else None
             row |= _described(subspaces.get(part), head)
-            rows.append(row)
+            rows.append(without_nan(row))
     return rows
 
 

@@ -19,7 +19,8 @@ direct_to_final      the same of the direct part
 ==================== ===========================================================================
 
 A cosine is None where one of the two has no length. A part shorter than a millionth of the gradient
-is rounding: its norm is told as it is, its cosines are None.
+is rounding: its norm is told as it is, its cosines are None. So is every number that is not finite,
+as those of a seed that has diverged.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outlast.analysis.sequences import NothingToSeeError
+from outlast.analysis.sequences import NothingToSeeError, without_nan
 from outlast.analysis.watching import layers
 from outlast.arguments import as_whole
 from outlast.errors import bad_value
@@ -102,20 +103,25 @@ def gradient_attribution(
 def recurrent_weights(model: Model) -> dict[str, list[str]]:
     """The names of the weights of each recurrent layer; a model without some is refused.
 
-    Those of the norm before a recurrence are among them, as they learn with it.
+    Those of the norm before a recurrence are among them, as they learn with it. A short convolution
+    is no recurrence.
     """
-    pathways = [sublayer.pathway for sublayer in model.sublayers()]
-    for pathway in ("recurrent", "attention"):
-        if pathway not in pathways:
+    sublayers = model.sublayers()
+    present = {
+        "recurrent": any(sublayer.mixer.holds_state for sublayer in sublayers),
+        "attention": any(sublayer.pathway == "attention" for sublayer in sublayers),
+    }
+    for kind, is_there in present.items():
+        if not is_there:
             raise NothingToSeeError(
-                f"model={model.layout}: it has no {pathway} layer: there is no gradient that "
+                f"model={model.layout}: it has no {kind} layer: there is no gradient that "
                 f"reaches recurrence through attention"
             )
     names = {module: name for name, module in model.named_modules()}
     return {
         layer: [f"{names[sublayer]}.{inner}" for inner, _ in sublayer.named_parameters()]
         for layer, sublayer in layers(model)
-        if sublayer.pathway == "recurrent"
+        if sublayer.mixer.holds_state
     }
 
 
@@ -225,9 +231,10 @@ def tabulate(
 ) -> list[list[Row]]:
     """The rows of each seed; `loss_weights` (seeds, parts), `toward` from now to the final weights.
 
-    The last layer is all of them, the last part the loss that is trained.
+    The last layer is all of them, a weight of several layers once. The last part is the loss that
+    is trained.
     """
-    groups = {**names, ALL: [name for several in names.values() for name in several]}
+    groups = {**names, ALL: list(dict.fromkeys(n for several in names.values() for n in several))}
     tables: list[list[Row]] = []
     for seed, mix in enumerate(loss_weights.to(split.losses.device).double()):
         rows: list[Row] = []
@@ -243,9 +250,9 @@ def tabulate(
             for index, part in enumerate((*parts, ALL)):
                 weight = mix[index].item() if index < len(parts) else None
                 about: Row = {"layer": layer, "part": part, "weight": weight}
-                rows.append(
-                    about | {"loss": losses[index]} | _compare(direct[index], through[index], way)
-                )
+                found: Row = {"loss": losses[index]}
+                found |= _compare(direct[index], through[index], way)
+                rows.append(about | without_nan(found))
         tables.append(rows)
     return tables
 

@@ -42,7 +42,8 @@ def module_gradients(
 ) -> list[Row]:
     """The table of a model as it is, in the mode that it is in; see `analysis.gradients`.
 
-    A layer of the table is a recurrent module, by its name. The model is left as it was.
+    A layer of the table is a recurrent module, by its name; one without weights has no rows. The
+    model is left as it was.
 
     Args:
         model: Any model.
@@ -59,11 +60,15 @@ def module_gradients(
     recurring = (
         find_recurrent(model) if recurrent is None else _named(model, recurrent, "recurrent")
     )
+    named = dict(model.named_parameters())
+    name_of = {weight: name for name, weight in named.items()}  # one for weights that are shared
     names = {
-        name: [f"{name}.{inner}" for inner, _ in module.named_parameters()]
+        name: [name_of[weight] for weight in module.parameters()]
         for name, module in recurring.items()
+        if any(True for _ in module.parameters())
     }
-    named = dict(model.named_parameters(remove_duplicate=False))
+    if not names:
+        raise bad_value("recurrent", ", ".join(recurring), "modules that have weights")
     weights = {name: named[name] for several in names.values() for name in several}
     parts: list[str] = []
 
@@ -108,7 +113,7 @@ def find_recurrent(model: nn.Module) -> dict[str, nn.Module]:
     """The recurrent modules of a model by name, each once; a model without any is refused."""
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        recurrent_mixer = isinstance(module, Mixer) and module.pathway == "recurrent"
+        recurrent_mixer = isinstance(module, Mixer) and module.holds_state
         if recurrent_mixer or isinstance(module, nn.RNNBase | nn.RNNCellBase):
             found[name] = module
     for owner in models_with_config(model):

@@ -23,6 +23,7 @@ from outlast.analysis.sequences import (
     Row,
     Rung,
     blocks,
+    check_finite,
     draw_rungs,
     nothing_to_see,
 )
@@ -62,7 +63,7 @@ def state_places(model: Model) -> list[Place]:
     places = []
     for name, sublayer in layers(model):
         places.append(Place(name, "stream"))
-        if sublayer.pathway == "recurrent" and sublayer.gate_mode != "off":
+        if sublayer.mixer.holds_state and sublayer.gate_mode != "off":
             places.append(Place(name, "hidden"))
     return [*places, Place(HEAD, "stream")]
 
@@ -227,6 +228,7 @@ def _probe(
 ) -> list[Row]:
     check_whole("sequences", sequences, 1)
     check_whole("bins", bins, 1)
+    check_finite(model)
     probes = _fit(model, task, places, labels, fit_sequences, SHUFFLES)
     rows = []
     for rung in draw_rungs(model, task, ladder, sequences):

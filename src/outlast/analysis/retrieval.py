@@ -7,15 +7,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outlast.analysis.sequences import nothing_to_see
 from outlast.analysis.sharpness import MEASURES, asked_rows, measure
 from outlast.mixers.attention.look import AttentionBlock
 from outlast.models.model import Model
 from outlast.tasks import Batch, Task
 from outlast.tasks.truth import ABSENT
 
+#: attention is spread if no token has so many times the even weight, or half of all (our choice)
+FOCUS, HALF = 3.0, 0.5
+
 
 class Retriever(NamedTuple):
-    """The heads of a layer that retrieve, and the token they look at: the source plus `offset`."""
+    """The heads of a layer that retrieve, and the token they look at: the source plus `offset`.
+
+    `weight` is the mean weight of the best of them on that token.
+    """
 
     layer: str
     heads: tuple[int, ...]
@@ -25,32 +32,43 @@ class Retriever(NamedTuple):
 
 def find_retriever(model: Model, task: Task, batch: Batch) -> Retriever:
     """The heads that put most weight on the source of an answer, or on the token after it."""
-    best = Retriever("", (), 0, -1.0)
+    best = Retriever("", (), 0, -torch.inf)
     for layer, table in measure(model, task, batch).items():
         for offset, column in enumerate(("weight", "weight_after")):
-            weights = table[MEASURES.index(column)].mean(0)
+            weights = table[MEASURES.index(column)].mean(0).nan_to_num(-torch.inf)
             if weights.max() > best.weight:
                 heads = (weights >= weights.max() / 2).nonzero()[:, 0].tolist()
                 best = Retriever(layer, tuple(heads), offset, float(weights.max()))
+    if not best.heads:
+        raise nothing_to_see("model", model.layout, "a model with finite attention weights")
     return best
 
 
 class Attended:
-    """A hook that keeps the token with the largest total weight of the retrieving heads."""
+    """A hook that keeps what the retrieving heads look at where an answer must be recalled.
+
+    `tokens` (batch, tokens) has the token with their largest total weight, -1 elsewhere. `focused`
+    says whether a token has weight: one of the heads gives it `FOCUS` times 1 / n, n being the
+    number of keys. For few keys that is more than all there is; half of all is enough.
+    """
 
     def __init__(self, source: Tensor, retriever: Retriever) -> None:
         self.source, self.retriever = source, retriever
         self.tokens = torch.full_like(source, ABSENT)
+        self.focused = torch.zeros_like(source, dtype=torch.bool)
 
     def __call__(self, block: AttentionBlock) -> None:
         rows, queries = asked_rows(block, self.source >= 0)
-        total = block.weights[:, list(self.retriever.heads)].sum(1)[rows, queries]
-        self.tokens[rows, queries + block.first] = total.argmax(-1)
+        asked = queries + block.first
+        weights = block.weights[:, list(self.retriever.heads)].transpose(1, 2)[rows, queries]
+        self.tokens[rows, asked] = weights.sum(1).argmax(-1)
+        enough = (FOCUS / (asked + 1)).clamp(max=HALF)
+        self.focused[rows, asked] = weights.amax((1, 2)) >= enough
 
     def on_source(self) -> Tensor:
-        """Where it is the source, the token before, or the one they look at when they retrieve."""
+        """Where they look at the source, or at the token they look at when they retrieve."""
         ahead = self.tokens - self.source
-        return (ahead == 0) | (ahead == -1) | (ahead == self.retriever.offset)
+        return (ahead == 0) | (ahead == self.retriever.offset)
 
 
 class HardAttention:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,7 +54,9 @@ def run_gradients(
 ) -> list[Row]:
     """The tables of all checkpoints of a run, with seed, step and phase; the folder stays as it is.
 
-    A phase is 1 before a method's switch and 2 after it, and None where no method has one.
+    A phase is 1 before a method's switch and 2 after it, and None where no method has one. The
+    column `attempt` says how often a method had started the seed anew, from other weights. Cosines
+    to the final weights are None where these belong to another start than the checkpoint.
 
     Args:
         folder: A run folder. Checkpoints along the way are there with `keep_checkpoints`.
@@ -61,8 +64,8 @@ def run_gradients(
         seeds: By default all of the run's.
         steps: By default every step whose weights were kept, and the last one.
         toward: A run of the same model and seeds whose last weights are the final ones, such as
-            the run with `dat` for the run without: a seed starts both from the same weights. By
-            default the run itself.
+            the run with `dat` for the run without. A seed starts both from the same weights, unless
+            a method started it anew (``otherwise=retry``). By default the run itself.
         batch_size: Sequences in a batch; by default as in training.
         batches: The gradient is the mean over so many batches.
     """
@@ -82,8 +85,7 @@ def run_gradients(
         for first in range(0, len(present), at_once):
             several = present[first : first + at_once]
             trained = open_run(folder, device, several, step, averaged=False)
-            places = [chosen.index(seed) for seed in several]
-            rows += _at_step(trained, {n: w[places] for n, w in final.items()}, size, batches)
+            rows += _at_step(trained, final.of([chosen.index(s) for s in several]), size, batches)
     return rows
 
 
@@ -99,20 +101,29 @@ def _seeds_at_once(folder: Path, device: torch.device, batch_size: int) -> int:
     return max(1, int(USABLE * free_memory(device) / each))
 
 
-def _final_weights(
-    toward: Path, folder: Path, seeds: Sequence[int], device: torch.device
-) -> dict[str, Tensor]:
+class Final(NamedTuple):
+    """The final weights of some seeds, (seeds, ...) by name, and the start they belong to."""
+
+    weights: Mapping[str, Tensor]
+    attempts: Sequence[int]
+
+    def of(self, rows: Sequence[int]) -> Final:
+        """Those of some of the seeds, by number."""
+        weights = {name: weight[list(rows)] for name, weight in self.weights.items()}
+        return Final(weights, [self.attempts[row] for row in rows])
+
+
+def _final_weights(toward: Path, folder: Path, seeds: Sequence[int], device: torch.device) -> Final:
     run, other = read_run(folder).spec, read_run(toward).spec
     if (other.model, other.task) != (run.model, run.task) or not set(seeds) <= set(other.seeds):
         accepted = f"a run of the model, the task and the seeds of {folder}"
         raise bad_value("toward", toward, accepted)
     trained = open_run(toward, device, seeds, averaged=False)
-    return trained.model.named(trained.model.table)
+    attempts = [_attempt(states) for states in trained.state.methods]
+    return Final(trained.model.named(trained.model.table), attempts)
 
 
-def _at_step(
-    trained: TrainedRun, final: Mapping[str, Tensor], batch_size: int, batches: int
-) -> list[Row]:
+def _at_step(trained: TrainedRun, final: Final, batch_size: int, batches: int) -> list[Row]:
     """The rows of all seeds at one checkpoint."""
     model, task, controls = trained.model, trained.model.task, trained.controls
     names = recurrent_weights(model.model)
@@ -127,14 +138,20 @@ def _at_step(
         by_length=trained.run.settings.by_length,
     )
     mix = torch.tensor([[c.loss_weights[part] for part in task.parts] for c in controls])
-    toward = {n: final[n] - weight.detach() for n, weight in weights.items()}
+    attempts = [_attempt(states) for states in trained.state.methods]
+    toward = {n: final.weights[n] - weight.detach() for n, weight in weights.items()}
+    for row, (now, then) in enumerate(zip(attempts, final.attempts, strict=True)):
+        if now != then:
+            for way in toward.values():
+                way[row] = 0  # no way leads there
     tables = tabulate(
         split_gradient(_passes(trained, data), weights), names, task.parts, mix, toward
     )
     rows: list[Row] = []
-    for seed, states, table in zip(trained.run.seeds, trained.state.methods, tables, strict=True):
-        about: Row = {"seed": seed, "step": trained.state.step, "phase": _phase(states)}
-        rows += [about | row for row in table]
+    for number, (seed, table) in enumerate(zip(trained.run.seeds, tables, strict=True)):
+        phase = _phase(trained.state.methods[number])
+        about: Row = {"seed": seed, "step": trained.state.step, "phase": phase}
+        rows += [about | {"attempt": attempts[number]} | row for row in table]
     return rows
 
 
@@ -169,3 +186,8 @@ def _phase(states: Sequence[MethodState]) -> int | None:
     """The phase of a seed by the methods that have a switch; the first of them decides."""
     switches = [state["switched"] for state in states if "switched" in state]
     return None if not switches else 1 if switches[0] is None else 2
+
+
+def _attempt(states: Sequence[MethodState]) -> int:
+    """How often methods had started a seed anew."""
+    return sum(state.get("attempt", 0) for state in states)

@@ -14,7 +14,7 @@ from outlast.analysis.anatomy import anatomy
 from outlast.analysis.covariance import contrastive_covariance
 from outlast.analysis.probe import key_probe, state_probe
 from outlast.analysis.run_gradients import run_gradients
-from outlast.analysis.sequences import LADDER, SEQUENCES
+from outlast.analysis.sequences import LADDER, SEQUENCES, check_finite
 from outlast.analysis.sharpness import sharpness
 from outlast.analysis.token_filter import token_filter
 from outlast.arguments import as_whole
@@ -120,10 +120,11 @@ def analyse_run(
     task, table = tasks.build(record.spec.task), list[Row]()
     for seed in seeds:
         for step in settings.steps or (None,):
+            which = f"seed {seed}" if step is None else f"seed {seed}, step {step}"
             if on_seed is not None:
-                at = "" if step is None else f", step {step}"
-                on_seed(f"{folder.name}: {name}, seed {seed}{at}")
+                on_seed(f"{folder.name}: {name}, {which}")
             model = load(folder, seed, step).to(device)
+            check_finite(model, f"{folder}, {which},")
             rows = function(model, task, settings.ladder, settings.sequences)
             table += [{"run": folder.name, "seed": seed, "step": step, **row} for row in rows]
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,22 @@ def nothing_to_see(field: str, value: object, expected: str) -> NothingToSeeErro
     return NothingToSeeError(str(bad_value(field, value, expected)))
 
 
+def check_finite(model: nn.Module, known_as: str | None = None) -> None:
+    """Refuse a model whose weights are not finite. An error calls it `known_as`."""
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            whose = known_as or getattr(model, "layout", type(model).__name__)
+            raise NothingToSeeError(f"the weights of {whose} are not finite: {name} has NaN or inf")
+
+
+def without_nan(row: Row) -> Row:
+    """A row with None for NaN and inf, which no table holds."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }
+
+
 #: multiples of the training length, and sequences of each, if nobody says
 LADDER, SEQUENCES = (1.0, 3.0, 10.0), 256
 #: tokens in a block
@@ -49,8 +66,10 @@ def draw_rungs(
 ) -> Iterator[Rung]:
     """The sequences of each length, on the model's device. Lengths out of reach are left out.
 
-    They are the sequences that `evaluate` draws for this number of sequences.
+    They are the sequences that `evaluate` draws for this number of sequences. A model whose weights
+    are not finite is refused.
     """
+    check_finite(model)
     device = next(model.parameters()).device
     ceiling = getattr(model, "ceiling", None)
     for multiple, length in rungs(task, ladder):

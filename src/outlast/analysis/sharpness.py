@@ -13,7 +13,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outlast.analysis.sequences import LADDER, SEQUENCES, Row, blocks, draw_rungs, nothing_to_see
+from outlast.analysis.sequences import (
+    LADDER,
+    SEQUENCES,
+    Row,
+    blocks,
+    draw_rungs,
+    nothing_to_see,
+    without_nan,
+)
 from outlast.analysis.watching import attention_layers, hooked, watch
 from outlast.arguments import check_whole
 from outlast.mixers.attention.attention import Attention
@@ -24,7 +32,7 @@ from outlast.tasks.truth import ABSENT
 
 #: what is measured of each answer and head
 MEASURES = (
-    "keys", "entropy", "weight", "weight_pair", "weight_after", "margin", "above", "kept",
+    "keys", "entropy", "weight", "weight_pair", "weight_after", "margin", "law", "above", "kept",
 )  # fmt: skip
 
 
@@ -46,9 +54,10 @@ def sharpness(
     - `weight_pair`: On the source or the token before it, which holds its key.
     - `weight_after`: On the token after the source, to which a recurrence may carry the answer.
     - `margin`: The median of the score of the source less the largest other score. It is None for
-      a scheme that makes its own weights.
-    - `law`: The weight that softmax would give for this margin if all others had equal scores. The
-      others are seldom equal, so a softmax is at or above it.
+      a scheme that makes its own weights, and where no score is left of one of the two.
+    - `law`: The weight that softmax would give for the margin of each answer if all others had
+      equal scores. The others are seldom equal, so `weight` is at or above it. It is None for
+      weights that are no softmax of scores.
     - `needed`: The margin that gives a weight of one half by this law, log(n - 1).
     - `above`: The number of keys whose weight is above 1 / (10 n).
     - `kept`: The number of keys whose weight is above 0.
@@ -70,28 +79,6 @@ def sharpness(
     return rows
 
 
-def margin_slopes(rows: Sequence[Row]) -> list[Row]:
-    """How fast the margin grows with log n, by layer and head of a table of `sharpness`.
-
-    The slope is that of a straight line through the lengths. A slope of 1 holds the weight by the
-    law; with a slope of 0 the margin stays what it was. Heads without scores, or with one length,
-    have no row.
-    """
-    points: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for row in rows:
-        if isinstance(row["margin"], float) and isinstance(row["keys"], float):
-            head = (str(row["layer"]), int(row["head"] or 0))
-            points.setdefault(head, []).append((math.log(row["keys"]), row["margin"]))
-    slopes: list[Row] = []
-    for (layer, head_number), line in points.items():
-        x, y = torch.tensor(line, dtype=torch.float64).T
-        spread = (x - x.mean()).square().sum()
-        if spread > 0:
-            slope = float(((x - x.mean()) * y).sum() / spread)
-            slopes.append({"layer": layer, "head": head_number, "slope": slope})
-    return slopes
-
-
 def recalled(task: Task, batch: Batch) -> Tensor:
     """The source of each asked answer that must be recalled, (batch, tokens); -1 elsewhere."""
     asked = torch.tensor([task.parts.index(part) for part in task.asked], device=batch.part.device)
@@ -101,12 +88,13 @@ def recalled(task: Task, batch: Batch) -> Tensor:
 
 def measure(model: Model, task: Task, batch: Batch) -> dict[str, Tensor]:
     """`MEASURES` of every recalled answer, by attention layer: (measures, answers, heads)."""
-    gauges: dict[str, list[Tensor]] = {name: [] for name in attention_layers(model)}
+    attention = attention_layers(model)
+    gauges: dict[str, list[Tensor]] = {name: [] for name in attention}
     for block in blocks(batch):
         source = recalled(task, block)
         if not (source >= 0).any():
             continue
-        hooks = {name: Gauge(source) for name in gauges}
+        hooks = {name: Gauge(source, layer.weights.is_softmax) for name, layer in attention.items()}
         with hooked(dict(hooks), model):
             watch(model, block.inputs, streams=False)
         for name, hook in hooks.items():
@@ -133,10 +121,13 @@ def asked_rows(block: AttentionBlock, asked: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Gauge:
-    """A hook that measures the rows of recalled answers as they come; no row is kept."""
+    """A hook that measures the rows of recalled answers as they come; no row is kept.
 
-    def __init__(self, source: Tensor) -> None:
-        self.source = source
+    What there is none of is NaN: a margin without scores, the law of other weights than a softmax.
+    """
+
+    def __init__(self, source: Tensor, is_softmax: bool) -> None:
+        self.source, self.is_softmax = source, is_softmax
         self.measured: list[Tensor] = []  # of each block (measures, answers, heads)
 
     def __call__(self, block: AttentionBlock) -> None:
@@ -158,6 +149,7 @@ class Gauge:
             at_source + weight_at(weights, source - 1),
             weight_at(weights, source + 1),
             margin,
+            law(keys, margin) if self.is_softmax else torch.full_like(margin, torch.nan),
             (weights > 1 / (10 * keys[..., None])).sum(-1).to(weights),
             (weights > 0).sum(-1).to(weights),
         )
@@ -181,19 +173,12 @@ def _margins(scores: Tensor, source: Tensor) -> Tensor:
 def _summary(answers: Tensor) -> Row:
     """The columns of one head from its measures (measures, answers)."""
     measures = dict(zip(MEASURES, answers, strict=True))
-    keys, margin = float(measures.pop("keys").median()), float(measures.pop("margin").median())
+    keys, margin = (float(measures.pop(name).median()) for name in ("keys", "margin"))
     means: Row = {name: float(values.mean()) for name, values in measures.items()}
-    has_scores = not math.isnan(margin)
-    return {
-        "count": answers.shape[1],
-        "keys": keys,
-        **means,
-        "margin": margin if has_scores else None,
-        "law": law(keys, margin) if has_scores else None,
-        "needed": math.log(max(keys - 1, 1)),
-    }
+    row: Row = {"count": answers.shape[1], "keys": keys, **means, "margin": margin}
+    return without_nan({**row, "needed": math.log(max(keys - 1, 1))})
 
 
-def law(keys: float, margin: float) -> float:
+def law(keys: Tensor, margin: Tensor) -> Tensor:
     """The weight of softmax on a key whose score exceeds the equal scores of all others."""
-    return 1 / (1 + (keys - 1) * math.exp(min(-margin, 700)))
+    return 1 / (1 + (keys - 1) * torch.exp(-margin))

@@ -46,6 +46,15 @@ class Mixer(nn.Module):
     #: of the current pass; the model sets it
     context: Context = Context()
 
+    @property
+    def holds_state(self) -> bool:
+        """Whether it is a recurrence, whose output can hold a state for any number of tokens.
+
+        Analyses look for a running state there. A mixer on the recurrent pathway that sees a few
+        tokens alone sets this to False.
+        """
+        return self.pathway == "recurrent"
+
     def forward(self, x: Tensor, state: State = None) -> tuple[Tensor, State]:
         raise NotImplementedError
 

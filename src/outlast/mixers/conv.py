@@ -30,6 +30,7 @@ class Conv(Mixer):
     """
 
     pathway = "recurrent"
+    holds_state = False
 
     def __init__(self, width: int, kernel: int = 4) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ PANEL = 1.25  # inches: the height of a panel
 CAUSES = {
     "right": ("right", RULE),
     "state": ("state wrong", PALETTE[0]),
+    "unfocused": ("attention spread out", PALETTE[5]),
     "key": ("wrong key attended", PALETTE[1]),
     "diluted": ("right key, diluted", PALETTE[4]),
     "value": ("right key, value wrong", PALETTE[3]),

@@ -10,13 +10,14 @@ import { colour, config, layout } from "./theme.js";
 const CAUSES = {
   right: ["right", "right-shade", ""],
   state: ["state wrong", "c0", "/"],
+  unfocused: ["attention spread out", "c5", "|"],
   key: ["wrong key attended", "c1", "x"],
   diluted: ["right key, diluted", "c4", "."],
   value: ["right key, value wrong", "c3", "\\"],
   output: ["state right, output wrong", "c2", "-"],
   no_attention: ["no attention", "c6", "+"],
 };
-const OTHER = ["", "c5", "|"];
+const OTHER = ["", "c6", "|"];
 let home, catalogue, latest = 0;
 
 /** Build the view into its section. */
