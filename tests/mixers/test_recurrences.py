@@ -1,0 +1,133 @@
+"""Recurrences with heads against their equations, token by token and head by head in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from outlast.registry import mixers
+from outlast.runs.records import read_metrics
+from outlast.testing.compare import close, randn
+from tiny_runs import block_lines, create, resume, tiny
+
+ROWS, TOKENS = 2, 70
+NO_PROBES = {"probe_every": 0, "checkpoint_every": 4}
+REFERENCES = {}
+
+
+def reference(name: str):
+    def keep(function):
+        REFERENCES[name] = function
+        return function
+
+    return keep
+
+
+def built(line: str, width: int = 6) -> torch.nn.Module:
+    """The mixer of a line in float64, its weights not as they start."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(1)
+        mixer = mixers.build(line, width=width).double()
+        for parameter in mixer.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return mixer
+
+
+def short_conv(x: Tensor, module: torch.nn.Module) -> Tensor:
+    """By torch's own convolution, which wants the last token last."""
+    kernel, width = module.weight.shape
+    weight = module.weight.flip(0).T[:, None]
+    y = F.conv1d(F.pad(x.mT, (kernel - 1, 0)), weight, module.bias, groups=width)
+    return F.silu(y).mT
+
+
+def of_length_1(x: Tensor) -> Tensor:
+    return x / torch.sqrt((x * x).sum(-1, keepdim=True) + 1e-6)
+
+
+def rms(x: Tensor, norm: torch.nn.Module) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], norm.weight, norm.eps)
+
+
+@reference("deltanet")
+@reference("gated_deltanet")
+def delta(mixer, x: Tensor) -> Tensor:
+    q, k, v = short_conv(x @ mixer.qkv.weight.T, mixer.conv).chunk(3, -1)
+    d = mixer.head_width
+    outputs = []
+    for head in range(mixer.heads):
+        part = slice(head * d, (head + 1) * d)
+        beta = mixer.largest * torch.sigmoid(x @ mixer.beta.weight[head])
+        alpha = torch.ones_like(beta)
+        if hasattr(mixer, "decay"):
+            step = F.softplus(x @ mixer.decay.step.weight[head] + mixer.decay.step.bias[head])
+            alpha = torch.exp(-mixer.decay.rate[head].exp() * step)
+        memory, rows = torch.zeros(len(x), d, d, dtype=x.dtype), []
+        for t in range(x.shape[1]):
+            key, query = (of_length_1(y[:, t, part]) for y in (k, q))
+            old = torch.einsum("bkv,bk->bv", memory, key)
+            change = beta[:, t, None] * (v[:, t, part] - alpha[:, t, None] * old)
+            memory = alpha[:, t, None, None] * memory + key[:, :, None] * change[:, None]
+            rows.append(torch.einsum("bkv,bk->bv", memory, query) * d**-0.5)
+        outputs.append(rms(torch.stack(rows, 1), mixer.norm))
+    y = torch.cat(outputs, -1)
+    if hasattr(mixer, "gate"):
+        y = y * F.silu(x @ mixer.gate.weight.T)
+    return y @ mixer.out.weight.T
+
+
+#: a width that the heads divide, and one that they do not
+LINES = [
+    "deltanet(heads=2)",
+    "deltanet(heads=2, negative=false, conv=1)",
+    "deltanet",
+    "gated_deltanet(heads=2)",
+    "gated_deltanet(negative=false, conv=1)",
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_recurrence_equals_its_equations(line):
+    mixer, x = built(line), randn(ROWS, TOKENS, 6)
+    y, state = mixer(x)
+    close(y, REFERENCES[line.partition("(")[0]](mixer, x), 1e-9)
+    again, _ = mixer(randn(ROWS, 3, 6, seed=1), state)
+    whole, _ = mixer(torch.cat([x, randn(ROWS, 3, 6, seed=1)], 1))
+    close(again, whole[:, TOKENS:], 1e-9)
+
+
+@pytest.mark.parametrize("name", ["deltanet", "gated_deltanet"])
+def test_delta_rule_tracks_parity_only_with_negative_eigenvalues(name):
+    """A key that is always the same and beta near 2 turn the sign of the memory."""
+    for negative, tracked in ((True, True), (False, False)):
+        line = f"{name}(heads=1, conv=1, negative={str(negative).lower()})"
+        mixer, bits = (
+            mixers.build(line, width=2).double(),
+            torch.randint(2, (1, 500), generator=torch.Generator().manual_seed(0)),
+        )
+        with torch.no_grad():
+            mixer.conv.weight.fill_(1)
+            mixer.conv.bias.zero_()
+            mixer.qkv.weight.zero_()
+            mixer.qkv.weight[0::2, 0] = 1  # key and query see the constant
+            mixer.qkv.weight[4:, 0] = 0
+            mixer.beta.weight.copy_(torch.tensor([[-30.0, 60.0]]))
+            if name == "gated_deltanet":
+                mixer.decay.rate.fill_(-30)
+        x = torch.stack([torch.ones_like(bits), bits], -1).double()
+        start = torch.eye(2, dtype=torch.float64)[None, None]
+        _, (_, memory) = mixer(x, (mixer.conv.start(mixer.qkv(x)), start))
+        sign = -1.0 if bits.sum() % 2 else 1.0
+        assert torch.allclose(memory[0, 0, 0, 0], torch.tensor(sign).double(), atol=1e-3) == tracked
+
+
+@pytest.mark.parametrize("name", sorted(REFERENCES))
+def test_hybrid_with_the_recurrence_trains_with_dat(name, tmp_path):
+    model = f"{name} > attention(heads=2) > mlp @ 8"
+    run = tiny("dat(switch=2)", model=model, steps=4, steps_per_block=2, **NO_PROBES)
+    assert resume(create(run, tmp_path / "run"))
+    blocks = block_lines(read_metrics(tmp_path / "run"))
+    assert [line.step for line in blocks if line.seed == 1] == [2, 4]
+    losses = [loss for line in blocks for loss in line.loss.values() if loss is not None]
+    assert losses
+    assert all(0 < loss < 10 for loss in losses)
