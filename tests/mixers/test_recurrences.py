@@ -76,6 +76,32 @@ def delta(mixer, x: Tensor) -> Tensor:
     return y @ mixer.out.weight.T
 
 
+@reference("linear_attention")
+def linear_attention(mixer, x: Tensor) -> Tensor:
+    """As attention: all weights of all earlier tokens."""
+    projected = x @ mixer.qkv.weight.T + mixer.qkv.bias
+    if mixer.ratios is not None:
+        ratios = torch.sigmoid(projected @ mixer.ratios.weight.T + mixer.ratios.bias)
+        projected = projected * F.pad(ratios, (0, ratios.shape[-1] // 2), value=1.0)
+    q, k, v = projected.chunk(3, -1)
+    positive = {"elu": lambda y: F.elu(y) + 1, "relu": F.relu}[mixer.feature]
+    d, outputs = mixer.head_width, []
+    for head in range(mixer.heads):
+        part = slice(head * d, (head + 1) * d)
+        rows = []
+        for t in range(x.shape[1]):
+            scores = positive(k[:, : t + 1, part]) @ positive(q[:, t, part])[..., None]
+            if mixer.normaliser == "sum":
+                weights = scores / (scores.sum(1, keepdim=True) + 1e-6)
+            else:
+                scores = scores / (t + 1) / d**0.5
+                weights = scores - scores.mean(1, keepdim=True) + 1 / (t + 1)
+                assert torch.allclose(weights.sum(1), torch.ones_like(weights.sum(1)))
+            rows.append((weights * v[:, : t + 1, part]).sum(1))
+        outputs.append(torch.stack(rows, 1))
+    return torch.cat(outputs, -1) @ mixer.out.weight.T + mixer.out.bias
+
+
 #: a width that the heads divide, and one that they do not
 LINES = [
     "deltanet(heads=2)",
@@ -83,6 +109,10 @@ LINES = [
     "deltanet",
     "gated_deltanet(heads=2)",
     "gated_deltanet(negative=false, conv=1)",
+    "linear_attention(heads=2)",
+    "linear_attention(feature=relu, fixation=true)",
+    "linear_attention(heads=2, normaliser=inline)",
+    "linear_attention(feature=relu, normaliser=inline, fixation=true)",
 ]
 
 
