@@ -102,6 +102,26 @@ def linear_attention(mixer, x: Tensor) -> Tensor:
     return torch.cat(outputs, -1) @ mixer.out.weight.T + mixer.out.bias
 
 
+@reference("mamba2")
+def mamba2(mixer, x: Tensor) -> Tensor:
+    z, projected = (x @ mixer.input.weight.T).tensor_split([mixer.inner], -1)
+    projected = short_conv(projected, mixer.conv)
+    u, keys, queries = projected.split([mixer.inner, mixer.state, mixer.state], -1)
+    d, outputs = mixer.inner // mixer.heads, []
+    for head in range(mixer.heads):
+        values = u[..., head * d : (head + 1) * d]
+        step = F.softplus(x @ mixer.decay.step.weight[head] + mixer.decay.step.bias[head])
+        decay = torch.exp(-mixer.decay.rate[head].exp() * step)
+        memory, rows = torch.zeros(len(x), mixer.state, d, dtype=x.dtype), []
+        for t in range(x.shape[1]):
+            added = step[:, t, None, None] * keys[:, t, :, None] * values[:, t, None]
+            memory = decay[:, t, None, None] * memory + added
+            read = torch.einsum("bkv,bk->bv", memory, queries[:, t])
+            rows.append(read + mixer.skip[head] * values[:, t])
+        outputs.append(torch.stack(rows, 1))
+    return rms(torch.cat(outputs, -1) * F.silu(z), mixer.norm) @ mixer.out.weight.T
+
+
 #: a width that the heads divide, and one that they do not
 LINES = [
     "deltanet(heads=2)",
@@ -113,6 +133,8 @@ LINES = [
     "linear_attention(feature=relu, fixation=true)",
     "linear_attention(heads=2, normaliser=inline)",
     "linear_attention(feature=relu, normaliser=inline, fixation=true)",
+    "mamba2(heads=2, state=3)",
+    "mamba2(heads=5, state=8, expand=1, conv=1)",
 ]
 
 

@@ -71,3 +71,36 @@ def test_gated_deltanet_equals_the_layer_of_qwen3_next():
         mixer.out.weight.copy_(layer.out_proj.weight)
     x = randn(ROWS, TOKENS, WIDTH).float()
     close(mixer(x)[0], layer(x))
+
+
+def test_mamba2_equals_the_layer_of_transformers():
+    from transformers.models.mamba2 import modeling_mamba2 as theirs
+
+    config = theirs.Mamba2Config(
+        hidden_size=WIDTH,
+        num_heads=HEADS,
+        head_dim=2 * WIDTH // HEADS,
+        state_size=8,
+        expand=2,
+        n_groups=1,
+        conv_kernel=4,
+        chunk_size=32,
+        layer_norm_epsilon=1e-6,
+        num_hidden_layers=1,
+    )
+    torch.manual_seed(0)
+    layer = theirs.Mamba2Mixer(config, 0)
+    mixer = mixers.build(f"mamba2(heads={HEADS}, state=8)", width=WIDTH)
+    with torch.no_grad():
+        inputs, steps = layer.in_proj.weight.tensor_split([-HEADS])
+        mixer.input.weight.copy_(inputs)
+        mixer.decay.step.weight.copy_(steps)
+        mixer.decay.step.bias.copy_(layer.dt_bias)
+        mixer.decay.rate.copy_(layer.A_log)
+        mixer.conv.weight.copy_(layer.conv1d.weight.squeeze(1).T.flip(0))
+        mixer.conv.bias.copy_(layer.conv1d.bias)
+        mixer.skip.copy_(layer.D)
+        mixer.norm.weight.copy_(layer.norm.weight)
+        mixer.out.weight.copy_(layer.out_proj.weight)
+    x = randn(ROWS, TOKENS, WIDTH).float()
+    close(mixer(x)[0], layer(x))
