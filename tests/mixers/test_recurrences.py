@@ -122,6 +122,61 @@ def mamba2(mixer, x: Tensor) -> Tensor:
     return rms(torch.cat(outputs, -1) * F.silu(z), mixer.norm) @ mixer.out.weight.T
 
 
+@reference("minlstm")
+def minlstm(mixer, x: Tensor) -> Tensor:
+    forget, write, value = (x @ mixer.input.weight.T + mixer.input.bias).chunk(3, -1)
+    forget, write = forget.sigmoid(), write.sigmoid()
+    if mixer.positive:
+        value = torch.where(value >= 0, value + 0.5, 1 / (1 + torch.exp(-value)))
+    h, rows = torch.zeros_like(value[:, 0]), []
+    for t in range(x.shape[1]):
+        h = (forget[:, t] * h + write[:, t] * value[:, t]) / (forget[:, t] + write[:, t])
+        rows.append(h)
+    return torch.stack(rows, 1)
+
+
+@reference("mlstm")
+def mlstm(mixer, x: Tensor) -> Tensor:
+    """Without a stabiliser: float64 holds these exponentials."""
+    q, k, v = (x @ mixer.qkv.weight.T + mixer.qkv.bias).chunk(3, -1)
+    gates = x @ mixer.gates.weight.T + mixer.gates.bias
+    d, outputs = mixer.head_width, []
+    for head in range(mixer.heads):
+        part = slice(head * d, (head + 1) * d)
+        write, forget = gates[..., head].exp(), gates[..., mixer.heads + head].sigmoid()
+        memory = torch.zeros(len(x), d, d, dtype=x.dtype)
+        total, rows = torch.zeros(len(x), d, dtype=x.dtype), []
+        for t in range(x.shape[1]):
+            key = write[:, t, None] * k[:, t, part] / d**0.5
+            memory = forget[:, t, None, None] * memory + key[:, :, None] * v[:, t, None, part]
+            total = forget[:, t, None] * total + key
+            read = torch.einsum("bkv,bk->bv", memory, q[:, t, part])
+            norm = (total * q[:, t, part]).sum(-1, keepdim=True).abs().clamp(min=1)
+            rows.append(read / norm)
+        outputs.append(rms(torch.stack(rows, 1), mixer.norm))
+    gate = torch.sigmoid(x @ mixer.output_gate.weight.T + mixer.output_gate.bias)
+    return (gate * torch.cat(outputs, -1)) @ mixer.out.weight.T + mixer.out.bias
+
+
+@reference("slstm")
+def slstm(mixer, x: Tensor) -> Tensor:
+    """Without a stabiliser: float64 holds these exponentials."""
+    d, outputs = mixer.head_width, []
+    for head in range(mixer.heads):
+        rows = slice(4 * d * head, 4 * d * (head + 1))
+        given = x @ mixer.input.weight[rows].T + mixer.input.bias[rows]
+        c, n, h = (torch.zeros(len(x), d, dtype=x.dtype) for _ in range(3))
+        hidden = []
+        for t in range(x.shape[1]):
+            z, write, forget, o = (given[:, t] + h @ mixer.weight[head]).chunk(4, -1)
+            c = forget.sigmoid() * c + write.exp() * z.tanh()
+            n = forget.sigmoid() * n + write.exp()
+            h = o.sigmoid() * c / n
+            hidden.append(h)
+        outputs.append(rms(torch.stack(hidden, 1), mixer.norm))
+    return torch.cat(outputs, -1) @ mixer.out.weight.T + mixer.out.bias
+
+
 #: a width that the heads divide, and one that they do not
 LINES = [
     "deltanet(heads=2)",
@@ -135,17 +190,40 @@ LINES = [
     "linear_attention(feature=relu, normaliser=inline, fixation=true)",
     "mamba2(heads=2, state=3)",
     "mamba2(heads=5, state=8, expand=1, conv=1)",
+    "minlstm",
+    "minlstm(positive=false)",
+    "mlstm(heads=2)",
+    "mlstm",
+    "slstm(heads=2)",
+    "slstm",
 ]
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_recurrence_equals_its_equations(line):
-    mixer, x = built(line), randn(ROWS, TOKENS, 6)
-    y, state = mixer(x)
-    close(y, REFERENCES[line.partition("(")[0]](mixer, x), 1e-9)
-    again, _ = mixer(randn(ROWS, 3, 6, seed=1), state)
-    whole, _ = mixer(torch.cat([x, randn(ROWS, 3, 6, seed=1)], 1))
-    close(again, whole[:, TOKENS:], 1e-9)
+def test_recurrence_equals_its_equations_with_gradients(line):
+    mixer, x = built(line), randn(ROWS, TOKENS, 6).requires_grad_()
+    wanted = REFERENCES[line.partition("(")[0]](mixer, x)
+    y, _ = mixer(x)
+    # mlstm divides by a sum with an epsilon
+    tolerance = 1e-3 if line.startswith("mlstm") else 1e-9
+    close(y, wanted, tolerance)
+    leaves, upstream = [x, *mixer.parameters()], randn(*y.shape, seed=2)
+    for one, two in zip(
+        torch.autograd.grad(y, leaves, upstream),
+        torch.autograd.grad(wanted, leaves, upstream),
+        strict=True,
+    ):
+        close(one, two, tolerance, atol=tolerance * float(two.abs().max()))
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_recurrence_goes_on_where_it_stopped_across_chunks(line):
+    mixer, x = built(line), randn(ROWS, 3 * TOKENS, 6)
+    whole, state, parts = mixer(x)[0], None, []
+    for part in x.split([TOKENS, 1, 40, 2 * TOKENS - 41], 1):
+        y, state = mixer(part, state)
+        parts.append(y)
+    close(torch.cat(parts, 1), whole, 1e-9)
 
 
 @pytest.mark.parametrize("name", ["deltanet", "gated_deltanet"])

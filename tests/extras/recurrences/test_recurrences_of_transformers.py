@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from outlast.kernels.linear_recurrence import delta_rule
+from outlast.mixers.xlstm import mlstm_cell
 from outlast.registry import mixers
 from outlast.testing.compare import randn
 
@@ -104,3 +105,20 @@ def test_mamba2_equals_the_layer_of_transformers():
         mixer.out.weight.copy_(layer.out_proj.weight)
     x = randn(ROWS, TOKENS, WIDTH).float()
     close(mixer(x)[0], layer(x))
+
+
+def test_mlstm_equals_that_of_transformers():
+    from transformers.models.xlstm import modeling_xlstm as theirs
+
+    q, k, v = (randn(ROWS, HEADS, TOKENS, 8, seed=s).float() for s in range(3))
+    write, forget = (20 * randn(ROWS, HEADS, TOKENS, 1, seed=s).float() for s in (3, 4))
+    memory = torch.zeros(ROWS, HEADS, 8, 9)
+    log_forget = torch.nn.functional.logsigmoid(forget)
+    state = (memory, torch.zeros(ROWS, HEADS, 1, 1))
+    ours, (memory, largest) = mlstm_cell(8**-0.5 * q, k, v, write, log_forget, state)
+    y, (c, n, m) = theirs.mlstm_recurrent_sequence_native(
+        q, k, v, write.squeeze(-1), forget.squeeze(-1), return_last_states=True
+    )
+    close(ours, y)
+    close(memory, torch.cat([c, n[..., None]], -1))
+    close(largest, m[..., None])
