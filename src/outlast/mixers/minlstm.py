@@ -23,7 +23,7 @@ from outlast.registry import mixers
 
 @mixers.register("minlstm")
 class MinLSTM(Mixer):
-    """Minimal LSTM: gates without the state, in parallel over time.
+    """Minimal LSTM: gates that see the input alone, all tokens at once.
 
     Args:
         positive: Whether new values are made positive, as in the paper's version in logarithms.

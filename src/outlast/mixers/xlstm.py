@@ -68,7 +68,7 @@ def mlstm_cell(
 
 @mixers.register("mlstm")
 class MLSTM(Mixer):
-    """LSTM with a matrix as its memory and exponential gates, in parallel over time.
+    """LSTM with a matrix as its memory and exponential gates, in chunks of tokens.
 
     Args:
         heads: How many memories there are.
