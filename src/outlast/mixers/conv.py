@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from outlast.arguments import check_whole
 from outlast.mixers.base import Linear, Mixer
+from outlast.mixers.heads import convolve
 from outlast.registry import mixers
 
 
@@ -44,11 +45,7 @@ class Conv(Mixer):
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The state is the last `kernel` - 1 tokens, (batch, kernel - 1, width)."""
-        before, tokens = self.kernel - 1, x.shape[1]
         if state is None:
-            state = x.new_zeros(x.shape[0], before, x.shape[2])
-        seen = torch.cat([state.to(x.dtype), x], 1)
-        total: Tensor = self.bias
-        for back, weight in enumerate(self.weight.unbind(0)):
-            total = total + weight * seen[:, before - back : before - back + tokens]
-        return self.out(functional.silu(total).to(x.dtype)), seen[:, tokens:]
+            state = x.new_zeros(x.shape[0], self.kernel - 1, x.shape[2])
+        total, state = convolve(x, state, self.weight, self.bias)
+        return self.out(functional.silu(total).to(x.dtype)), state
