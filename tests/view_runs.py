@@ -41,8 +41,8 @@ def write_causes(folder: Path) -> None:
     """A failure anatomy as `outlast analyse` leaves it."""
     shares = {"right": 0.5, "state": 0.3, "key": 0.2}
     rows: list[Row] = [
-        {"seed": seed, "step": step, "length": length, "part": "recall", "cause": cause}
-        | {"share": share}
+        {"seed": seed, "step": step, "multiple": length / 4, "length": length}
+        | {"part": "recall", "cause": cause, "share": share}
         for seed in (0, 1)
         for step in (10, 30)
         for length in (4, 8)

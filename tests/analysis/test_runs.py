@@ -144,8 +144,11 @@ def test_what_does_not_apply_is_left_out_and_said(
     ("flags", "message"),
     [
         (["--only", "anatomi"], "there is no analysis 'anatomi'; did you mean 'anatomy'"),
+        (["--only", "sharpnes"], r"there is no analysis 'sharpnes'; did you mean 'sharpness'\?"),
         (["--seeds", "1"], "seeds=1: expected seeds of .*: 0, 2"),
-        (["--steps", "3"], "3"),
+        (["--steps", "3", *FEW], "has no weights of step 3: kept are those of 0, 2; the last"),
+        (["--toward", "dat"], "toward=dat: expected a run folder, or the end of the name"),
+        (["--toward", "dat", "--only", "anatomy"], "toward=dat: expected gradients among"),
         (["--sequences", "0"], "sequences=0"),
         (["--lengths", "0"], "lengths=0"),
     ],
@@ -156,6 +159,7 @@ def test_bad_input_is_refused_in_words(
     assert main(["analyse", str(hybrid), *flags]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
+    assert error.count("token-filter") <= 1
     with pytest.raises(OutlastError, match=message):
         raise OutlastError(error)
 

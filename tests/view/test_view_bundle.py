@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,6 +14,7 @@ from outlast.cli import main
 from outlast.errors import RunFolderError, SpecError
 from outlast.view import shipped
 from outlast.view.bundle import write_bundle
+from outlast.view.catalogue import find_entries
 from outlast.view.library import Library
 from outlast.view.router import Router
 
@@ -63,6 +65,56 @@ def test_bundle_replaces_a_bundle_and_nothing_else(library: Library, tmp_path: P
         assert write_bundle(library, page, (1,), 0, lambda _: None) == []
     with pytest.raises(SpecError, match="sequences=-1: expected"):
         write_bundle(library, page, (1,), -1, lambda _: None)
+
+
+def test_bundle_has_nothing_of_the_one_it_replaces_and_leaves_other_files(
+    runs: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page"
+    for names in (("lstm", "new"), ("new",)):
+        write_bundle(Library(find_entries([runs / n for n in names])), page, (1,), 0, _unheard)
+        (page / "notes.txt").write_text("mine")
+    assert {path.stem for path in (page / "data/run").iterdir()} == {"new"}
+    assert (page / "notes.txt").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["page"]
+
+
+def test_bundle_that_was_interrupted_leaves_what_was_there(
+    library: Library, tmp_path: Path
+) -> None:
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    page = tmp_path / "page"
+    with pytest.raises(KeyboardInterrupt):
+        write_bundle(library, page, (1,), 0, interrupt)
+    assert list(tmp_path.iterdir()) == []
+    write_bundle(library, page, (1,), 0, _unheard)
+    before = (page / "data/runs.json").read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        write_bundle(library, page, (1,), 0, interrupt)
+    assert (page / "data/runs.json").read_bytes() == before
+
+
+def test_what_cannot_be_answered_is_said_to_be_left_out(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "study/dat", tmp_path / "dat")
+    (tmp_path / "dat/analysis/anatomy.json").write_text("{}")
+    library = Library(find_entries([tmp_path / "dat"]))
+    (words,) = write_bundle(library, tmp_path / "page", (1,), 0, _unheard)
+    assert "anatomy.json: its format is None" in words
+
+
+def test_bundle_inside_a_folder_is_no_run(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "new", tmp_path / "run")
+    write_bundle(Library(find_entries([tmp_path])), tmp_path / "page", (1,), 0, _unheard)
+    assert (tmp_path / "page/data/run/run.json").is_file()
+    assert [entry.id for entry in find_entries([tmp_path])] == ["run"]
+    with pytest.raises(RunFolderError, match="there is no run"):
+        find_entries([tmp_path / "page"])
+
+
+def _unheard(_: str) -> None:
+    pass
 
 
 def test_command_writes_a_bundle_and_names_what_it_left_out(

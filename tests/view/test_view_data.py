@@ -110,6 +110,8 @@ def test_long_curves_are_thinned_and_numbers_that_are_not_finite_are_left_out(
         ("data/sequence/lstm/0/own- .json", "expected words with a space between, such as"),
         ("data/sequence/lstm/0/something.json", "sequence=something: expected draw-LENGTH-NUMBER"),
         ("data/attention/study--dat/0/draw-4-0/9.json", "attention=9: expected a number below 1"),
+        ("data/sequence/lstm/0/draw-4-1-of-257.json", "of=257: expected 1 to 256 sequences"),
+        ("data/examples/lstm/0/99999999.json", "the page steps through 20,000 at most"),
         ("data/map/study--dat/0/draw-4-0/0-2.png", "head=2: expected a number below 2"),
         ("data/map/lstm/0/draw-4-0/0-0.png", "layer=0: expected a number below 0"),
     ],
@@ -130,6 +132,24 @@ def test_memory_that_does_not_suffice_is_a_message(
     status, values = answer(library, "data/sequence/lstm/0/draw-4-0.json")
     assert status == 507
     assert "memory does not suffice" in values["error"]
+
+
+def test_unexpected_error_is_a_short_message(
+    library: Library, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("step")
+
+    monkeypatch.setattr(library, "anatomy", fail)
+    status, values = answer(library, "data/anatomy/lstm.json")
+    assert status == 500
+    assert values["error"] == "this went wrong in outlast itself: KeyError: 'step'"
+    assert values["error"] in caplog.text
+
+
+def test_number_of_very_many_digits_is_no_path(library: Library) -> None:
+    path = f"data/map/study--dat/0/draw-4-0/0-{'9' * 5000}.png"
+    assert answer(library, path)[0] == 404
 
 
 def test_failure_anatomy_has_the_rows_of_the_last_step(library: Library) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from outlast.errors import SpecError, bad_value
-from outlast.evaluation.ladder import out_of_reach, rungs
+from outlast.evaluation.ladder import check_memory, out_of_reach, rungs
 from outlast.runs.analyses import Row as Row
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
@@ -66,17 +66,22 @@ def draw_rungs(
 ) -> Iterator[Rung]:
     """The sequences of each length, on the model's device. Lengths out of reach are left out.
 
-    They are the sequences that `evaluate` draws for this number of sequences. A model whose weights
-    are not finite is refused.
+    They are the sequences that `evaluate` draws for this number of sequences. Before the first is
+    drawn, a length whose sequences alone are more than the free memory is an error. So is a model
+    whose weights are not finite.
     """
     check_finite(model)
     device = next(model.parameters()).device
     ceiling = getattr(model, "ceiling", None)
+    within_reach = []
     for multiple, length in rungs(task, ladder):
         reason = out_of_reach(task, length, ceiling)
         if reason is not None:
             log.debug("length %d (%g x) is left out: %s", length, multiple, reason)
             continue
+        check_memory(task, length, multiple, sequences, device)
+        within_reach.append((multiple, length))
+    for multiple, length in within_reach:
         generator = stream(device, "evaluate", length)
         yield Rung(multiple, length, task.test_batch(length, sequences, generator))
 

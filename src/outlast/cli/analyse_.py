@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 if TYPE_CHECKING:
+    import torch
+
+    from outlast.analysis.runs import AnalysisSettings
     from outlast.runs.analyses import Row
+
+#: the analysis that --toward is for
+GRADIENTS = "gradients"
 
 
 def main(
@@ -22,64 +30,105 @@ def main(
     steps: tuple[int, ...] = (),
     toward: Path | None = None,
     device: str = "auto",
-) -> None:
+) -> int:
     """Find out why trained runs work or fail; the tables lie in FOLDER/analysis.
+
+    A further call adds its seeds and steps to a table. A call with other lengths, sequences or
+    toward replaces the table if it has all seeds and steps of it; else it is an error.
 
     Example: outlast analyse runs/parity --only state-probe --lengths 1 2 --sequences 64
 
     Args:
-        folders: Run folders, or those of grids and studies, whose runs are analysed one by one.
+        folders: Run folders, or those of grids and studies, whose runs are analysed one by one. If
+            one of several cannot be, the others are, and the exit code is 2.
         only: Some analyses; by default all that the run has something for. They are anatomy,
             ablation, state-probe, key-probe, sharpness, covariance, token-filter and gradients.
         lengths: Multiples of the training length.
         sequences: Sequences of each length.
         seeds: Some of the run's seeds, such as 0-3.
         steps: Of checkpoints that were kept (--keep-checkpoints); by default the end of training.
+            A step of a switch is looked at for the seeds that switched then.
         toward: For gradients: the run whose last weights count as the solution, such as the same
-            model with DAT; by default the run itself.
+            model with DAT; by default the run itself. If dat is no folder, it stands for the run
+            DESIGN-dat beside a run DESIGN-joint, if it has the same model, task and seeds; else
+            for the run itself.
         device: auto, cpu, cuda, cuda:1 ...
     """
-    from outlast.analysis.runs import (
-        ANALYSES,
-        AnalysisSettings,
-        analyse_run,
-        function_of,
-        lengths_left_out,
-    )
-    from outlast.analysis.sequences import NothingToSeeError
-    from outlast.cli.common import console, say
-    from outlast.errors import bad_value
+    from outlast.analysis.runs import ANALYSES, AnalysisSettings, function_of, runs_beside
+    from outlast.cli.common import say
+    from outlast.cli.exit_codes import MISTAKE
+    from outlast.errors import OutlastError, bad_value
     from outlast.machine import pick_device
-    from outlast.runs.analyses import AnalysisTable, write_analysis
     from outlast.runs.grids import run_folders
     from outlast.runs.spec import read_seeds
 
     if not folders:
-        raise bad_value("FOLDER", "", "at least one run folder")
+        raise OutlastError("give at least one run folder")
     for name in only:
         function_of(name)
+    if toward is not None and GRADIENTS not in (only or ANALYSES):
+        raise bad_value("toward", toward, f"{GRADIENTS} among the analyses (--only)")
     settings = AnalysisSettings(
         lengths, sequences, None if seeds is None else tuple(read_seeds(seeds)), steps, toward
     )
     picked = pick_device(device)
     runs = [run for folder in folders for run in run_folders(folder, of_studies=True)]
+    if toward is not None and not (
+        toward.is_dir()
+        or (len(toward.parts) == 1 and any(runs_beside(run, toward.name) for run in runs))
+    ):
+        accepted = "a run folder, or the end of the name of a run beside these, such as dat"
+        raise bad_value("toward", toward, accepted)
+    code = 0
     for run in runs:
         say(f"\n{run.name}" if len(runs) > 1 else str(run))
-        for words in lengths_left_out(run, settings):
-            say(f"  {words}")
-        for name in only or ANALYSES:
-            with console.status(name) as status:
-                try:
-                    rows = analyse_run(run, name, settings, picked, status.update)
-                except NothingToSeeError as nothing:
-                    if only:
-                        raise
+        try:
+            missed = _analyse(run, only, settings, picked)
+        except OutlastError as error:
+            if len(runs) == 1:
+                raise
+            missed = [str(error)]
+        for words in missed:
+            sys.stderr.write(f"error: {words}\n")
+            code = MISTAKE
+    return code
+
+
+def _analyse(
+    run: Path, only: Sequence[str], settings: AnalysisSettings, device: torch.device
+) -> list[str]:
+    """Analyse one run; which of the analyses that were asked for it has nothing for."""
+    from dataclasses import replace
+
+    from outlast.analysis.runs import ANALYSES, analyse_run, left_out, seed_steps, solution_beside
+    from outlast.analysis.sequences import NothingToSeeError
+    from outlast.cli.common import console, say
+    from outlast.runs.analyses import AnalysisTable, table_to_extend, write_analysis
+
+    missed = []
+    if settings.toward is not None and not settings.toward.is_dir():
+        solution = solution_beside(run, settings.toward.name)
+        settings = replace(settings, toward=solution)
+        say(f"  {GRADIENTS} toward {'the run itself' if solution is None else solution.name}")
+    for words in left_out(run, settings):
+        say(f"  {words}")
+    for name in only or ANALYSES:  # before any work whose rows could not be added
+        table_to_extend(run, name, settings.record(name), seed_steps(run, name, settings))
+    for name in only or ANALYSES:
+        with console.status(name) as status:
+            try:
+                rows = analyse_run(run, name, settings, device, status.update)
+            except NothingToSeeError as nothing:
+                if only:
+                    missed.append(f"{name} of {run}: {nothing}")
+                else:
                     say(f"\n{name}: left out, {nothing}")
-                    continue
-            table = AnalysisTable(analysis=name, settings=settings.record(), rows=rows)
-            path = write_analysis(run, table)
-            say(f"\n{name}: {len(rows):,} rows in {path}")
-            _show(name, rows)
+                continue
+        table = AnalysisTable(analysis=name, settings=settings.record(name), rows=rows)
+        path = write_analysis(run, table)
+        say(f"\n{name}: {len(rows):,} rows in {path}")
+        _show(name, rows)
+    return missed
 
 
 def _show(name: str, rows: list[Row]) -> None:

@@ -201,7 +201,7 @@ def evaluate_stack(
                 if on_length is not None:
                     test = f", {variant}" if variant else ""
                     on_length(f"length {length:,} ({multiple:g} x{test})")
-                _check_memory(version, length, multiple, sequences, torch.device(device))
+                check_memory(version, length, multiple, sequences, torch.device(device))
                 generator = stream(torch.device(device), stream_name, length)
                 batch = version.test_batch(length, sequences, generator)
                 try:
@@ -250,7 +250,7 @@ def out_of_reach(task: Task, length: int, ceiling: int | None) -> str | None:
     return None
 
 
-def _check_memory(
+def check_memory(
     task: Task, length: int, multiple: float, sequences: int, device: torch.device
 ) -> None:
     """Refuse a length whose sequences alone are more than all that is free."""

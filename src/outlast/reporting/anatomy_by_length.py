@@ -13,7 +13,7 @@ from outlast.reporting.hover import HoverColumn, HoverFigure, hover_figure
 from outlast.reporting.panels import Form, fit_height, legend
 from outlast.reporting.style import INK, PALETTE, RULE, drawing
 from outlast.reporting.summary import ArmSummary
-from outlast.runs.analyses import read_analysis
+from outlast.runs.analyses import anatomy_at_end
 
 PANEL = 1.25  # inches: the height of a panel
 #: the causes from the bottom of a bar to its top, how they are named, and their colours
@@ -67,16 +67,13 @@ def anatomy_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None
 
 def anatomy_shares(arm: ArmSummary) -> list[Shares]:
     """What the anatomy of an arm says at the end of training, part by part."""
-    table = read_analysis(arm.run.folder, "anatomy") if arm.run else None
-    rows = [row for row in table.rows if row["step"] is None] if table else []
-    seeds = len({row["seed"] for row in rows})
+    rows = anatomy_at_end(arm.run.folder, CAUSES) if arm.run else []
+    seeds = len({row.seed for row in rows})
     by_part: dict[str, dict[float, dict[str, float]]] = {}
     for row in rows:
-        bars = by_part.setdefault(str(row["part"]), {})
-        bar = bars.setdefault(float(row["multiple"] or 0), {})
-        cause, share = str(row["cause"]), float(row["share"] or 0)
-        if share:
-            bar[cause] = bar.get(cause, 0.0) + share / seeds
+        bar = by_part.setdefault(row.part, {}).setdefault(row.multiple, {})
+        if row.share:
+            bar[row.cause] = bar.get(row.cause, 0.0) + row.share / seeds
     return [Shares(arm.label, part, seeds, bars) for part, bars in by_part.items()]
 
 

@@ -1,23 +1,36 @@
-"""Tables of analyses in a run folder: ``analysis/NAME.json``, one for each analysis."""
+"""Tables of analyses in a run folder: ``analysis/NAME.json``, one for each analysis.
+
+All rows of a table have the same settings. A further call adds its seeds and steps to it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from outlast.runs.folder import ANALYSIS, has_file, write_json
+from outlast.errors import RunFolderError, bad_value
+from outlast.runs.checkpoint import load_state
+from outlast.runs.folder import ANALYSIS, CHECKPOINT, has_file, write_json
 from outlast.runs.reading import FORMAT, checked, read_object
+from outlast.runs.records import read_run
 from outlast.version import __version__
 
 #: a flat row of a table
 Row = dict[str, str | int | float | None]
+#: a seed and a step; None is the end of training
+SeedStep = tuple[int, int | None]
+
+ANATOMY = "anatomy"
+#: how the command line calls a setting, where it has another name
+FLAGS = {"ladder": "lengths"}
 
 
 class AnalysisTable(Struct, frozen=True, kw_only=True):
-    """What one file holds: rows by seed and step, and what was asked for."""
+    """What one file holds: rows by seed and step, and the settings of all of them."""
 
     format: int = FORMAT
     #: the version of outlast that wrote it
@@ -27,17 +40,111 @@ class AnalysisTable(Struct, frozen=True, kw_only=True):
     rows: list[Row]
 
 
+class AnatomyRow(Struct, frozen=True, kw_only=True):
+    """A row of the failure anatomy."""
+
+    seed: int
+    step: int | None
+    multiple: float
+    length: int
+    part: str
+    cause: str
+    share: float
+    count: int | None = None
+
+
+class _AnatomyRows(Struct, frozen=True):
+    rows: list[AnatomyRow]
+
+
 def write_analysis(folder: Path, table: AnalysisTable) -> Path:
-    """Write a table to the folder of a run; the tables of other analyses stay."""
-    path = folder / ANALYSIS / f"{table.analysis}.json"
+    """Write a table to the folder of a run; the tables of other analyses stay.
+
+    Rows of other seeds and steps that the file has stay too, if they have the same settings.
+    """
+    path, new = _path(folder, table.analysis), _seed_steps(table.rows)
+    old = table_to_extend(folder, table.analysis, table.settings, list(new))
+    if old is not None:
+        stay = [row for row in old.rows if _seed_step(row) not in new]
+        table = msgspec.structs.replace(table, rows=[*stay, *table.rows])
     path.parent.mkdir(exist_ok=True)
     write_json(path, msgspec.to_builtins(table))
     return path
 
 
+def table_to_extend(
+    folder: Path, name: str, settings: Mapping[str, Any], new: Collection[SeedStep]
+) -> AnalysisTable | None:
+    """The table that rows of these seeds and steps are added to; None if they replace it.
+
+    They replace a table of other settings, or of another version, if they are all that it has. Else
+    they are refused: its other rows would be lost.
+    """
+    old = read_analysis(folder, name)
+    if old is None:
+        return None
+    other = [field for field, value in settings.items() if old.settings.get(field) != value]
+    if not other and old.outlast == __version__:
+        return old
+    lost = [seed_step for seed_step in _seed_steps(old.rows) if seed_step not in new]
+    if lost:
+        seed, step = lost[0]
+        at = "the end of training" if step is None else f"step {step}"
+        made = [f"{FLAGS.get(field, field)} {_words(old.settings.get(field))}" for field in other]
+        what = ", ".join(made) or f"rows of outlast {old.outlast}"
+        raise RunFolderError(
+            f"{_path(folder, name)} has {what}: this call would lose its rows of seed {seed} at "
+            f"{at}. Give the same settings, or all the seeds and steps that it has; or delete it"
+        )
+    return None
+
+
 def read_analysis(folder: Path, name: str) -> AnalysisTable | None:
     """The table of an analysis of a run, if there is one."""
-    if not has_file(folder / ANALYSIS, f"{name}.json"):
+    path = _path(folder, name)
+    if not has_file(path.parent, path.name):
         return None
-    path = folder / ANALYSIS / f"{name}.json"
     return checked(read_object(path, "analysed yet"), AnalysisTable, path)
+
+
+def anatomy_at_end(folder: Path, causes: Collection[str]) -> list[AnatomyRow]:
+    """The rows of the failure anatomy of a run at the end of training; none without a table.
+
+    Of each seed they are those without a step, else those of the last step. A row without what it
+    must have, or with a cause that is none of `causes`, is an error.
+    """
+    table, path = read_analysis(folder, ANATOMY), _path(folder, ANATOMY)
+    if table is None:
+        return []
+    rows = checked({"rows": table.rows}, _AnatomyRows, path).rows
+    for number, row in enumerate(rows):
+        if row.cause not in causes:
+            problem = bad_value(f"rows[{number}].cause", row.cause, f"one of {', '.join(causes)}")
+            raise RunFolderError(f"cannot read {path}: {problem}")
+    ended = {row.seed for row in rows if row.step is None}
+    last = _last_step(folder) if any(row.seed not in ended for row in rows) else None
+    return [row for row in rows if row.step == (None if row.seed in ended else last)]
+
+
+def _last_step(folder: Path) -> int:
+    """The step of the last checkpoint; without one, the last that was to be trained."""
+    if has_file(folder, CHECKPOINT):
+        return load_state(folder).step
+    return read_run(folder).settings.steps
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / ANALYSIS / f"{name}.json"
+
+
+def _seed_step(row: Row) -> tuple[Any, Any]:
+    return row.get("seed"), row.get("step")
+
+
+def _seed_steps(rows: Sequence[Row]) -> dict[SeedStep, None]:
+    """The seeds and steps of rows, in their order."""
+    return dict.fromkeys(map(_seed_step, rows))
+
+
+def _words(value: object) -> str:
+    return " ".join(f"{each:g}" for each in value) if isinstance(value, list) else str(value)

@@ -13,9 +13,12 @@ from typing import Any
 from outlast.errors import OutlastError, RunFolderError
 from outlast.runs.folder import CHECKPOINT, RESULTS, RUN, STUDY, has_file, why
 from outlast.runs.records import RunRecord, read_run, read_study
+from outlast.view.shipped import INDEX
 
 #: how many folders deep runs are looked for below a folder that is none itself
 DEPTH = 3
+#: a file that every bundle of the page has
+BUNDLE_MARK = "data/runs.json"
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,13 @@ def find_entries(folders: Sequence[Path]) -> list[Entry]:
     return _with_distinct_labels(list(entries.values()))
 
 
+def is_bundle(folder: Path) -> bool:
+    """Whether a folder holds a bundle. That of a run called `run` has files named `run.json`."""
+    return has_file(folder, BUNDLE_MARK) and has_file(folder, INDEX)
+
+
 def _find(folder: Path, depth: int) -> list[tuple[Path, str, str]]:
-    """Run folders with the title of their study and their label in it."""
+    """Run folders with the title of their study and their label in it. Bundles hold none."""
     if has_file(folder, RUN):
         return [(folder, "", "")]
     if has_file(folder, STUDY):
@@ -77,7 +85,7 @@ def _find(folder: Path, depth: int) -> list[tuple[Path, str, str]]:
         title = study.title or study.study or folder.name
         arms = [(folder / arm.name, title, arm.label) for arm in study.arms]
         return [arm for arm in arms if has_file(arm[0], RUN)]
-    if not depth:
+    if not depth or is_bundle(folder):
         return []
     try:
         inside = sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))

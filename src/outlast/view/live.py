@@ -23,7 +23,7 @@ from outlast.tasks import Task
 from outlast.tasks.truth import ABSENT
 from outlast.view.pictures import MapKeeper, png
 from outlast.view.reading import FITTED, Reader, fit_readers
-from outlast.view.sequences import Sequence, make_sequence, stops
+from outlast.view.sequences import Sequence, check_tokens, make_sequence, stops
 from outlast.workflow.load import check_corpus, load
 
 #: the most weights in one answer, and the most queries
@@ -118,6 +118,7 @@ class LiveModel:
         return self._examples(length)
 
     def _find_examples(self, length: int) -> dict[str, Any]:
+        check_tokens(self.task.tokens(length))
         ladder = [length / self.task.lengths[1]]
         found = dissect(self.model, self.task, ladder, EXAMPLE_SEQUENCES, FITTED)
         return {"sequences": EXAMPLE_SEQUENCES, "examples": found.examples}

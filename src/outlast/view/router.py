@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from outlast.errors import OutlastError, short_of_memory
+from outlast.errors import OutlastError, short_of_memory, shortened
 from outlast.view import shipped
+from outlast.view.catalogue import BUNDLE_MARK
 from outlast.view.library import Library
 from outlast.view.server import Reply
+
+log = logging.getLogger(__name__)
 
 JSON = "application/json; charset=utf-8"
 PNG = "image/png"
 
-RUNS = "data/runs.json"
+RUNS = BUNDLE_MARK
 RUN = "data/run/{run}.json"
 ANATOMY = "data/anatomy/{run}.json"
 EXAMPLES = "data/examples/{run}/{seed}/{number}.json"
@@ -25,7 +29,13 @@ ATTENTION = "data/attention/{run}/{seed}/{name}/{number}.json"
 MAP = "data/map/{run}/{seed}/{name}/{number}-{head}.png"
 
 #: what may stand for each word of a path
-WORDS = {"run": r"[^/]+", "seed": r"\d{1,20}", "name": r".+", "number": r"\d{1,9}", "head": r"\d+"}
+WORDS = {
+    "run": r"[^/]+",
+    "seed": r"\d{1,20}",
+    "name": r".+",
+    "number": r"\d{1,9}",
+    "head": r"\d{1,9}",
+}
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -73,11 +83,14 @@ def _guarded(answer: Callable[[], Reply]) -> Reply:
         return answer()
     except OutlastError as error:
         return _problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
-    except (MemoryError, RuntimeError) as error:
-        if not short_of_memory(error):
-            raise
-        words = "memory does not suffice for this sequence: take a shorter one"
-        return _problem(HTTPStatus.INSUFFICIENT_STORAGE, words)
+    except Exception as error:  # the page shows what went wrong, whatever it is
+        if short_of_memory(error):
+            words = "memory does not suffice for this sequence: take a shorter one"
+            return _problem(HTTPStatus.INSUFFICIENT_STORAGE, words)
+        words = shortened(f"this went wrong in outlast itself: {type(error).__name__}: {error}")
+        log.error("%s", words)
+        log.debug("where it went wrong", exc_info=error)
+        return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, words)
 
 
 def _json(values: Any) -> Reply:

@@ -55,9 +55,11 @@ def make_sequence(task: Task, name: str) -> Sequence:
 
 
 def _draw(task: Task, length: int, index: int, among: int) -> Sequence:
+    if not 1 <= among <= SEQUENCES:
+        raise bad_value("of", among, f"1 to {SEQUENCES} sequences that are drawn")
     if index >= among:
         raise bad_value("number", index, f"a number below {among}, the sequences that are drawn")
-    _check_tokens(task.tokens(length))
+    check_tokens(task.tokens(length))
     cpu = torch.device("cpu")
     batch = task.test_batch(length, among, stream(cpu, "evaluate", length))
     tokens, answers, parts = (t[index].tolist() for t in (batch.inputs, batch.targets, batch.part))
@@ -74,7 +76,7 @@ def _typed(task: Task, text: str) -> Sequence:
     words = text.split()
     if not words:
         raise bad_value("sequence", "", f"words with a space between, such as {_examples(task)}")
-    _check_tokens(len(words))
+    check_tokens(len(words))
     if task.measure == "bits":
         raise OutlastError("a sequence of text cannot be typed here: step through a drawn one")
     ids = {task.word(token): token for token in range(task.vocabulary)}
@@ -94,7 +96,8 @@ def _examples(task: Task) -> str:
     return " ".join(words[:12])
 
 
-def _check_tokens(tokens: int) -> None:
+def check_tokens(tokens: int) -> None:
+    """Refuse a sequence that is too long for the page."""
     if tokens > MOST_TOKENS:
         raise OutlastError(
             f"this sequence has {tokens:,} tokens: the page steps through {MOST_TOKENS:,} at most"
