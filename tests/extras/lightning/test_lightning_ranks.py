@@ -57,6 +57,12 @@ CASES = {
     for kind in KINDS
     for mode in (MODES if kind in ("ddp", "fsdp2") else ("skip",))
 }
+#: by name: mode, and whether each rank saves its shards
+RESUMED = {
+    "resumed skip": ("skip", True),
+    "resumed freeze": ("freeze", True),
+    "resumed from one file": ("skip", False),
+}
 
 
 def train_case(folder: str, mode: str, model: Hybrid, **others: Any) -> dict[str, Any]:
@@ -69,18 +75,37 @@ def train_case(folder: str, mode: str, model: Hybrid, **others: Any) -> dict[str
     return {**result, "weights": weights(model), "losses": model.losses}
 
 
+def settings(rank: int, sharded: bool = False, by_rank: bool = True) -> dict[str, Any]:
+    """Arguments of a training on two ranks. `by_rank`: each rank saves its shards."""
+    fsdp2 = {"data_parallel_size": RANKS, "save_distributed_checkpoint": by_rank}
+    return {
+        "batches": loader(2, rank, RANKS),
+        "use_distributed_sampler": False,
+        "devices": RANKS,
+        "strategy": ModelParallelStrategy(tensor_parallel_size=1, **fsdp2) if sharded else "ddp",
+    }
+
+
+def train_and_resume(folder: str, rank: int, mode: str, by_rank: bool) -> dict[str, Any]:
+    """A sharded training, and the same one from its checkpoint in phase 1."""
+    trained = {}
+    for name, checkpoint in (("whole", None), ("resumed", f"{folder}/step=3.ckpt")):
+        callback, model = DelayedAttention(4, mode, "attn"), Sharded()
+        given = {**settings(rank, True, by_rank), "max_steps": 6, "resume": checkpoint}
+        train(folder if checkpoint is None else f"{folder} again", callback, model, **given)
+        assert callback.switched == 4
+        trained[name] = weights(model)
+    return trained
+
+
 def run_rank(folder: str, rank: int) -> None:
-    results = {}
+    results: dict[str, Any] = {}
     for name, (kind, mode) in CASES.items():
-        strategy = (
-            ModelParallelStrategy(data_parallel_size=RANKS, tensor_parallel_size=1)
-            if kind.startswith("fsdp2")
-            else "ddp"
-        )
-        ranked = {"batches": loader(2, rank, RANKS), "use_distributed_sampler": False}
-        settings = {**ranked, "devices": RANKS, "strategy": strategy}
-        results[name] = train_case(f"{folder}/{name}", mode, KINDS[kind](), **settings)
-        torch.save(results, Path(folder) / f"{rank}.pt")
+        given = settings(rank, sharded=kind.startswith("fsdp2"))
+        results[name] = train_case(f"{folder}/{name}", mode, KINDS[kind](), **given)
+    for name, how in RESUMED.items():
+        results[name] = train_and_resume(f"{folder}/{name}", rank, *how)
+    torch.save(results, Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -136,3 +161,9 @@ def test_trigger_sees_the_mean_loss_over_ranks(ranks, kind):
     mean = [sum(losses) / RANKS for losses in zip(*of_ranks, strict=True)]
     assert ranks[0][f"{kind} skip"]["switched"] == first_step_below(mean)
     assert first_step_below(mean) != first_step_below(of_ranks[0])
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_sharded_training_resumed_in_phase_1_equals_an_uninterrupted_one(ranks, name):
+    for results in ranks:
+        assert torch.equal(results[name]["whole"], results[name]["resumed"])
