@@ -8,6 +8,7 @@ parameters. `empty` takes the placeholders out after loading, so the optimiser c
 from __future__ import annotations
 
 import copy
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+_WRAPPERS = re.compile(r"\b(_orig_mod|_checkpoint_wrapped_module)\.")
 
 
 def fill(trainer: pl.Trainer, module: nn.Module, checkpoint: dict[str, Any]) -> list[str]:
@@ -32,15 +35,20 @@ def fill(trainer: pl.Trainer, module: nn.Module, checkpoint: dict[str, Any]) -> 
         with _placeholders(trainer.optimizers):
             states = [trainer.strategy.optimizer_state(one) for one in trainer.optimizers]
         checkpoint["optimizer_states"] = states
-    return [name for name, parameter in module.named_parameters() if id(parameter) in missing]
+    return [name for name, parameter in _parameters(module).items() if id(parameter) in missing]
 
 
 def empty(optimisers: Iterable[Optimizer], module: nn.Module, names: Iterable[str]) -> None:
     """Take out what `fill` put in for these parameters."""
-    parameters = dict(module.named_parameters())
+    parameters = _parameters(module)
     for optimiser in optimisers:
         for name in names:
             optimiser.state.pop(parameters[name], None)
+
+
+def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """By name, without what compilation and checkpoint wrappers add, as in the checkpoint."""
+    return {_WRAPPERS.sub("", name): parameter for name, parameter in module.named_parameters()}
 
 
 def _without_state(optimiser: Optimizer) -> list[Tensor]:
