@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 pytest.importorskip("torchdata")
 
 import lightning as L

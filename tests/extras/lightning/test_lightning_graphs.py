@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 pytest.importorskip("torchdata")
 
 from lightning_jobs import Checkpointed, Eager, Hybrid, Watch, train, weights

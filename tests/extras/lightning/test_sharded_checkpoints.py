@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 
 from torch import nn
 from torch.optim import SGD, Adafactor, AdamW, Optimizer
