@@ -24,7 +24,7 @@ from outlast.errors import OutlastError, bad_value, short_of_memory
 from outlast.evaluation.accuracy import correct_by_part
 from outlast.evaluation.bits import Bits, measure_bits
 from outlast.evaluation.outputs import PLAIN, eval_mode, read_logits
-from outlast.evaluation.remarks import nan_remarks
+from outlast.evaluation.remarks import delay_remark, nan_remarks
 from outlast.machine import GIB, short_of
 from outlast.registry import tasks
 from outlast.runs.records import ResultRow, is_tested
@@ -93,6 +93,8 @@ def evaluate(
     answer whose logits are NaN or all -inf is wrong. The row then has ``nan``, the share of such
     answers, and a warning is logged. If the model does not return a plain tensor, the row has
     ``logits_from``. It says what was taken as the logits, such as "the first item of a tuple".
+    A model that was saved while `outlast.delay` held its attention back is measured with attention
+    on, and a warning is logged.
 
     A task of text has no answers that are right. Its rows have ``bits`` instead: bits per byte, for
     ``all`` bytes that count and by part (lower is better), ``bytes``, how many there are, and
@@ -128,6 +130,8 @@ def evaluate(
     if sequences is None:
         sequences = default_sequences(task)
     sequences, device = as_whole("sequences", sequences, 1, MOST_SEQUENCES), read_device(device)
+    if remark := delay_remark(model):
+        log.warning(remark)
     with eval_mode(model):
         rows = evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling)[0]
     for row in rows:

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import nn
+
+from outlast.methods.delay import held_back
+from outlast.methods.delay.sublayer import HeldSublayer
 from outlast.runs.records import ResultRow
+
+
+def delay_remark(model: object) -> str | None:
+    """What to say of a model that was saved while its attention was held back, and is on here.
+
+    None for other models, and for one whose `outlast.delay` is at work.
+    """
+    if not isinstance(model, nn.Module) or any(map(HeldSublayer.of, model.modules())):
+        return None
+    saved = held_back(model)
+    return None if saved is None else f"{saved}; it is measured as it is, with attention on"
 
 
 def nan_remarks(rows: Sequence[ResultRow]) -> list[str]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from outlast.errors import OutlastError, SpecError
 from outlast.integrations.delayed import TrainerDelay
+from outlast.lightning import sharded_checkpoints
 from outlast.methods.delay.handle import Mode
 from outlast.methods.delay.selection import Where
 from outlast.specs import Spec
@@ -58,6 +59,7 @@ class DelayedAttention(pl.Callback):  # type: ignore[misc]
     ) -> None:
         self._delay = TrainerDelay(where, mode, switch, latest, ramp, metric)
         self._saved: dict[str, Any] | None = None
+        self._stateless: list[str] = []
         self._losses: list[Tensor] = []
         self._steps, self._has_loss = 0, False
 
@@ -72,12 +74,22 @@ class DelayedAttention(pl.Callback):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved = state_dict.get("saved")
+        self._stateless = state_dict.get("stateless", [])
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        stateless = sharded_checkpoints.fill(trainer, pl_module, checkpoint)
+        if stateless:
+            checkpoint["callbacks"][self.state_key]["stateless"] = stateless
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         total = trainer.estimated_stepping_batches
         steps = int(total) if math.isfinite(total) else None
         self._delay.begin(pl_module, steps, trainer.global_step, self._saved)
-        self._saved, self._losses, self._steps = None, [], trainer.global_step
+        sharded_checkpoints.empty(trainer.optimizers, pl_module, self._stateless)
+        self._saved, self._stateless = None, []
+        self._losses, self._steps = [], trainer.global_step
         self._has_loss = False
 
     def on_train_batch_end(

@@ -2,25 +2,21 @@
 
 import logging
 import signal
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 pytest.importorskip("torchdata")
 
 import lightning as L
-from forked_jobs import free_port, run_job, wait
-from lightning_jobs import Hybrid, killed_at, train
-from torch import distributed as dist
+from forked_jobs import run_job, wait
+from lightning_jobs import Hybrid, Watch, killed_at, loader, train
 
 from outlast.errors import OutlastError, SpecError
 from outlast.lightning import DelayedAttention
 
-MODES = ("skip", "freeze", "ramp", "detach")
 #: all switch at step 6. Lightning restores no random state, so there is no dropout here.
 CASES = {
     "skip": {"mode": "skip", "switch": "below(1e-9)", "latest": 6},
@@ -30,30 +26,6 @@ CASES = {
 }
 #: checkpoints are made after steps 3, 6 and 9; a kill comes after the callbacks of its step
 KILLS = {"phase 1": 5, "step of the switch": 6, "after the switch": 8, "end": 10}
-
-
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
-
-
-def attention(model: torch.nn.Module) -> torch.Tensor:
-    return weights(model.get_submodule("attn"))
-
-
-class Watch(L.Callback):
-    """Keep the weights of attention after each optimiser step."""
-
-    def __init__(self) -> None:
-        self.steps, self.attention = [0], [attention(Hybrid())]
-
-    def on_train_batch_end(self, trainer, pl_module, *unused: Any) -> None:
-        if trainer.global_step != self.steps[-1]:
-            self.steps.append(trainer.global_step)
-            self.attention.append(attention(pl_module))
-
-    def first_move(self) -> int | None:
-        moves = [not torch.equal(*pair) for pair in pairwise(self.attention)]
-        return moves.index(True) + 1 if True in moves else None
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +77,7 @@ def test_watched_loss_is_the_mean_over_the_batches_of_a_step(tmp_path, monkeypat
     callback, seen = DelayedAttention("below(1e-9)", where="attn"), []
     step = callback._delay.step
     monkeypatch.setattr(callback._delay, "step", lambda loss: seen.append(loss) or step(loss))
-    model = train(tmp_path, callback, batch_size=3, accumulate_grad_batches=3, max_steps=6)
+    model = train(tmp_path, callback, batches=loader(3), accumulate_grad_batches=3, max_steps=6)
     # 14 batches an epoch: the last step of an epoch has two
     parts, losses, expected = [3, 3, 3, 3, 2, 3], iter(model.losses), []
     for part in parts:
@@ -191,35 +163,3 @@ def test_training_step_without_a_loss_is_refused_by_a_loss_trigger(tmp_path):
         train(
             tmp_path, DelayedAttention("below(1)", where="attn"), model, accumulate_grad_batches=1
         )
-
-
-def run_rank(folder: str, rank: int) -> None:
-    results = {}
-    for mode in MODES:
-        callback, watch = DelayedAttention("below(1.385)", mode, "attn", latest=3, ramp=2), Watch()
-        settings = {"devices": 2, "strategy": "ddp", "batch_size": 2, "callbacks": (watch,)}
-        model = train(folder, callback, max_steps=5, use_distributed_sampler=True, **settings)
-        results[mode] = callback.switched, weights(model), watch.first_move()
-        torch.save(results, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory) -> list[dict]:
-    folder = tmp_path_factory.mktemp("ranks")
-    common = {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
-    common["MASTER_PORT"] = free_port()
-    jobs = [
-        run_job(run_rank, str(folder), rank, env={**common, "LOCAL_RANK": str(rank)})
-        for rank in (0, 1)
-    ]
-    assert [wait(job) for job in jobs] == [0, 0]
-    return [torch.load(folder / f"{rank}.pt") for rank in (0, 1)]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_default_ddp_switches_both_ranks_together_and_keeps_them_equal(ranks, mode):
-    (switched, first, moved), (other, second, _) = (results[mode] for results in ranks)
-    assert switched == other is not None
-    assert torch.equal(first, second)
-    assert moved == (1 if mode == "detach" else switched + 1)

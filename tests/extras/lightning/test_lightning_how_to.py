@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 pytest.importorskip("torchdata")
 
 from how_to_scripts import delayed_script

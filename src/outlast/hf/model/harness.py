@@ -6,6 +6,7 @@ Python interface takes a model that is loaded already.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from os import PathLike
 from typing import Any
@@ -14,7 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from outlast.arguments import as_path, as_whole, shown
 from outlast.errors import OutlastError, bad_value
+from outlast.evaluation.remarks import delay_remark
 
+log = logging.getLogger(__name__)
 MOST = 2**31 - 1
 
 
@@ -28,6 +31,8 @@ def lm_eval(
     **options: Any,
 ) -> dict[str, Any]:
     """The results of the lm-evaluation-harness: what its `simple_evaluate` returns.
+
+    A warning is logged if the model was saved while `outlast.delay` held its attention back.
 
     Args:
         model: A model of transformers, or the folder of one, such as that of ``outlast export``.
@@ -48,6 +53,8 @@ def lm_eval(
             "lm_eval needs the harness: install it with pip install lm-eval"
         ) from None
     model, tokenizer = _loaded(model, tokenizer)
+    if remark := delay_remark(model):
+        log.warning(remark)
     names = [tasks] if isinstance(tasks, str) else list(tasks)
     accepted = "names of the harness's tasks, or of those in tasks_folder"
     if not names:
