@@ -14,8 +14,8 @@ different weights. The paper is about images; sums up to the token are ours. Its
 is that of the authors' code. Its local convolution is left out: see `conv`.
 
 ``fixation=true`` scales the features of queries and keys by ratios between 0 and 1 before
-(2210.08164). The ratios are sigmoids of a linear map of [q, k, v]. The paper is about video; its
-neighbours in space and time are left out.
+(2210.08164). The ratios are sigmoids of a linear map of [q, k, v]: our reading of its abstract. The
+paper is about video; its neighbours in space and time are left out.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-#: the most tokens of a chunk; on a CPU 32 is faster than 64 or as fast
+#: the most tokens of a chunk; on a CPU 16 to 64 are about as fast
 CHUNK = 32
 
 P = ParamSpec("P")
