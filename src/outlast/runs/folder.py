@@ -197,6 +197,13 @@ def kept_files(folder: Path) -> dict[int, Path]:
     return {int(path.stem): path for path in sorted(paths)}
 
 
+def cut_kept(folder: Path, step: int) -> None:
+    """Take back what was kept of later steps: it will be kept again."""
+    for later, path in kept_files(folder).items():
+        if later > step:
+            path.unlink()
+
+
 def kept_file(folder: Path, step: int) -> Path:
     """The file of the weights that are kept of a step."""
     return folder / KEPT / f"{step:0{KEPT_DIGITS}d}{KEPT_SUFFIX}"

@@ -97,13 +97,6 @@ def kept_seeds(path: Path, run: RunSpec) -> tuple[int, ...]:
     return tuple(held)
 
 
-def cut_kept(folder: Path, step: int) -> None:
-    """Take back what was kept of later steps: it will be kept again."""
-    for later, path in kept_files(folder).items():
-        if later > step:
-            path.unlink()
-
-
 def kept_steps(folder: Path) -> list[int]:
     """The steps whose weights a folder has, that of its last checkpoint included."""
     steps = set(kept_files(folder))

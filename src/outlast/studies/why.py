@@ -125,8 +125,7 @@ def _demo() -> Study:
     arms = list(_arms(DEMO_TASK, designs, ["serial"], ways, ", head=2", 4, settings))
     return Study(
         "why", "demo", TITLE, QUESTION, arms,
-        [*_conv_claims("serial"), *_part_claims("serial", {"qk": "queries and keys fixed"})],
-        (1, 2, 3),
+        _part_claims("serial", {"qk": "queries and keys fixed"}), (1, 2, 3),
         default=("serial-joint", "serial-dat", "serial-conv", "serial-qk"),
     )  # fmt: skip
 

@@ -37,8 +37,8 @@ from torch import Tensor
 from outlast.errors import RunFolderError, TrainingError, short_of_memory
 from outlast.evaluation.ladder import evaluate_stack
 from outlast.runs.checkpoint import load_checkpoint, restore, save_checkpoint
-from outlast.runs.folder import CHECKPOINT
-from outlast.runs.kept import cut_kept, save_kept
+from outlast.runs.folder import CHECKPOINT, cut_kept
+from outlast.runs.kept import save_kept
 from outlast.runs.records import EventLine, Line, append_metrics, cut_metrics
 from outlast.runs.spec import PROBE_SEQUENCES, PROBED, RunSpec
 from outlast.tasks import Batch
