@@ -150,7 +150,7 @@ def dissect(
     """`anatomy`, with sequences to look at for each cause. The arguments are those of `anatomy`."""
     check_whole("sequences", sequences, 1)
     instruments = _prepare(model, task, sequences, fit_sequences)
-    found = Anatomy(retriever=instruments.retriever, probe=instruments.place)
+    causes_by_length = Anatomy(retriever=instruments.retriever, probe=instruments.place)
     for rung in draw_rungs(model, task, ladder, sequences):
         verdicts = [_judge(model, task, block, instruments) for block in blocks(rung.batch)]
         causes = torch.cat([verdict.causes for verdict in verdicts])
@@ -161,9 +161,9 @@ def dissect(
             common: Row = {"multiple": rung.multiple, "length": rung.length, "part": part}
             weight = instruments.retriever and instruments.retriever.weight
             trust: Row = {"retriever_weight": weight if (source[of_part] >= 0).any() else None}
-            found.rows.extend(_rows(common, causes[of_part], misread[of_part], trust))
-            found.examples.extend(_examples(common, causes, of_part))
-    return found
+            causes_by_length.rows.extend(_rows(common, causes[of_part], misread[of_part], trust))
+            causes_by_length.examples.extend(_examples(common, causes, of_part))
+    return causes_by_length
 
 
 class Instruments(NamedTuple):
@@ -269,13 +269,15 @@ def _judge(model: Model, task: Task, batch: Batch, instruments: Instruments) -> 
         causes = causes.where(source < 0, Cause.NO_ATTENTION)
     else:
         attended = hooks[retriever.layer]
-        found, focused = attended.on_source(), attended.focused
-        mended = found & focused & ~right
+        on_source, focused = attended.on_source(), attended.focused
+        mended = on_source & focused & ~right
         if mended.any():
             with hooked({retriever.layer: HardAttention(source, retriever)}, model):
                 logits = watch(model, batch.inputs, streams=False).logits
             mended &= right_answers(logits, batch, task)[0]
-        retrieval = torch.where(found, torch.where(mended, Cause.DILUTED, Cause.VALUE), Cause.KEY)
+        retrieval = torch.where(
+            on_source, torch.where(mended, Cause.DILUTED, Cause.VALUE), Cause.KEY
+        )
         causes = causes.where(source < 0, retrieval.where(focused, Cause.UNFOCUSED))
     causes = causes.where(misread != 1, Cause.STATE).where(~right, Cause.RIGHT)
     return Verdict(causes.where(_asked(task, batch), ABSENT), misread)

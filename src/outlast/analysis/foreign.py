@@ -85,9 +85,9 @@ class _Keeper:
         weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
         count = self.tokens.shape[1]
         if not isinstance(weights, Tensor) or weights.shape[-2:] != (count, count):
-            found = shown(None if weights is None else tuple(weights.shape))
+            shape = shown(None if weights is None else tuple(weights.shape))
             raise OutlastError(
-                f"{self.name}: its attention weights are {found}: expected (batch, heads, {count}, "
+                f"{self.name}: its attention weights are {shape}: expected (batch, heads, {count}, "
                 f"{count}), of all tokens over all tokens, as the second item of its output"
             )
         self.calls += 1

@@ -250,9 +250,9 @@ def tabulate(
             for index, part in enumerate((*parts, ALL)):
                 weight = mix[index].item() if index < len(parts) else None
                 about: Row = {"layer": layer, "part": part, "weight": weight}
-                found: Row = {"loss": losses[index]}
-                found |= _compare(direct[index], through[index], way)
-                rows.append(about | without_nan(found))
+                measures: Row = {"loss": losses[index]}
+                measures |= _compare(direct[index], through[index], way)
+                rows.append(about | without_nan(measures))
         tables.append(rows)
     return tables
 

@@ -113,6 +113,6 @@ def _distances(block: AttentionBlock) -> Tensor:
 def _with_sum_of(weights: Tensor, replaced: Tensor) -> Tensor:
     """`replaced` scaled row by row, so that each row has the sum that it had before."""
     left = replaced.sum(-1, keepdim=True)
-    some = left.abs() > torch.finfo(left.dtype).tiny
-    scale = weights.sum(-1, keepdim=True) / left.masked_fill(~some, 1)
-    return replaced * scale.masked_fill(~some, 0)
+    has_weight = left.abs() > torch.finfo(left.dtype).tiny
+    scale = weights.sum(-1, keepdim=True) / left.masked_fill(~has_weight, 1)
+    return replaced * scale.masked_fill(~has_weight, 0)

@@ -111,41 +111,41 @@ def detached_inputs(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 def find_recurrent(model: nn.Module) -> dict[str, nn.Module]:
     """The recurrent modules of a model by name, each once; a model without any is refused."""
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         recurrent_mixer = isinstance(module, Mixer) and module.holds_state
         if recurrent_mixer or isinstance(module, nn.RNNBase | nn.RNNCellBase):
-            found[name] = module
+            modules[name] = module
     for owner in models_with_config(model):
         for number, kind in enumerate(owner.layer_types or []):
             if kind in RECURRENT_TYPES:
-                found |= _convolving(owner.name, owner.module, number)
-    if not found:
+                modules |= _convolving(owner.name, owner.module, number)
+    if not modules:
         raise NothingToSeeError(
             f"model={type(model).__name__}: no recurrence found: no module is a torch.nn.RNN, LSTM "
             f'or GRU, and no config names recurrent layers; name them, as in recurrent=["*.mixer"]'
         )
-    return found
+    return modules
 
 
 def _convolving(prefix: str, model: nn.Module, layer: int) -> dict[str, nn.Module]:
     """The modules of a layer that convolve, somewhere in them."""
-    found = {}
+    modules = {}
     for name, module in model.named_modules():
         is_of_layer = name.split(".")[-2:-1] == [str(layer)]
         if is_of_layer and any(isinstance(m, nn.Conv1d) for m in module.modules()):
-            found[".".join(filter(None, (prefix, name)))] = module
-    return found
+            modules[".".join(filter(None, (prefix, name)))] = module
+    return modules
 
 
 def _named(model: nn.Module, patterns: Sequence[str], field: str) -> dict[str, nn.Module]:
     """The modules whose names match."""
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-    found = {
+    modules = {
         name: module
         for name, module in model.named_modules()
         if any(fnmatchcase(name, pattern) for pattern in patterns)
     }
-    if not found:
+    if not modules:
         raise bad_value(field, ", ".join(patterns), "names or patterns of modules of the model")
-    return found
+    return modules

@@ -81,11 +81,6 @@ def function_of(name: str) -> Callable[..., list[Row]]:
     return ANALYSES[name]
 
 
-def summary_of(name: str) -> str:
-    """The first sentence of what an analysis says of itself."""
-    return (function_of(name).__doc__ or "").strip().partition("\n")[0]
-
-
 def left_out(folder: Path, settings: AnalysisSettings) -> list[str]:
     """In words, which lengths are out of reach of a run, and which seeds have no such step."""
     run = read_run(folder).spec

@@ -38,15 +38,15 @@ def _shares(ax: Axes, group: Group) -> None:
 
 
 def _whole(row: Row) -> bool:
-    return row["bin"] is None
+    return row.get("bin") is None
 
 
 def _whole_hidden(row: Row) -> bool:
-    return row["bin"] is None and row["place"] == "hidden"
+    return row.get("bin") is None and row.get("place") == "hidden"
 
 
 def _without(ablation: str) -> Wanted:
-    return lambda row: row["ablation"] == ablation and row["part"] == "joint"
+    return lambda row: row.get("ablation") == ablation and row.get("part") == "joint"
 
 
 def _best(
@@ -59,11 +59,11 @@ def _best(
         # seed -> layer and head -> multiple -> value
         seeds: dict[int, dict[tuple[object, object], dict[float, float]]] = {}
         for row in table.rows if table else ():
-            number = row[value]
-            if row["step"] is None and wanted(row) and isinstance(number, int | float):
-                places = seeds.setdefault(int(row["seed"] or 0), {})
+            number = row.get(value)
+            if row.get("step") is None and wanted(row) and isinstance(number, int | float):
+                places = seeds.setdefault(int(row.get("seed") or 0), {})
                 place = places.setdefault((row.get("layer"), row.get("head")), {})
-                place[float(row["multiple"] or 0)] = float(number)
+                place[float(row.get("multiple") or 0)] = float(number)
         by_multiple: dict[float, dict[int, float]] = {}
         for seed, places in seeds.items():
             for multiple, number in max(places.values(), key=_at_the_shortest).items():
