@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import permutations
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -33,6 +34,14 @@ def test_vectorised_swaps_equal_swaps_one_by_one(choices, share, seed):
     step = torch.arange(count)
     drawn = step + sampling.randint_below((choices - step).expand(5, -1), generator(seed))
     assert at_once.tolist() == [shuffled(row, choices) for row in drawn.tolist()]
+
+
+@given(choices=st.integers(1, 40), share=st.floats(0, 1), seed=st.integers(0, 2**32))
+def test_swaps_found_by_sort_equal_those_of_the_table(choices, share, seed):
+    count = max(1, round(share * choices))
+    by_table = sampling.by_swaps(5, choices, count, generator(seed))
+    with patch.object(sampling, "FEW", 0):
+        assert torch.equal(sampling.by_swaps(5, choices, count, generator(seed)), by_table)
 
 
 @ways

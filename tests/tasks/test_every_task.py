@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from outlast import registry
 from outlast.tasks import IGNORE, Task
-from outlast.tasks.regular import AUTOMATA
 from outlast.testing import sampling
 from outlast.testing.sampling import check_joint_samples
 from outlast.testing.tasks import RULES, check_against_solver, generator
@@ -36,7 +35,9 @@ VERSIONS = {
         "hierarchical_flipflop(length=4, ignore=1.0, levels=1)",
     ],
     "regular": [
-        *(f"regular(language={name})" for name in AUTOMATA),
+        # of each kind one: `test_regular` has them all
+        *(f"regular(language={name})" for name in ("tomita2", "cycle_navigation", "d3", "p2_3")),
+        "regular(language=abcde, supervision=outcome)",
         "regular(language=own, transitions=[[1, 0, 2], [1, 2, 0], [2, 2, 2]], accepting=[1])",
     ],
     "composite": [
@@ -49,6 +50,9 @@ VERSIONS = {
         "composite(keys=3, repeat=latest, queries=3)",
         "composite(keys=2, key_tokens=2, repeat=latest, layout=interleaved)",
         "composite(keys=4, key_tokens=2, repeat=latest, layout=chained, length=30)",
+        "composite(group=S3, keys=25, queries=1)",
+        "composite(group=S5, layout=chained, keys=40, supervision=outcome)",
+        "composite(group=A5, layout=interleaved, keys=4, key_tokens=2, repeat=latest)",
     ],
     "needle": ["needle(keys=1, values=2, fillers=1, length=2)"],
     "count": ["count(signs=2, most=1, length=3)", "count(most=20)"],
@@ -59,6 +63,10 @@ VERSIONS = {
         "addition(order=reversed)",
         "addition(hints=true, length=4, marks=5)",
         "addition(hints=true, order=reversed)",
+    ],
+    "set_complement": [
+        "set_complement(signs=3, length=2)",
+        "set_complement(signs=40, length=6, supervision=outcome)",
     ],
     "copy": ["copy(signs=2, length=9)"],
     "flipflop": [

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import outlast
 from outlast.tasks.permutation import Permutation
 from outlast.tasks.tracking import follow, prefixes
 
@@ -10,7 +11,7 @@ from outlast.tasks.tracking import follow, prefixes
 @pytest.mark.parametrize(("group", "elements"), [("S3", 6), ("S5", 120), ("A5", 60)])
 def test_products_are_those_of_a_group(group: str, elements: int) -> None:
     task = Permutation(group)  # type: ignore[arg-type]
-    products = task._products.on(torch.device("cpu"))
+    products = task.group.products.on(torch.device("cpu"))
     assert products.shape == (elements, elements)
     every = torch.arange(elements)
     assert torch.equal(products[0], every)
@@ -20,6 +21,20 @@ def test_products_are_those_of_a_group(group: str, elements: int) -> None:
     one, two, three = torch.randint(elements, (3, 500), generator=torch.Generator().manual_seed(0))
     assert torch.equal(products[products[one, two], three], products[one, products[two, three]])
     assert not torch.equal(products, products.T)
+
+
+@pytest.mark.parametrize("group", ["S3", "S5", "A5"])
+@pytest.mark.parametrize("layout", ["separate", "chained", "interleaved"])
+def test_composite_of_a_group_asks_for_the_product_of_permutation(group: str, layout: str) -> None:
+    alone = Permutation(group)  # type: ignore[arg-type]
+    task = outlast.task(f"composite(group={group}, layout={layout}, keys=40)")
+    assert task.classes == alone.items
+    assert all(task.word(element) == alone.word(element) for element in range(alone.items))
+    batch = task.sample((2, 12), 40, torch.Generator().manual_seed(0))
+    parts = [batch.part == task.parts.index(part) for part in ("running", "state")]
+    for row, targets, added, close in zip(batch.inputs, batch.targets, *parts, strict=True):
+        product = alone.solve([*row[added].tolist(), alone.equals])
+        assert [*targets[added].tolist(), *targets[close].tolist()] == product
 
 
 def test_a_word_is_the_row_that_an_element_makes() -> None:

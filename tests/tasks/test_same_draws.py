@@ -35,6 +35,9 @@ DRAWN = {
     "dyck": "7f551ca87c94d25c",
     "hierarchical_flipflop": "ab214af8b27b132a",
     "regular": "9bcf3b466c475399",
+    "composite(group=S5, layout=interleaved, keys=40)": "0a85eb7d0f657f23",
+    "regular(language=d4)": "0351ec8727c33b71",
+    "regular(language=cycle_navigation)": "f59daaf29796ae9d",
 }
 
 

@@ -20,6 +20,7 @@ TASKS = (
     "needle(keys=4, length=6)",
     "count(signs=4, most=3, length=6)",
     "sort(signs=4, length=6)",
+    "set_complement(signs=9, length=6)",
 )
 
 
@@ -61,6 +62,15 @@ def test_chained_recall_follows_the_new_order() -> None:
     recall, state = (batch.part == task.parts.index(part) for part in ("recall", "state"))
     assert torch.equal(answers[state], batch.targets[state])
     assert not torch.equal(answers[recall], batch.targets[recall])
+
+
+def test_product_of_a_group_follows_the_new_order() -> None:
+    task, batch, shuffled = draw("composite(keys=32, length=6, group=S5)")
+    solved = [task.solve(row) for row in shuffled.tolist()]
+    answers = torch.tensor([[IGNORE if a is None else a for a in row] for row in solved])
+    recall, state = (batch.part == task.parts.index(part) for part in ("recall", "state"))
+    assert torch.equal(answers[recall], batch.targets[recall])
+    assert (answers[state] != batch.targets[state]).float().mean() > 0.5
 
 
 def test_a_task_whose_order_is_its_meaning_has_none() -> None:

@@ -265,5 +265,5 @@ def test_missing_extra_says_what_to_install(
         monkeypatch.setitem(sys.modules, package, None)
     (tmp_path / "tokenizer.json").write_text("{}")
     for change in ({"path": "hf:some/data"}, {"tokenizer": str(tmp_path)}, {"tokenizer": "gpt2"}):
-        with pytest.raises(OutlastError, match=r"pip install 'outlast\[text\]'"):
+        with pytest.raises(OutlastError, match=r"pip install -e '\.\[text\]' in a clone"):
             Text(**change)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import outlast
+from outlast.tasks.truth import Truth, TruthMemory
 
 LINES = (
     "composite(modulus=5, keys=12, queries=3, length=6)",
@@ -12,6 +13,8 @@ LINES = (
     "composite(modulus=5, keys=4, queries=3, length=6, key_tokens=2)",
     "composite(modulus=5, keys=3, queries=3, length=6, key_tokens=2, repeat=latest)",
     "composite(modulus=5, keys=3, queries=3, length=6, layout=chained, repeat=latest)",
+    "composite(group=S3, keys=12, queries=3, length=6)",
+    "composite(group=S5, keys=3, queries=3, length=6, layout=chained, repeat=latest)",
     "recall(keys=12, values=5, queries=3, length=6)",
     "modsum(modulus=5, length=6)",
     "parity(length=6)",
@@ -62,3 +65,19 @@ def test_truth_of_any_tokens_is_no_error(line: str) -> None:
     task = outlast.task(line)
     tokens = torch.randint(task.vocabulary, (50, 12), generator=torch.Generator().manual_seed(0))
     assert all(table.shape == tokens.shape for table in task.truths(tokens))
+
+
+def test_memory_tells_batches_apart_and_forgets_the_oldest() -> None:
+    asked: list[list[int]] = []
+
+    def truth(row: list[int]) -> Truth:
+        asked.append(row)
+        return Truth(list(row), list(row), list(row))
+
+    memory = TruthMemory(batches=2)
+    batches = [torch.tensor([[1, 2]]), torch.tensor([[1], [2]]), torch.tensor([[3, 4]])]
+    for batch in [*batches, *batches[1:]]:
+        assert torch.equal(memory.table(batch, truth).state, batch)
+    assert asked == [[1, 2], [1], [2], [3, 4]]
+    memory.table(batches[0], truth)
+    assert asked[-1] == [1, 2]

@@ -5,7 +5,8 @@ says how many tokens that is. The task marks at which positions an answer is exp
 one. It also solves a sequence in a second, independent way. Answers are token ids below `classes`.
 A model may have an output for every token, as a language model has, or for the answers alone. A
 test takes the largest output among the first `classes`. Other outputs do not count there. The loss
-of training is over all outputs.
+of training is over all outputs. A target may be a distribution: then `targets` has a draw from it,
+and `support` says which answers it is uniform over.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -26,7 +27,7 @@ from outlast.errors import SpecError, bad_value
 from outlast.machine import GIB, short_of
 from outlast.specs import Spec
 from outlast.tasks.sampling import SeedGenerators, check_generator, randint, read_device
-from outlast.tasks.truth import Truth, TruthTable, as_table
+from outlast.tasks.truth import Truth, TruthMemory, TruthTable
 
 IGNORE = -100
 #: bytes of a token: its id, the answer due there, and the part that is tested
@@ -145,6 +146,8 @@ class Task(ABC):
     lengths: tuple[int, int]
     #: the longest length that can be made at all (None: no limit)
     ceiling: int | None = None
+    #: why lengths end at the ceiling, and which arguments allow longer ones; "" if nobody says
+    longer: str = ""
     #: the shortest length that can be made
     shortest: int = 1
     #: every length is a multiple of this
@@ -161,6 +164,8 @@ class Task(ABC):
     #: whether `sample` draws by `tasks/sampling.py` alone and treats each row by itself, so that
     #: many seeds can be sampled as one; a subclass with its own `sample` must set it again
     samples_jointly: bool = False
+    #: whether later answers need nothing of a token that has an answer but this answer
+    answers_are_states: bool = False
     #: other versions of this task that a trained model is tested on: name -> spec
     variants: Mapping[str, str] = {}
 
@@ -212,6 +217,14 @@ class Task(ABC):
         The tokens are checked before a subclass gets them, as a list.
         """
 
+    def support(self, inputs: Tensor, start: int, stop: int) -> Tensor | None:
+        """Which answers are equally right at each place from `start` to before `stop`.
+
+        inputs (batch, tokens) are whole rows; the result is (batch, stop - start, classes), True
+        for each right answer. A test counts any of them as right. None: the target alone is right.
+        """
+        return None
+
     def truth(self, inputs: Sequence[int]) -> Truth:
         """What each token of a row means, for analyses; a task that says nothing has no entries."""
         truth = Truth()
@@ -221,7 +234,11 @@ class Task(ABC):
 
     def truths(self, inputs: Tensor) -> TruthTable:
         """`truth` of every row of (batch, tokens)."""
-        return as_table([self.truth(row) for row in inputs.tolist()], inputs.device)
+        return self._truths.table(inputs, self.truth)
+
+    @cached_property
+    def _truths(self) -> TruthMemory:
+        return TruthMemory()
 
     def shuffled(self, inputs: Tensor, generator: torch.Generator) -> Tensor | None:
         """These rows with the items before their questions in another order, items kept whole.
@@ -309,7 +326,8 @@ class Task(ABC):
             bound = f"{least} or more" if most is None else f"from {least} to {most}"
             kind = "lengths" if step == 1 else f"multiples of {step},"
             written = length if isinstance(length, int) else f"{low}-{high}"
-            raise bad_value("length", written, f"{kind} {bound} for {self.name}")
+            why = f" ({self.longer})" if self.longer and most is not None and high > most else ""
+            raise bad_value("length", written, f"{kind} {bound} for {self.name}{why}")
         self._check_memory(high, batch, generator.device)
         return randint(low // step, high // step + 1, (batch,), generator) * step, high
 

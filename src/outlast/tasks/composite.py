@@ -12,6 +12,9 @@ re-design. Lengths from 2 and the two kinds of supervision follow 2602.18333.
 - `interleaved`: n items, each a lone digit (added to the sum) or a (key, digit) pair (only stored),
   half and half by chance, at least one of each.
 
+With `group` the digits are elements of a group, and the sum is their product in the order in which
+they stand, as in the task `permutation`: a state that no sum can stand in for. This is our own.
+
 `key_tokens` and `repeat` make rows possible that are longer than there are key tokens. Both are our
 own. A key of two tokens is one of keys squared; the answer is due at its last token. With
 `repeat=latest` keys are drawn with repetition, and the newest value of a key counts.
@@ -20,7 +23,8 @@ Aligned supervision also asks for the running sum at every digit that is added (
 counted in a test). Queried pairs are drawn uniformly, with repetition.
 
 Length n is the number of pairs or items; tensors are (batch, 2n + 1 + queries) with keys of one
-token. Token ids: digits 0..m-1, keys m..m+keys-1, ``=``, padding. Examples::
+token. Token ids: digits 0..m-1, keys m..m+keys-1, ``=``, padding. A guess is right once in m times;
+with a group m is its size: 6, 120 or 60. Examples::
 
     composite(queries=2)
     tokens  k3 5 k1 8 k6 4 = k1 k3
@@ -37,6 +41,10 @@ token. Token ids: digits 0..m-1, keys m..m+keys-1, ``=``, padding. Examples::
     composite(keys=9, queries=2, key_tokens=2, repeat=latest)
     tokens  k3 k1 5 k1 k3 8 k3 k1 4 = k3 k1 k1 k3
     labels  .  .  5 .  .  3 .  .  7 7 .  4  .  8
+
+    composite(queries=2, group=S3)
+    tokens  k3 231 k1 213 k6 213 =   k1  k3
+    labels  .  231 .  321 .  231 231 213 231
 """
 
 from __future__ import annotations
@@ -47,10 +55,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from outlast.arguments import check_choice, check_whole
+from outlast.arguments import as_whole, check_choice, check_whole
 from outlast.errors import require
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task, check_keys
+from outlast.tasks.groups import Group, GroupName, Orders, Sums
 from outlast.tasks.sampling import (
     bernoulli,
     by_swaps,
@@ -64,8 +73,12 @@ from outlast.tasks.truth import Truth
 Layout = Literal["separate", "interleaved", "chained"]
 #: whether a key may stand in a row again, and which of its values counts then
 Repeat = Literal["never", "latest"]
+#: the modulus, if nobody says
+DIGITS = 10
 #: the most keys of a row that are drawn by swaps; more are a sort of all keys there are
 FEW = 256
+#: so many keys there must be for any number of them to be drawn by swaps
+MANY = 2**20
 #: the most different keys
 MOST_KEYS = 2**40
 
@@ -83,6 +96,7 @@ class Composite(Task):
         length: The longest length trained on, in pairs or items.
         key_tokens: How many tokens a key has.
         repeat: `never` if the keys of a row differ; with `latest` the newest value of a key counts.
+        group: Elements of a group in place of digits, and their product in place of the sum.
     """
 
     paper = "2510.00258 Delayed Attention Training"
@@ -91,7 +105,7 @@ class Composite(Task):
 
     def __init__(
         self,
-        modulus: int = 10,
+        modulus: int = DIGITS,
         keys: int = 1024,
         layout: Layout = "separate",
         supervision: Supervision = "aligned",
@@ -99,8 +113,11 @@ class Composite(Task):
         length: int = 25,
         key_tokens: int = 1,
         repeat: Repeat = "never",
+        group: GroupName | None = None,
     ) -> None:
         check_whole("modulus", modulus, 2)
+        self.group = _choose_group(modulus, group)
+        modulus = self.group.size  # how many digits, or elements, there are
         check_choice("layout", layout, Layout)
         check_choice("supervision", supervision, Supervision)
         check_whole("queries", queries, 1)
@@ -115,26 +132,34 @@ class Composite(Task):
         self.layout, self.aligned = layout, supervision == "aligned"
         self.lengths = (2, length)
         self.ceiling = None if self.repeats else self.different_keys
+        self.longer = (
+            f"keys={keys} and key_tokens={key_tokens} make {self.different_keys} different keys; "
+            f"key_tokens={key_tokens + 1} makes more, and with repeat=latest they may repeat"
+        )
         self.shortest = 2 if layout == "interleaved" else 1
         self.parts = ("state", "recall", "running") if self.aligned else ("state", "recall")
         self.auxiliary = self.parts[2:]
+        self.answers_are_states = layout == "interleaved"  # elsewhere a digit is stored as well
         self.classes = modulus
         self.equals, self.pad = modulus + keys, modulus + keys + 1
         self.vocabulary = modulus + keys + 2
 
     def _count_keys(self, keys: int, key_tokens: int, length: int) -> int:
         """How many different keys there are; refuses too few for a row of `length`."""
-        check_whole("key_tokens", key_tokens, 1)
         if key_tokens == 1 and not self.repeats:
             check_keys(keys, length)
+        needed = 1 if self.repeats else length
+        if not isinstance(keys, int) or keys < 2:
+            check_whole("key_tokens", key_tokens, 1)
+            check_whole("keys", keys, max(2, _root(needed, key_tokens)))
         check_whole("keys", keys, 2)
-        few = f"so few that keys={keys} make at most {MOST_KEYS:,} keys"
-        require(key_tokens <= 40 and keys**key_tokens <= MOST_KEYS, "key_tokens", key_tokens, few)
-        enough = (
-            f"so many that keys={keys} make at least length={length} keys, as they are distinct"
-        )
-        fits = self.repeats or keys**key_tokens >= length
-        require(fits, "key_tokens", key_tokens, enough)
+        counts = [n for n in range(1, 41) if needed <= keys**n <= MOST_KEYS]
+        limits = f"a number with a power from length={length} to {MOST_KEYS:,}"
+        require(bool(counts), "keys", keys, limits)
+        accepted = f"a whole number from {counts[0]} to {counts[-1]}"
+        accepted += f" with keys={keys}" + f" and length={length}" * (not self.repeats)
+        whole = isinstance(key_tokens, int) and not isinstance(key_tokens, bool)
+        require(whole and key_tokens in counts, "key_tokens", key_tokens, accepted)
         return int(keys**key_tokens)
 
     def tokens(self, length: int) -> int:
@@ -146,7 +171,7 @@ class Composite(Task):
         keyed, added = self._draw_kinds(lengths, longest, generator)
         keys = self._draw_keys(batch, longest, generator)
         digits = randint(0, self.modulus, (batch, longest), generator)
-        running = (digits * added).cumsum(1) % self.modulus
+        running = self.group.running(digits * added)  # 0 changes nothing
         ends = (present.long() + self.key_tokens * (present & keyed)).cumsum(1)
 
         builder = BatchBuilder(self.parts, batch, self.tokens(longest), self.pad, generator.device)
@@ -173,7 +198,8 @@ class Composite(Task):
         choices = self.different_keys
         if self.repeats:
             return randint(0, choices, (batch, count), generator)
-        if self.key_tokens > 1 and count <= FEW and count * count <= choices:
+        few = count <= FEW and count * count <= choices
+        if self.key_tokens > 1 and (few or choices > MANY):
             return by_swaps(batch, choices, count, generator)
         return distinct(batch, choices, count, generator)
 
@@ -208,6 +234,10 @@ class Composite(Task):
         # the first place where the count reaches r is the r-th stored item
         return torch.searchsorted(count, rank)
 
+    def word(self, token: int) -> str:
+        token = as_whole("token", token, 0, self.vocabulary - 1)
+        return self.group.word(token) if token < self.modulus else super().word(token)
+
     def shuffled(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         return shuffle_items(inputs, inputs < self.modulus, generator)
 
@@ -218,7 +248,7 @@ class Composite(Task):
             if token < self.modulus:
                 key = self._number(signs)
                 if key is None or self.layout != "interleaved":
-                    total = (total + token) % self.modulus
+                    total = self.group.product(total, token)
                 if key is not None:
                     places[key] = place
                 truth.add(total, key=key)
@@ -250,7 +280,7 @@ class Composite(Task):
             if token < self.modulus:
                 keyed = len(key) == self.key_tokens
                 if not keyed or self.layout != "interleaved":
-                    total = (total + token) % self.modulus
+                    total = self.group.product(total, token)
                     answer = total if self.aligned else None
                 if keyed:
                     stored[key] = total if self.layout == "chained" else token
@@ -264,6 +294,22 @@ class Composite(Task):
                 key = key if answer is None else ()
             answers.append(answer)
         return answers
+
+
+def _choose_group(modulus: int, group: GroupName | None) -> Group:
+    """The group of the state; a modulus other than the default is refused beside a named one."""
+    if group is None:
+        return Sums(modulus)
+    check_choice("group", group, GroupName)
+    accepted = f"none beside group={group}, as the product of a group is no sum"
+    require(modulus == DIGITS, "modulus", modulus, accepted)
+    return Orders(group)
+
+
+def _root(number: int, power: int) -> int:
+    """The smallest whole number whose power is at least `number`."""
+    nearest = round(number ** (1 / power))
+    return nearest if nearest**power >= number else nearest + 1
 
 
 def _newest(keys: Tensor, stored: Tensor, queried: Tensor) -> Tensor:

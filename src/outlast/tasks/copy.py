@@ -9,7 +9,7 @@ n signs, then ``=``, then the same n signs again; each is due one token before i
 input, as in a language model (part `recall`), so the last is not part of the input.
 
 Length n is the number of signs; tensors are (batch, 2n). Token ids: signs 0..signs-1, ``=``,
-padding. Example::
+padding. A guess is right once in as many times as there are signs. Example::
 
     copy(signs=10)
     tokens  3 1 4 1 = 3 1 4

@@ -13,7 +13,7 @@ stored bit (part `running`, not counted in a test).
 
 Length n is the number of pairs; tensors are (batch, 4n - 1), as each pair but the first may be
 followed by a question, and rows with fewer questions end in padding. Token ids: bits 0 and 1, keys,
-``?``, ``=``, padding. Example::
+``?``, ``=``, padding. A guess is right half the time. Example::
 
     entangled_parity
     tokens  k5 1 k2 0 ? k5 k9 1 ? k2 =
@@ -62,6 +62,7 @@ class EntangledParity(Task):
         check_keys(keys, length)
         self.keys, self.queries, self.aligned = keys, queries, supervision == "aligned"
         self.lengths, self.ceiling = (2, length), keys
+        self.longer = f"keys={keys}, and each is in a row once; take more keys"
         self.parts = ("state", "recall", "running") if self.aligned else ("state", "recall")
         self.auxiliary = self.parts[2:]
         self.classes = 2

@@ -16,7 +16,7 @@ default, it takes the two bits alone. With ``tokens`` it takes all six tokens, a
 Training is the same in both: its loss and its accuracy are over every output of the model.
 
 Length is counted in tokens, as in the paper, so it is even; tensors are (batch, length). Token ids:
-bits 0 and 1, ``w``, ``r``, ``i``, padding. Example::
+bits 0 and 1, ``w``, ``r``, ``i``, padding. A guess is right half the time. Example::
 
     flipflop(length=12)
     tokens  w 1 i 0 r 1 w 0 i 1 r 0

@@ -7,7 +7,7 @@ in a test). A closing token ``=`` at which the sum is due (part `state`) is our 
 both kinds of supervision the same place to answer.
 
 Length n is the number of digits; tensors are (batch, n + 1). Token ids: digits 0..m-1, ``=``,
-padding. Examples::
+padding. A guess is right once in m times. Examples::
 
     modsum(modulus=10)
     tokens  3 9 4 7 =
@@ -44,6 +44,7 @@ class ModSum(Tracking):
 
     paper = '2602.18333 On the "Induction Bias" in Sequence Models'
     samples_jointly = True
+    answers_are_states = True
 
     def __init__(
         self, modulus: int = 10, supervision: Supervision = "aligned", length: int = 25

@@ -8,7 +8,7 @@ key again: the value is due there (part `recall`). Fillers are neither keys nor 
 need not tell pairs apart, as in `recall`, but only the pair from filler.
 
 Length n is the number of fillers; tensors are (batch, n + 3). Token ids: values 0..values-1, keys,
-fillers, padding. Example::
+fillers, padding. A guess is right once in as many times as there are values. Example::
 
     needle(keys=4, fillers=4)
     tokens  f0 f3 k2 7 f1 f3 k2

@@ -6,7 +6,7 @@ DeltaNet with negative eigenvalues (2411.12537) holds to 6.4 times the trained l
 
 Length n is the number of bits; tensors are (batch, n + 1). Token ids: bits 0 and 1, ``=``,
 padding. The parity is due at ``=`` (part `state`) and, with aligned supervision, at each bit
-(part `running`, not counted in a test). Examples::
+(part `running`, not counted in a test). A guess is right half the time. Examples::
 
     parity
     tokens  1 0 1 1 =

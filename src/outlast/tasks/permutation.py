@@ -26,20 +26,15 @@ many times as the group has elements: 6, 120 or 60. Examples::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations, permutations
-from typing import Literal
 
 import torch
-from torch import Tensor
 
 from outlast.arguments import as_whole, check_choice
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, Length, Supervision
+from outlast.tasks.groups import GroupName, Orders
 from outlast.tasks.sampling import randint
-from outlast.tasks.tracking import DeviceTable, Tracking, prefixes
-
-Group = Literal["S3", "S5", "A5"]
-Row = tuple[int, ...]
+from outlast.tasks.tracking import Tracking
 
 
 @tasks.register("permutation")
@@ -54,48 +49,26 @@ class Permutation(Tracking):
 
     paper = "2404.08819 The Illusion of State in State-Space Models"
     samples_jointly = True
+    answers_are_states = True
 
     def __init__(
-        self, group: Group = "S3", supervision: Supervision = "aligned", length: int = 25
+        self, group: GroupName = "S3", supervision: Supervision = "aligned", length: int = 25
     ) -> None:
-        check_choice("group", group, Group)
-        every = permutations(range(int(group[1])))
-        self.elements = [row for row in every if group[0] == "S" or _is_even(row)]
-        number = {row: index for index, row in enumerate(self.elements)}
-        self._products = DeviceTable(
-            [[number[_arranged(one, two)] for two in self.elements] for one in self.elements]
-        )
-        self._set_up(len(self.elements), len(self.elements), supervision, length)
+        check_choice("group", group, GroupName)
+        self.group = Orders(group)
+        self._set_up(self.group.size, self.group.size, supervision, length)
 
     def word(self, token: int) -> str:
         token = as_whole("token", token, 0, self.vocabulary - 1)
-        if token >= self.items:
-            return self.symbols[token - self.items]
-        return "".join(str(place + 1) for place in self.elements[token])
+        return self.group.word(token) if token < self.items else self.symbols[token - self.items]
 
     def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
         lengths, longest = self.draw_lengths(length, batch, generator)
         elements = randint(0, self.items, (batch, longest), generator)
-        products = self._products.on(elements.device)
-
-        def multiply(earlier: Tensor, later: Tensor) -> Tensor:
-            return products[earlier, later]
-
-        return self._written(elements, prefixes(elements, multiply), lengths)
+        return self._written(elements, self.group.running(elements), lengths)
 
     def states(self, items: Sequence[int]) -> list[int]:
-        row = self.elements[0]
-        numbers = [0]
+        products = [0]
         for item in items:
-            row = _arranged(row, self.elements[item])
-            numbers.append(self.elements.index(row))
-        return numbers
-
-
-def _arranged(row: Row, order: Row) -> Row:
-    """The things of a row in another order: first what stands at place `order[0]`."""
-    return tuple(row[place] for place in order)
-
-
-def _is_even(row: Row) -> bool:
-    return sum(one > two for one, two in combinations(row, 2)) % 2 == 0
+            products.append(self.group.product(products[-1], item))
+        return products

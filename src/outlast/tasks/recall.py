@@ -11,7 +11,8 @@ key seen before is a question. With `fillers`, a random number of filler tokens 
 question, uniform from none to `fillers`.
 
 Length n is the number of pairs; tensors are (batch, 2n + queries (1 + fillers)). Token ids: values
-0..values-1, keys, filler if there is any, padding. Examples::
+0..values-1, keys, filler if there is any, padding. A guess is right once in as many times as there
+are values. Examples::
 
     recall(values=10, queries=3)
     tokens  k7 4 k0 9 k3 4 k0 k7 k0
@@ -67,6 +68,7 @@ class Recall(Task):
         check_whole("fillers", fillers, 0)
         self.keys, self.values, self.queries = keys, values, queries
         self.lengths, self.ceiling = (2, length), keys
+        self.longer = f"keys={keys}, and each is in a row once; take more keys"
         self.classes = values
         self.fillers, self.symbols = fillers, "_·" if fillers else "·"
         self.filler = values + keys

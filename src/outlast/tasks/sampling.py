@@ -20,6 +20,8 @@ from outlast.machine import GIB, short_of
 
 #: the largest size of an axis, and the largest whole number that is drawn
 _MOST = 2**62
+#: the most numbers of a row that are drawn with a table of all pairs of them
+FEW = 256
 
 
 class SeedGenerators:
@@ -161,14 +163,32 @@ def by_swaps(batch: int, choices: int, count: int, generator: torch.Generator) -
     drawn = step + randint_below((choices - step).expand(batch, -1), generator)
     # for each step: the last one before that put something at the place drawn, or at place i
     places = torch.cat([drawn, step.expand(batch, -1)], 1)
-    before = torch.where(step < step[:, None], step, -1).int().repeat(2, 1)
-    last = torch.where(places[:, :, None] == drawn[:, None, :], before, -1).amax(2).long()
-    source, origin = last.split(count, 1)
+    by_table = count <= FEW or choices * count > _MOST
+    find = _last_by_table if by_table else _last_by_sort
+    source, origin = find(places, drawn, step).split(count, 1)
     # what lay at place i, followed back to where it began: each round doubles the way
     origin = torch.where(origin < 0, step, origin)
     for _ in range((count - 1).bit_length()):
         origin = origin.gather(1, origin)
     return torch.where(source < 0, drawn, origin.gather(1, source.clamp_min(0)))
+
+
+def _last_by_table(places: Tensor, drawn: Tensor, step: Tensor) -> Tensor:
+    """For each step, twice over: the last step before that drew this place, -1 if none did.
+
+    places (batch, 2 count), drawn (batch, count), step (count,).
+    """
+    before = torch.where(step < step[:, None], step, -1).int().repeat(2, 1)
+    return torch.where(places[:, :, None] == drawn[:, None, :], before, -1).amax(2).long()
+
+
+def _last_by_sort(places: Tensor, drawn: Tensor, step: Tensor) -> Tensor:
+    """The same without a table of all pairs of steps: draws in order of place and then of step."""
+    count = len(step)
+    ordered = (drawn * count + step).sort(1).values
+    at = torch.searchsorted(ordered, places * count + step.repeat(2)) - 1
+    found = ordered.gather(1, at.clamp_min(0))
+    return torch.where((at >= 0) & (found // count == places), found % count, -1)
 
 
 def shuffle_items(inputs: Tensor, ends: Tensor, generator: torch.Generator) -> Tensor:

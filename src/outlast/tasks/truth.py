@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
@@ -43,11 +44,30 @@ class TruthTable(NamedTuple):
     key: Tensor
 
 
-def as_table(truths: list[Truth], device: torch.device) -> TruthTable:
-    """The truths of all rows of a batch."""
+class TruthMemory:
+    """The tables of the batches seen last: all seeds of a run are looked at on the same ones."""
 
-    def table(name: str) -> Tensor:
-        rows = [[ABSENT if v is None else v for v in getattr(t, name)] for t in truths]
-        return torch.tensor(rows, dtype=torch.int64, device=device)
+    def __init__(self, batches: int = 16) -> None:
+        self.batches = batches
+        self.tables: dict[tuple[torch.Size, bytes], TruthTable] = {}
 
-    return TruthTable(*(table(column.name) for column in fields(Truth)))
+    def table(self, inputs: Tensor, truth: Callable[[list[int]], Truth]) -> TruthTable:
+        """The truth of every row of (batch, tokens), on their device."""
+        tokens = inputs.cpu()
+        key = (tokens.shape, tokens.numpy().tobytes())
+        if key not in self.tables:
+            if len(self.tables) == self.batches:
+                self.tables.pop(next(iter(self.tables)))
+            self.tables[key] = _as_table(tokens, truth)
+        return TruthTable(*(column.to(inputs.device) for column in self.tables[key]))
+
+
+def _as_table(tokens: Tensor, truth: Callable[[list[int]], Truth]) -> TruthTable:
+    """The truths of all rows of (batch, tokens); lists of Python are made of one row at a time."""
+    tables = {column.name: torch.empty_like(tokens, dtype=torch.int64) for column in fields(Truth)}
+    for number, row in enumerate(tokens):
+        meaning = truth(row.tolist())
+        for name, table in tables.items():
+            values = [ABSENT if value is None else value for value in getattr(meaning, name)]
+            table[number] = torch.tensor(values, dtype=torch.int64)
+    return TruthTable(**tables)
