@@ -137,7 +137,7 @@ def test_switch_on_logs_once_why_a_library_is_not_taken(monkeypatch, caplog):
         assert libraries.entmax15(q, q, q) is None
     assert [record.getMessage() for record in caplog.records] == [
         f"OUTLAST_LIBRARIES=on, but {name} is not taken: {name} is not installed "
-        "(pip install outlast[fast])"
+        "(pip install -e '.[fast]' in a clone, or pip install 'outlast[fast]')"
         for name in ("fla-core", "adasplash")
     ]
     caplog.clear()

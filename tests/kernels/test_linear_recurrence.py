@@ -1,4 +1,4 @@
-"""The chunked recurrences against their definitions, token by token in float64."""
+"""The chunked recurrences against their reference, token by token in float64."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from outlast.kernels.linear_recurrence import (
     decayed_sum,
     delta_rule,
     linear_scan,
+    reference,
     running_maximum,
 )
 from outlast.testing.compare import close, randn
@@ -15,28 +16,6 @@ from outlast.testing.compare import close, randn
 ROWS, HEADS, KEYS, VALUES = 2, 3, 4, 5
 #: one token, less than a chunk, chunks with and without padding
 TOKENS = (1, 7, 32, 33, 150)
-
-
-def steps(reference, state, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """The recurrence that `reference(state, *tokens)` is a step of, token by token."""
-    outputs = []
-    for tokens in zip(*(x.unbind(2) for x in inputs), strict=True):
-        y, state = reference(state, *tokens)
-        outputs.append(y)
-    return torch.stack(outputs, 2), state
-
-
-def decayed_step(state, q, k, v, log_decay):
-    state = log_decay.exp()[..., None] * state + torch.einsum("bhd,bhe->bhde", k, v)
-    return torch.einsum("bhd,bhde->bhe", q, state), state
-
-
-def delta_step(state, q, k, v, beta, log_decay):
-    eye = torch.eye(k.shape[-1], dtype=k.dtype)
-    transition = eye - beta[..., None] * torch.einsum("bhd,bhe->bhde", k, k)
-    state = log_decay.exp()[..., None] * (transition @ state)
-    state = state + beta[..., None] * torch.einsum("bhd,bhe->bhde", k, v)
-    return torch.einsum("bhd,bhde->bhe", q, state), state
 
 
 def inputs(name: str, tokens: int, strongest: float = 1.0) -> tuple[list[Tensor], Tensor]:
@@ -50,16 +29,19 @@ def inputs(name: str, tokens: int, strongest: float = 1.0) -> tuple[list[Tensor]
     return [q, k, v, *more, log_decay], randn(ROWS, HEADS, KEYS, VALUES, seed=5)
 
 
-CASES = {"decayed": (decayed_sum, decayed_step), "delta": (delta_rule, delta_step)}
+CASES = {
+    "decayed": (decayed_sum, reference.decayed_sum),
+    "delta": (delta_rule, reference.delta_rule),
+}
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("name", CASES)
 def test_chunked_recurrence_equals_token_by_token_with_gradients(name, tokens):
-    chunked, step = CASES[name]
+    chunked, by_token = CASES[name]
     given, state = inputs(name, tokens)
     leaves = [x.requires_grad_() for x in (*given, state)]
-    got, wanted = chunked(*given, state), steps(step, state, *given)
+    got, wanted = chunked(*given, state), by_token(*given, state)
     for one, two in zip(got, wanted, strict=True):
         close(one, two, 1e-10)
     upstream = [randn(*y.shape, seed=9) for y in wanted]
@@ -74,9 +56,9 @@ def test_chunked_recurrence_equals_token_by_token_with_gradients(name, tokens):
 @pytest.mark.parametrize("strongest", [0.0, 1.0, 1000.0])
 @pytest.mark.parametrize("name", CASES)
 def test_chunked_recurrence_in_float32_keeps_its_digits_at_any_decay(name, strongest):
-    chunked, step = CASES[name]
+    chunked, by_token = CASES[name]
     given, state = inputs(name, 300, strongest)
-    wanted = steps(step, state, *given)
+    wanted = by_token(*given, state)
     got = chunked(*(x.float() for x in given), state.float())
     for one, two in zip(got, wanted, strict=True):
         assert one.dtype == torch.float32
@@ -111,15 +93,36 @@ def test_scans_equal_token_by_token(tokens):
         randn(2, tokens, 3, seed=1),
         randn(2, 3, seed=2),
     )
-    h, rows = state, []
-    for a, b in zip(decay.unbind(1), x.unbind(1), strict=True):
-        h = a * h + b
-        rows.append(h)
-    close(linear_scan(decay, x, state), torch.stack(rows, 1), 1e-12)
-    log_decay, x, state = decay.log()[..., None], x[..., None], state[:, None, None, :1]
-    log_decay, x = (y.transpose(1, 2) for y in (log_decay, x))
-    m, rows = state.expand(2, 3, 1, 1).squeeze(2), []
-    for a, b in zip(log_decay.unbind(2), x.unbind(2), strict=True):
-        m = torch.maximum(a + m, b)
-        rows.append(m)
-    close(running_maximum(log_decay, x, state), torch.stack(rows, 2), 1e-12)
+    leaves = [each.requires_grad_() for each in (decay, x, state)]
+    got, wanted = linear_scan(decay, x, state), reference.linear_scan(decay, x, state)
+    upstream = randn(*x.shape, seed=3)
+    close(got, wanted, 1e-12)
+    for one, two in zip(
+        torch.autograd.grad(got, leaves, upstream),
+        torch.autograd.grad(wanted, leaves, upstream),
+        strict=True,
+    ):
+        close(one, two, 1e-12)
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_running_maximum_equals_token_by_token(tokens):
+    log_decay = -randn(ROWS, HEADS, tokens, 1).square()
+    x, state = randn(ROWS, HEADS, tokens, 1, seed=1), randn(ROWS, HEADS, 1, 1, seed=2)
+    wanted = reference.running_maximum(log_decay, x, state)
+    close(running_maximum(log_decay, x, state), wanted, 1e-12)
+
+
+def test_reference_of_the_delta_rule_is_its_formula_for_one_token():
+    """With the matrix I - b k k^T written out."""
+    (q, k, v, beta, log_decay), state = inputs("delta", 1)
+    transition = torch.eye(KEYS, dtype=k.dtype) - beta * k.mT @ k
+    wanted = log_decay.exp() * transition @ state + beta * k.mT @ v
+    y, last = reference.delta_rule(q, k, v, beta, log_decay, state)
+    close(last, wanted, 1e-12)
+    close(y, q @ wanted, 1e-12)
+
+
+def test_scan_has_second_derivatives():
+    inputs = [randn(1, 20, 2).sigmoid(), randn(1, 20, 2, seed=1), randn(1, 2, seed=2)]
+    assert torch.autograd.gradgradcheck(linear_scan, [each.requires_grad_() for each in inputs])

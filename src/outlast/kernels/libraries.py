@@ -1,4 +1,4 @@
-"""Kernels of other libraries, where they are installed (``pip install outlast[fast]``).
+"""Kernels of other libraries, where they are installed (the extra `fast`).
 
 =============  ==========================================  ====================================
 forgetting     FoX of flash-linear-attention (`fla-core`)  softmax(q k^T / √d + sums of log f)
@@ -11,6 +11,8 @@ their block sizes by timing them, so that two runs may differ in their last bits
 is resumed must not, they are taken under `torch.no_grad` alone, unless the environment variable
 ``OUTLAST_LIBRARIES`` is ``on``; ``off`` is never. Under ``on`` the log says, once, why one is not
 taken where it might have been. Under vmap seeds are more batch.
+
+Linear recurrences take nothing from fla: `outlast.kernels.linear_recurrence` is plain torch.
 
 Written against fla-core 0.6.0 and adasplash 0.2.2.
 """
@@ -27,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outlast.errors import bad_value
+from outlast.errors import bad_value, how_to_install
 from outlast.kernels.register import register_op, save_inputs
 
 log = logging.getLogger(__name__)
@@ -80,7 +82,7 @@ def obstacle(package: str, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     if switch not in ("auto", "on", "off"):
         raise bad_value(SWITCH, switch, "auto | on | off")
     if not installed(package):
-        return f"{PACKAGES[package]} is not installed (pip install outlast[fast])"
+        return f"{PACKAGES[package]} is not installed ({how_to_install('fast')})"
     if switch == "off":
         return f"{SWITCH}=off"
     if switch == "auto" and torch.is_grad_enabled():

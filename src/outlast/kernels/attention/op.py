@@ -2,7 +2,7 @@
 
 `attend` is a composite (autograd sees through it) whose only addition is a vmap rule: attention
 has no weights, so a stack of seeds is simply more batch. On a GPU, sequences that fit on chip
-whole go through `triton.py`.
+whole go through `triton.py`. A test behind a long cache goes through `cached.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from outlast.kernels.attention.cached import attend_cached, is_long
 from outlast.kernels.attention.reference import causal_mask, empty
 from outlast.kernels.derivatives import first_only
 from outlast.kernels.dispatch import has_triton
@@ -56,6 +57,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     if bias is None and queries == 1:
         return F.scaled_dot_product_attention(q, k, v)
+    if bias is None and is_long(q, k):
+        return attend_cached(q, k, v)
     mask = causal_mask(queries, keys, q.device)
     if bias is not None:
         mask = bias.to(q.dtype).masked_fill(~mask, float("-inf"))

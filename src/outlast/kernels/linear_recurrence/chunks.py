@@ -46,7 +46,9 @@ def in_single(function: Callable[P, R]) -> Callable[P, R]:
 
 def cut(x: Tensor, size: int) -> Tensor:
     """x [..., tokens, d] as [..., chunks, size, d], with zeros after the last token."""
-    x = F.pad(x, (0, 0, 0, -x.shape[-2] % size))
+    missing = -x.shape[-2] % size
+    if missing:
+        x = F.pad(x, (0, 0, 0, missing))
     return x.unflatten(-2, (-1, size))
 
 
@@ -73,8 +75,5 @@ def decay_within(log_decay: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         [..., size, 1], and [..., size (now), size (then)] with zeros where then is after now.
     """
-    size = log_decay.shape[-2]
-    lower = torch.ones(size, size, dtype=torch.bool, device=log_decay.device).tril()
-    steps = log_decay.expand(*log_decay.shape[:-1], size).masked_fill(~lower.tril(-1), 0)
-    pairs = steps.cumsum(-2).masked_fill(~lower, float("-inf")).exp()
-    return log_decay.cumsum(-2).exp(), pairs
+    steps = log_decay.expand(*log_decay.shape[:-1], log_decay.shape[-2]).tril(-1)
+    return log_decay.cumsum(-2).exp(), steps.cumsum(-2).exp().tril()

@@ -46,17 +46,14 @@ def delta_rule(
     right = torch.cat([beta * v, beta * left * k], -1)
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
     values, reads = solved.split([v.shape[-1], k.shape[-1]], -1)
+    # a chunk takes the state to `transition` S + `added`
     to_end = (k * pairs[..., -1, :, None]).mT
-    states, corrected = [], []
-    for value, read, key, decay in zip(
-        values.unbind(-3),
-        reads.unbind(-3),
-        to_end.unbind(-3),
-        left[..., -1:, :].unbind(-3),
-        strict=True,
-    ):
-        states.append(state)
-        corrected.append(value - read @ state)
-        state = decay * state + key @ corrected[-1]
-    within = ((q @ k.mT) * pairs) @ torch.stack(corrected, -3)
-    return join(within + left * (q @ torch.stack(states, -3)), tokens), state
+    added, taken = (to_end @ solved).split([v.shape[-1], k.shape[-1]], -1)
+    transition = left[..., -1:, :] * torch.eye(k.shape[-1], dtype=k.dtype, device=k.device) - taken
+    before = []
+    for matrix, more in zip(transition.unbind(-3), added.unbind(-3), strict=True):
+        before.append(state)
+        state = matrix @ state + more
+    states = torch.stack(before, -3)
+    y = ((q @ k.mT) * pairs) @ (values - reads @ states) + left * (q @ states)
+    return join(y, tokens), state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,13 +10,16 @@ from torch import Tensor
 
 from outlast.kernels.linear_recurrence.chunks import cut, in_single, join
 
+#: tokens of a chunk of a scan, and the most tokens that are not cut
+CHUNK, WHOLE = 8, 16
+
 
 @in_single
 def linear_scan(decay: Tensor, x: Tensor, state: Tensor) -> Tensor:
     """h_t = decay_t h_{t-1} + x_t, with h before the first token in `state`.
 
-    n tokens are cut into √n chunks. One loop goes through all chunks at the same time, another
-    passes the state from chunk to chunk.
+    A loop goes through the tokens of all chunks at the same time. What the chunks add up to is a
+    scan again, an eighth as long. The gradient is the same scan from the last token to the first.
 
     Args:
         decay: [batch, tokens, width], from 0 to 1.
@@ -26,20 +29,51 @@ def linear_scan(decay: Tensor, x: Tensor, state: Tensor) -> Tensor:
     Returns:
         h, [batch, tokens, width].
     """
+    h: Tensor = _Scan.apply(decay, x, state)  # type: ignore[no-untyped-call]
+    return h
+
+
+class _Scan(torch.autograd.Function):
+    """A scan that keeps nothing but its outputs for the backward pass."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(decay: Tensor, x: Tensor, state: Tensor) -> Tensor:
+        return _scan(decay, x, state)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        decay, _, state = inputs
+        ctx.save_for_backward(decay, state, output)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        decay, state, h = ctx.saved_tensors
+        after = F.pad(decay[:, 1:], (0, 0, 0, 1)).flip(1)
+        grad = linear_scan(after, upstream.flip(1), torch.zeros_like(state)).flip(1)
+        before = torch.cat([state.unsqueeze(1), h[:, :-1]], 1)
+        return grad * before, grad, decay[:, 0] * grad[:, 0]
+
+
+def _scan(decay: Tensor, x: Tensor, state: Tensor) -> Tensor:
+    """`linear_scan` in plain torch."""
     tokens = x.shape[1]
-    size = math.isqrt(max(tokens - 1, 0)) + 1
-    decay, x = cut(decay, size), cut(x, size)
-    kept, h = torch.ones_like(x[:, :, 0]), torch.zeros_like(x[:, :, 0])
-    so_far, within = [], []
-    for a, b in zip(decay.unbind(2), x.unbind(2), strict=True):
+    if tokens <= WHOLE:
+        whole = []
+        for a, b in zip(decay.unbind(1), x.unbind(1), strict=True):
+            state = a * state + b
+            whole.append(state)
+        return torch.stack(whole, 1)
+    decays, added = cut(decay, CHUNK).unbind(2), cut(x, CHUNK).unbind(2)
+    kept, h = decays[0], added[0]
+    so_far, within = [kept], [h]
+    for a, b in zip(decays[1:], added[1:], strict=True):
         kept, h = a * kept, a * h + b
         so_far.append(kept)
         within.append(h)
-    before = []
-    for a, b in zip(kept.unbind(1), h.unbind(1), strict=True):
-        before.append(state)
-        state = a * state + b
-    carried = torch.stack(before, 1).unsqueeze(2)
+    ends = _scan(kept, h, state)
+    carried = torch.cat([state.unsqueeze(1), ends[:, :-1]], 1).unsqueeze(2)
     return join(torch.stack(within, 2) + torch.stack(so_far, 2) * carried, tokens)
 
 

@@ -30,6 +30,8 @@ _ARGUMENTS = (
     "float threshold, float scale, int offset, float bound, float tolerance, "
     "bool sparse, bool split, str backend"
 )
+#: tensors of which torch itself knows all
+_KINDS = (Tensor, torch.nn.Parameter)
 #: how many of those are tensors, and where the numbers of `Setting` lie
 _TENSORS, _NUMBERS = 6, slice(6, 13)
 #: how many arguments the backward op has before those of the forward op
@@ -168,8 +170,50 @@ def threshold_relative_attention(
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, gate))
     split = not learns and q.shape[-2] == 1
     how = how._replace(sparse=sparse, split=split)
-    out, lse, kept, _ = tra_op(q, k, v, gate, start, stop, *how, backend or "")
+    run = tra_op if learns or watched(q, k, v, gate) else _tra
+    out, lse, kept, _ = run(q, k, v, gate, start, stop, *how, backend or "")
     return Parts(out, lse, kept) if return_parts else out
+
+
+def watched(*tensors: Tensor) -> bool:
+    """Whether torch has to see the op, gradients aside; else the back end is called directly.
+
+    It traces or compiles, maps or differentiates by functions, casts, or has tensors of other
+    kinds. To go through torch takes Python as long as some kernels take the GPU.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or any(type(t) not in _KINDS or t.is_meta for t in tensors)
+        or torch.is_autocast_enabled(tensors[0].device.type)
+    )
+
+
+def one_query(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    raw: Tensor,
+    start: Tensor | None,
+    how: Setting,
+) -> Tensor | None:
+    """One query at the last key, without gradients, by the fused kernel; None where it does not go.
+
+    For a model that generates: its tensors fit together as they were made, and are not checked.
+    The gate is log σ of `raw` (b, 1, h), which the kernel takes. `start` (b,) is int32, the first
+    real key of a row. The offset of `how` is not read.
+    """
+    tensors = (q, k, v, raw)
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    if learns or watched(*tensors) or not q.dtype == k.dtype == v.dtype:
+        return None
+    kernel = back_end(q)
+    if kernel is cpu or k.shape[2] < kernel.FEWEST_TO_SPLIT:
+        return None
+    out: Tensor = kernel.one_query(q, k, v, raw, start, None, how, k.shape[2] - 1, raw=True)
+    return out
 
 
 def _tra(*args: Any) -> tuple[Tensor, ...]:

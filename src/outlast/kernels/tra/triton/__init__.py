@@ -25,7 +25,7 @@ from outlast.kernels.tra.triton.backward import of_queries
 from outlast.kernels.tra.triton.backward_keys import of_keys
 from outlast.kernels.tra.triton.decode import one_query
 from outlast.kernels.tra.triton.forward import attend
-from outlast.kernels.tra.triton.launch import Call, Options, interpreted, rows_of
+from outlast.kernels.tra.triton.launch import Call, Options, capability, interpreted, rows_of
 from outlast.kernels.tra.triton.short import in_one
 
 #: bytes of counts that the backward pass holds at a time, unless one key head has more
@@ -52,7 +52,7 @@ def obstacle(q: Tensor) -> str | None:
     if q.is_cuda and not interpreted():
         if torch.version.hip is not None:
             return "q is on an AMD GPU"
-        if torch.cuda.get_device_capability(q.device)[0] < FEWEST_CAPABLE:
+        if capability(q.device) < FEWEST_CAPABLE:
             return f"q is on a GPU of compute capability below {FEWEST_CAPABLE}"
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"q is {q.dtype}, not float32, bfloat16 or float16"
@@ -73,13 +73,13 @@ def forward(
     how: Setting,
 ) -> Forward:
     """As `reference.forward`."""
-    call = Call.of(q, k, v, gate, start, stop, how)
-    out = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)  # heads of a token side by side
     lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
     kept = q.new_empty(q.shape[:-1], dtype=torch.int32)
-    if how.split and call.keys >= FEWEST_TO_SPLIT:
-        one_query(call, out, lse, kept)
+    if how.split and k.shape[2] >= FEWEST_TO_SPLIT:
+        out = one_query(q, k, v, gate, start, stop, how, how.offset, lse, kept)
         return out, lse, kept, torch.zeros_like(kept)
+    call = Call.of(q, k, v, gate, start, stop, how)
+    out = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)  # heads of a token side by side
     reach = torch.empty_like(kept)
     options = call.options("forward")
     rows, keys = options["BLOCK_M"], options["BLOCK_N"]

@@ -3,19 +3,42 @@
 A program takes one key head with all the query heads that share it, over one range of keys, and
 leaves output, log-sum-exp and number of kept keys (`parts.Parts`). A second, small kernel moves
 each part by what the parts to its right kept, and adds them up.
+
+A model that generates calls this for each layer and each token, and waits for Python rather than
+for the GPU. So what does not change from call to call is worked out once (`_plan`), all parts lie
+in one tensor, and keys and values are read by pointers: a descriptor takes longer to make.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
-from torch import Tensor, float32, int32
+from torch import Tensor
 
+from outlast.kernels.tra.setting import Setting
 from outlast.kernels.tra.triton.forward import _tile
-from outlast.kernels.tra.triton.launch import Call
+from outlast.kernels.tra.triton.launch import Call, Options
 from outlast.kernels.tra.triton.tile import slope_of, triangle
 
 MOST_PARTS, FEWEST_KEYS, COLUMNS = 128, 1024, 64
+
+
+@triton.jit
+def _slope(gate, lowest, RAW: tl.constexpr):
+    """As `slope_of`; `RAW`, of the gate's log σ."""
+    if RAW:
+        gate = gate.to(tl.float32)
+        # log(1 + x) of a small x, which 1 + x has lost in part or wholly
+        x = tl.math.exp(-tl.abs(gate))
+        more = 1 + x
+        lost = more == 1
+        log = tl.where(lost, x, tl.math.log(more) * (x / tl.where(lost, 1.0, more - 1)))
+        gate = tl.minimum(gate, 0.0) - log
+    return slope_of(gate, lowest)
 
 
 @triton.jit(do_not_specialize=["heads", "groups", "keys", "offset", "share"])
@@ -26,14 +49,18 @@ def _parts(
     gate,
     starts,
     stops,
-    out,
-    lse,
-    kept,
+    scratch,
     heads,
     groups,
     keys,
     offset,
     share,
+    k_batch,
+    k_head,
+    k_row,
+    v_batch,
+    v_head,
+    v_row,
     scale,
     level,
     lowest,
@@ -41,8 +68,8 @@ def _parts(
     WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    RAW: tl.constexpr,
     PADDED: tl.constexpr,
-    FIXED: tl.constexpr,
     LEVEL: tl.constexpr,
     SPARSE: tl.constexpr,
     PACKED: tl.constexpr,
@@ -57,10 +84,12 @@ def _parts(
     row = unit * groups + member
     inside = here[:, None] & (column < D)[None, :]
     q = tl.load(q_tensor + row[:, None] * D + column[None, :], mask=inside, other=0.0)
-    slope = slope_of(tl.load(gate + row, mask=here, other=0.0), lowest)
+    slope = _slope(tl.load(gate + row, mask=here, other=0.0), lowest, RAW)
     begin, end = 0, 2147483647
     if PADDED:
-        begin, end = tl.load(starts + batch), tl.load(stops + batch)
+        begin = tl.load(starts + batch)
+        if stops is not None:
+            end = tl.load(stops + batch)
     stop = tl.where(offset < end, tl.minimum(offset + 1, keys), 0)
     first, stop = tl.maximum(part * share, begin), tl.minimum((part + 1) * share, stop)
     last = tl.zeros_like(member) + stop - 1
@@ -78,8 +107,8 @@ def _parts(
             peak,
             carry,
             q,
-            k_tensor,
-            v_tensor,
+            (k_tensor, (k_batch, k_head, k_row), keys),
+            (v_tensor, (v_batch, v_head, v_row), keys),
             ones,
             slope,
             last,
@@ -98,21 +127,22 @@ def _parts(
             SPARSE,
             PACKED,
             PRECISION,
+            D,
         )
     any_kept = total > 0
     safe = tl.where(any_kept, total, 1.0)
     at = row * tl.num_programs(1) + part
-    tl.store(lse + at, tl.where(any_kept, peak + tl.math.log2(safe), float("-inf")), mask=here)
-    tl.store(kept + at, (carry + 1).to(tl.int32), mask=here)
-    pointers = out + at.to(tl.int64)[:, None] * D + column[None, :]
+    pointers = scratch + at.to(tl.int64)[:, None] * D + column[None, :]
     tl.store(pointers, acc / safe[:, None], mask=inside)
+    every = tl.num_programs(0) * groups * tl.num_programs(1)
+    facts = scratch + every.to(tl.int64) * D + at
+    tl.store(facts, tl.where(any_kept, peak + tl.math.log2(safe), float("-inf")), mask=here)
+    tl.store(facts + every, carry + 1, mask=here)
 
 
 @triton.jit(do_not_specialize=["parts"])
 def _merge(
-    part_out,
-    part_lse,
-    part_kept,
+    scratch,
     gate,
     out,
     lse,
@@ -120,6 +150,7 @@ def _merge(
     parts,
     lowest,
     D: tl.constexpr,
+    RAW: tl.constexpr,
     PARTS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -128,64 +159,140 @@ def _merge(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     here = part < parts
     at = row * parts + part
-    number = tl.load(part_kept + at, mask=here, other=0)
-    level = tl.load(part_lse + at, mask=here, other=float("-inf"))
+    every = tl.num_programs(0) * parts
+    facts = scratch + every.to(tl.int64) * D + at
+    level = tl.load(facts, mask=here, other=float("-inf"))
+    number = tl.load(facts + every, mask=here, other=0.0).to(tl.int32)
     to_the_right = tl.cumsum(number, 0, reverse=True) - number
-    level += to_the_right.to(tl.float32) * slope_of(tl.load(gate + row), lowest)
+    level += to_the_right.to(tl.float32) * _slope(tl.load(gate + row), lowest, RAW)
     peak = tl.maximum(tl.max(level, 0), -1.0e36)
     weight = tl.math.exp2(level - peak)
     total = tl.sum(weight, 0)
     safe = tl.where(total > 0, total, 1.0)
     inside = here[:, None] & (column < D)[None, :]
-    pointers = part_out + at.to(tl.int64)[:, None] * D + column[None, :]
+    pointers = scratch + at.to(tl.int64)[:, None] * D + column[None, :]
     values = tl.load(pointers, mask=inside, other=0.0)
     result = tl.sum(values * weight[:, None], 0) / safe
     tl.store(out + row * D + column, result.to(out.dtype.element_ty), mask=column < D)
-    natural = (peak + tl.math.log2(safe)) * 0.6931471805599453
-    tl.store(lse + row, tl.where(total > 0, natural, float("-inf")))
-    tl.store(kept + row, tl.sum(number, 0))
+    if lse is not None:
+        natural = (peak + tl.math.log2(safe)) * 0.6931471805599453
+        tl.store(lse + row, tl.where(total > 0, natural, float("-inf")))
+        tl.store(kept + row, tl.sum(number, 0))
 
 
-def one_query(call: Call, out: Tensor, lse: Tensor, kept: Tensor) -> None:
-    """Fill `out`, `lse` and `kept` of one query a head."""
-    options = call.options("decode") | {"FIXED": 0}
-    options["BLOCK_M"] = max(options["BLOCK_M"], triton.next_power_of_2(call.groups))
-    share = max(FEWEST_KEYS, triton.next_power_of_2(-(-call.keys // MOST_PARTS)))
-    parts = -(-call.keys // share)
-    part_out = out.new_empty(call.rows, parts, out.shape[-1], dtype=float32)
-    part_lse = out.new_empty(call.rows, parts, dtype=float32)
-    part_kept = out.new_empty(call.rows, parts, dtype=int32)
-    _parts[(call.rows // call.groups, parts)](
-        call.q.contiguous(),
-        call.tiled(call.k, options["BLOCK_N"]),
-        call.tiled(call.v, options["BLOCK_N"]),
-        call.gate,
-        call.start,
-        call.stop,
-        part_out,
-        part_lse,
-        part_kept,
-        call.heads,
-        call.groups,
-        call.keys,
-        call.how.offset,
-        share,
-        call.scale,
-        call.level,
-        call.lowest,
-        **options,
+class Plan(NamedTuple):
+    """What a call takes from its setting and its types alone, in the units of the kernels."""
+
+    scale: float
+    level: float
+    lowest: float
+    options: Options
+
+
+@lru_cache(maxsize=256)
+def _plan(
+    device: torch.device,
+    dtype: torch.dtype,
+    groups: int,
+    width: int,
+    padded: bool,
+    threshold: float,
+    scale: float,
+    bound: float,
+    sparse: bool,
+    precision: str,
+) -> Plan:
+    """For `groups` heads of this width; `precision` is torch's own setting, which `Call` reads."""
+    q = torch.empty(1, groups, 1, width, dtype=dtype, device=device)
+    how = Setting(threshold, scale, 0, bound, sparse=sparse)
+    call = Call(q, q[:, :1], q[:, :1], q, q, q, padded, how)
+    options = call.options("decode")
+    del options["FIXED"]  # around the running maximum
+    options["BLOCK_M"] = max(options["BLOCK_M"], _power_of_2(groups))
+    return Plan(call.scale, call.level, call.lowest, options)
+
+
+def _power_of_2(number: int) -> int:
+    """The next one; triton's own function is slow to call."""
+    return 1 << (number - 1).bit_length()
+
+
+def one_query(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    how: Setting,
+    offset: int,
+    lse: Tensor | None = None,
+    kept: Tensor | None = None,
+    raw: bool = False,
+) -> Tensor:
+    """The output of one query a head; fills `lse` and `kept` if they are there.
+
+    `offset` is in the place of that of `how`, which a model keeps from one token to the next.
+    `stop` may be None where a row has a `start`: it then has no padding after its keys. `raw`: the
+    gate is log σ of `gate`.
+    """
+    batch, heads, _, width = q.shape
+    key_heads, keys = k.shape[1:3]
+    groups, rows = heads // key_heads, batch * heads
+    plan = _plan(
+        q.device,
+        q.dtype,
+        groups,
+        width,
+        start is not None,
+        how.threshold,
+        how.scale,
+        how.bound,
+        how.sparse,
+        torch.get_float32_matmul_precision(),
     )
-    _merge[(call.rows, -(-out.shape[-1] // COLUMNS))](
-        part_out,
-        part_lse,
-        part_kept,
-        call.gate,
+    q, gate = q.contiguous(), gate.contiguous()
+    k_strides, v_strides = k.stride(), v.stride()
+    if not k_strides[3] == v_strides[3] == 1:
+        k, v = k.contiguous(), v.contiguous()
+        k_strides, v_strides = k.stride(), v.stride()
+    out = q.new_empty(batch, 1, heads, width).transpose(1, 2)
+    share = max(FEWEST_KEYS, _power_of_2(-(-keys // MOST_PARTS)))
+    parts = -(-keys // share)
+    # outputs, then log-sum-exps, then how many keys were kept
+    scratch = q.new_empty(rows * parts * (width + 2), dtype=torch.float32)
+    _parts[(batch * key_heads, parts)](
+        q,
+        k,
+        v,
+        gate,
+        start,
+        stop,
+        scratch,
+        heads,
+        groups,
+        keys,
+        offset,
+        share,
+        *k_strides[:3],
+        *v_strides[:3],
+        plan.scale,
+        plan.level,
+        plan.lowest,
+        RAW=raw,
+        **plan.options,
+    )
+    _merge[(rows, -(-width // COLUMNS))](
+        scratch,
+        gate,
         out,
         lse,
         kept,
         parts,
-        call.lowest,
-        D=out.shape[-1],
-        PARTS=triton.next_power_of_2(parts),
+        plan.lowest,
+        D=width,
+        RAW=raw,
+        PARTS=_power_of_2(parts),
         COLUMNS=COLUMNS,
     )
+    return out

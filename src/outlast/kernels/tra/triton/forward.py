@@ -12,6 +12,7 @@ import triton.language as tl
 
 from outlast.kernels.tra.triton.tile import (
     exponent,
+    fetch,
     first_column,
     flags,
     program,
@@ -48,10 +49,15 @@ def _tile(
     SPARSE: tl.constexpr,
     PACKED: tl.constexpr,
     PRECISION: tl.constexpr,
+    D: tl.constexpr = 0,
 ):
-    k = read(keys, batch, head, first, BLOCK_N, WIDTH)
-    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    """One tile of keys; `keys` and `values` are descriptors, or with `D` what `fetch` wants."""
     key = first + tl.arange(0, BLOCK_N)
+    if D:
+        k = fetch(keys[0], keys[1], batch, head, key, keys[2], D, WIDTH)
+    else:
+        k = read(keys, batch, head, first, BLOCK_N, WIDTH)
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if MASKED:
         scores = tl.where(last[:, None] >= key[None, :], scores, float("-inf"))
     if PADDED:
@@ -78,7 +84,10 @@ def _tile(
     if SPARSE:
         any_kept = tl.max(kept_here, 0) > 0
     if any_kept:
-        v = read(values, batch, head, first, BLOCK_N, WIDTH)
+        if D:
+            v = fetch(values[0], values[1], batch, head, key, values[2], D, WIDTH)
+        else:
+            v = read(values, batch, head, first, BLOCK_N, WIDTH)
         acc = tl.dot(p.to(v.dtype), v, acc, input_precision=PRECISION)
     return acc, total, peak, carry
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,6 +32,12 @@ Options = dict[str, Any]
 def interpreted() -> bool:
     """Whether Triton runs its kernels in Python, on any device."""
     return bool(triton.knobs.runtime.interpret)
+
+
+@cache
+def capability(device: torch.device) -> int:
+    """The first number of a GPU's compute capability; to ask torch for it takes a while."""
+    return torch.cuda.get_device_capability(device)[0]
 
 
 def _strides(tensor: Tensor) -> list[int]:
@@ -196,7 +203,7 @@ class Call:
     def options(self, which: Pass) -> Options:
         """The compile-time choices of one pass."""
         chosen = tiles(which, self.arithmetic, self.width, self.early)
-        hopper = self.q.is_cuda and torch.cuda.get_device_capability(self.q.device)[0] >= 9
+        hopper = self.q.is_cuda and capability(self.q.device) >= 9
         return {
             "D": self.q.shape[3],
             "WIDTH": self.width,

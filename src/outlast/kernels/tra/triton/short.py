@@ -15,24 +15,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from outlast.kernels.tra.triton.tile import exponent, first_column, flags, slope_of, triangle
-
-
-@triton.jit
-def inside(rows, size, D: tl.constexpr, WIDTH: tl.constexpr):
-    """Which entries of a tile of rows exist."""
-    mask = (rows < size)[:, None]
-    if D < WIDTH:
-        mask = mask & (tl.arange(0, WIDTH) < D)[None, :]
-    return mask
-
-
-@triton.jit
-def fetch(tensor, strides, batch, head, rows, size, D: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows of one head, which has `size` of them; zeros outside."""
-    start = batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1]
-    places = rows.to(tl.int64)[:, None] * strides[2] + tl.arange(0, WIDTH)[None, :]
-    return tl.load(tensor + start + places, mask=inside(rows, size, D, WIDTH), other=0.0)
+from outlast.kernels.tra.triton.tile import (
+    exponent,
+    fetch,
+    first_column,
+    flags,
+    inside,
+    slope_of,
+    triangle,
+)
 
 
 @triton.jit

@@ -32,6 +32,23 @@ def read(tensor, batch, head, first, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def inside(rows, size, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Which entries of a tile of rows exist."""
+    mask = (rows < size)[:, None]
+    if D < WIDTH:
+        mask = mask & (tl.arange(0, WIDTH) < D)[None, :]
+    return mask
+
+
+@triton.jit
+def fetch(tensor, strides, batch, head, rows, size, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows of one head, which has `size` of them; zeros outside."""
+    start = batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1]
+    places = rows.to(tl.int64)[:, None] * strides[2] + tl.arange(0, WIDTH)[None, :]
+    return tl.load(tensor + start + places, mask=inside(rows, size, D, WIDTH), other=0.0)
+
+
+@triton.jit
 def triangle(SIZE: tl.constexpr, TRANSPOSED: tl.constexpr):
     """Ones that sum a row of flags from each place to the end of the row."""
     at = tl.arange(0, SIZE)
