@@ -13,6 +13,7 @@ from outlast.mixers.base import Context
 from outlast.mixers.randomness import random_bits
 from outlast.models import build_model
 from outlast.registry import mixers, schemes
+from outlast.testing.subjects import plain_lines
 from small_attention import (
     ROWS,
     TOKENS,
@@ -24,7 +25,7 @@ from small_attention import (
     stacked_weights,
 )
 
-NAMES = [*schemes.names(), "tra(distance=plain)", "dape(alibi)"]
+NAMES = [*plain_lines(schemes), "tra(distance=plain)", "dape(alibi)"]
 WITHOUT_POSITIONS = {"nope", "cope", "forget", "stick_breaking", "matchability", "tra"}
 DRAWN = torch.tensor([[1, 2, 5, 11, 12, 30, 31], [0, 3, 4, 6, 9, 17, 40]])
 KEYS = torch.tensor([5, 77])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from outlast.registry import mixers
 from outlast.runs.records import read_metrics
+from outlast.studies.joining import is_recurrence
 from outlast.testing.compare import close, randn
 from tiny_runs import block_lines, create, resume, tiny
 
@@ -74,6 +75,20 @@ def delta(mixer, x: Tensor) -> Tensor:
     if hasattr(mixer, "gate"):
         y = y * F.silu(x @ mixer.gate.weight.T)
     return y @ mixer.out.weight.T
+
+
+@reference("hadamard")
+def hadamard(mixer, x: Tensor) -> Tensor:
+    """The convolutions by torch's own, which want channels before tokens."""
+    total = sum(mixer.widths)
+    v, q, k = (x @ mixer.vqk.weight.T).split([mixer.widths[0], total, total], -1)
+    gates = F.elu(of_length_1(q) * of_length_1(k)).split(mixer.widths, -1)
+    parts = [v + gates[0] * v]
+    for number, (gate, layer) in enumerate(zip(gates[1:], mixer.convolutions, strict=True), 1):
+        weight = layer.weight.unflatten(1, (2 * number + 1, -1)).mT
+        seen = F.pad(parts[-1].mT, (2 * number, 0))
+        parts.append(gate * F.conv1d(seen, weight, layer.bias).mT)
+    return torch.cat(parts, -1) @ mixer.out.weight.T
 
 
 @reference("linear_attention")
@@ -184,6 +199,9 @@ LINES = [
     "deltanet",
     "gated_deltanet(heads=2)",
     "gated_deltanet(negative=false, conv=1)",
+    "hadamard",
+    "hadamard(convolutions=0)",
+    "hadamard(convolutions=4)",
     "linear_attention(heads=2)",
     "linear_attention(feature=relu, fixation=true)",
     "linear_attention(heads=2, normaliser=inline)",
@@ -224,6 +242,26 @@ def test_recurrence_goes_on_where_it_stopped_across_chunks(line):
         y, state = mixer(part, state)
         parts.append(y)
     close(torch.cat(parts, 1), whole, 1e-9)
+
+
+def test_hadamard_is_no_recurrence_as_it_sees_a_few_tokens_alone():
+    assert not is_recurrence("hadamard")
+    mixer, x = built("hadamard"), randn(1, 12, 6)
+    changed = torch.cat([x[:, :1] + 1, x[:, 1:]], 1)
+    moved = (mixer(changed)[0] - mixer(x)[0]).abs().amax(-1)[0]
+    assert (moved[:7] > 1e-9).all()
+    assert not moved[7:].any()  # 2 tokens back, and 4 more
+
+
+def test_hadamard_passes_a_little_to_the_next_token_at_any_width():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        mixer = mixers.build("hadamard", width=128)
+    x, other = randn(1, 3, 128).float(), randn(1, 1, 128).float()
+    changed = torch.cat([x[:, :1] - other, x[:, 1:]], 1)
+    own, following, second = (mixer(changed)[0] - mixer(x)[0]).norm(dim=-1)[0]
+    assert 1e-4 < following / own < 1e-2  # well above rounding, and as little as the text says
+    assert 1e-4 < second / own < 1e-2
 
 
 @pytest.mark.parametrize("name", ["deltanet", "gated_deltanet"])

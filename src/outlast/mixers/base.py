@@ -2,7 +2,7 @@
 
 ``forward(x, state=None) -> (y, state)`` with x and y (batch, tokens, width). The same call serves
 training on whole sequences, evaluation in chunks and generation token by token. The state `None` is
-the beginning of a sequence.
+the beginning of a sequence. For a recurrent mixer, zeros in the shape of its state are the same.
 """
 
 from __future__ import annotations
@@ -28,11 +28,16 @@ class Context(NamedTuple):
     """What a mixer knows of the current pass beside its input.
 
     `positions` (tokens,) are the increasing positions of the tokens, if they are not counted. `key`
-    () is the key of the mixer's random numbers, if it has any.
+    () is the key of the mixer's random numbers, if it has any. `total` is how many tokens the
+    sequence will have, if that is known: what is kept of each token can get its room at once.
+    `window` () is how many keys a query of attention sees, itself among them; without it all keys
+    so far.
     """
 
     positions: Tensor | None = None
     key: Tensor | None = None
+    total: int | None = None
+    window: Tensor | None = None
 
 
 class Mixer(nn.Module):
@@ -41,8 +46,12 @@ class Mixer(nn.Module):
     spec: Spec
     pathway: ClassVar[Pathway]
     ceiling: int | None = None
+    #: the most tokens that may be given in chunks; past it all tokens must be given at once
+    chunks_to: int | None = None
     #: the share that is dropped in training
     dropout: float = 0.0
+    #: whether it keeps to the window of its context
+    takes_window: ClassVar[bool] = False
     #: of the current pass; the model sets it
     context: Context = Context()
 

@@ -21,16 +21,11 @@ from torch import Tensor
 
 from outlast.kernels.linear_recurrence import delta_rule
 from outlast.mixers.base import Linear, Mixer, RMSNorm
-from outlast.mixers.heads import Decay, ShortConv, from_heads, head_width, to_heads
+from outlast.mixers.heads import Decay, ShortConv, from_heads, head_width, to_heads, unit
 from outlast.registry import mixers
 
 #: the last tokens of the convolution, and the memory (batch, heads, keys, values) in float32
 DeltaState = tuple[Tensor, Tensor]
-
-
-def unit(x: Tensor) -> Tensor:
-    """x over its length, along the last axis."""
-    return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
 
 
 @mixers.register("deltanet")

@@ -29,6 +29,11 @@ def from_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
+def unit(x: Tensor) -> Tensor:
+    """x over its length, along the last axis."""
+    return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+
+
 def convolve(
     x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | float
 ) -> tuple[Tensor, Tensor]:

@@ -81,7 +81,8 @@ class LinearAttention(Mixer):
             rows = v[..., :1, :]
             state = (torch.zeros_like(rows).repeat(1, 1, q.shape[-1], 1), torch.zeros_like(rows))
         memory, sums = state
-        sums = sums + v.cumsum(-2)
+        inline = self.normaliser == "inline"  # it wants the sums up to each token
+        sums = sums + (v.cumsum(-2) if inline else v.sum(-2, keepdim=True))
         y, memory = decayed_sum(q, k, v, q.new_zeros(q.shape[-2], 1), memory)
         y = from_heads(self._normalised(y, sums)).to(x.dtype)
         return self.out(y), (memory, sums[..., -1:, :])

@@ -11,7 +11,6 @@ between 0 and 1, so it cannot track states such as parity.
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -43,6 +42,6 @@ class MinLSTM(Mixer):
         # f / (f + i) = sigmoid(log f - log i)
         kept = (F.logsigmoid(forget) - F.logsigmoid(write)).sigmoid()
         if self.positive:
-            value = torch.where(value >= 0, value + 0.5, value.sigmoid())
+            value = F.relu(value) + (-F.relu(-value)).sigmoid()  # value + 0.5, or its sigmoid
         h = linear_scan(kept, (1 - kept) * value, state)
         return h.to(x.dtype), h[:, -1]

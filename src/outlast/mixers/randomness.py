@@ -9,14 +9,16 @@ test, drops nothing.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from outlast.errors import require
 from outlast.streams import stream_seed
 
-#: what `fold_in` takes for these two; sublayers are counted from 0
-EMBEDDING, POSITIONS = -1, -2
+#: what `fold_in` takes for these; sublayers are counted from 0
+EMBEDDING, POSITIONS, SEQUENCES, STATES, WINDOW, SHUFFLE, MIX = -1, -2, -3, -4, -5, -6, -7
 
 
 def check_dropout(dropout: float) -> float:
@@ -60,6 +62,20 @@ def drop(x: Tensor, share: float, key: Tensor | None, first: int = 0) -> Tensor:
         return x
     dropped = random_bits(key, tuple(x.shape), first) < round(share * 2**31)
     return x.masked_fill(dropped, 0) / (1 - share)
+
+
+def draw_true(key: Tensor, share: Tensor | float, count: int) -> Tensor:
+    """For each of `count` rows, True with the probability `share`, (count,): always at 1."""
+    # 23 bits, which a float32 holds exactly
+    return (random_bits(key, (count,)) >> 8) < share * 2**23
+
+
+def draw_normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Numbers of a standard normal distribution, float32 of `shape` (Box & Muller, 1958)."""
+    first, second = (
+        ((random_bits(fold_in(key, number), shape) >> 8) + 0.5) / 2**23 for number in (0, 1)
+    )
+    return (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()
 
 
 def draw_positions(keys: Tensor, tokens: int, span: int) -> Tensor:

@@ -59,17 +59,29 @@ def check_positions(positions: object, tokens: Tensor) -> None:
 
 def check_key(key: object) -> None:
     """Refuse what is no key of dropout."""
-    accepted = "a whole number as a tensor of int64 without an axis, or None"
-    if not isinstance(key, Tensor):
-        raise bad_value("key", shown(key), accepted)
+    _check_number("key", key, "a whole number as a tensor of int64 without an axis, or None")
+
+
+def check_window(window: object) -> None:
+    """Refuse what is no window of attention."""
+    accepted = "a whole number >= 1 as a tensor of int64 without an axis, or None"
+    number = _check_number("window", window, accepted)
+    if not hides_numbers(number) and not number.is_cuda and number < 1:  # a GPU would have to wait
+        raise bad_value("window", int(number), accepted)
+
+
+def _check_number(name: str, number: object, accepted: str) -> Tensor:
+    if not isinstance(number, Tensor):
+        raise bad_value(name, shown(number), accepted)
     if (
-        key.is_meta
-        or key.is_nested
-        or key.layout != torch.strided
-        or key.dim()
-        or key.dtype != torch.int64
+        number.is_meta
+        or number.is_nested
+        or number.layout != torch.strided
+        or number.dim()
+        or number.dtype != torch.int64
     ):
-        raise bad_value("key", describe_tensor(key), accepted)
+        raise bad_value(name, describe_tensor(number), accepted)
+    return number
 
 
 def check_state(state: object, sublayers: int, tokens: Tensor) -> None:

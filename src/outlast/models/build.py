@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from outlast.errors import SpecError, bad_value, incompatible, shortened
 from outlast.machine import GIB, short_of
 from outlast.models.model import EMBEDDING_SCALE, Branches, Chain, Model, Sublayer
+from outlast.models.presets import preset_layout
 from outlast.registry import mixers, presets, suggest
 from outlast.specs import Layout, Node, Parallel, Repeat, Serial, Spec, parse_layout
 
@@ -113,20 +114,14 @@ def _count(node: Node) -> int:
 
 
 def _written_out(layout: Layout) -> Layout:
-    """A preset that stands alone, written out. Options of the line override those of the preset."""
+    """A preset that stands alone, written out. The line overrides its width and its options."""
     node = layout.node
     if not isinstance(node, Spec) or node.name in mixers or node.name not in presets:
         return layout
-    preset = _preset(node)
+    preset = preset_layout(node)
     options = {**preset.options, **layout.options}
-    return _written_out(Layout(preset.node, layout.width, **options))  # type: ignore[arg-type]
-
-
-def _preset(node: Spec) -> Layout:
-    preset: Layout = presets.entry(node.name).factory(**presets.bind(node))
-    if preset.width is not None:
-        raise bad_value(f"preset {node.name}: width", preset.width, "a line without '@ width'")
-    return preset
+    width = preset.width if layout.width is None else layout.width
+    return _written_out(Layout(preset.node, width, **options))  # type: ignore[arg-type]
 
 
 def _resolve(node: Node, full: bool) -> Node:
@@ -138,10 +133,12 @@ def _resolve(node: Node, full: bool) -> Node:
         case Repeat(times, inner):
             return Repeat(times, _resolve(inner, full))
         case Spec(name) if name not in mixers and name in presets:
-            preset = _preset(node)
-            if preset.options:
-                options = ", ".join(preset.written_options())
-                reason = f"it sets {options} for the whole model, so it must stand alone"
+            preset = preset_layout(node)
+            choices = preset.written_options()
+            if preset.width is not None:
+                choices = [f"width={preset.width}", *choices]
+            if choices:
+                reason = f"it sets {', '.join(choices)} for the whole model, so it must stand alone"
                 raise incompatible(f"preset {name}", "other sublayers", reason)
             return _resolve(preset.node, full)
         case Spec(name) if name not in mixers:

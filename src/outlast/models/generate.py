@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from numbers import Real
 from typing import Any, Protocol
 
@@ -33,7 +34,12 @@ class LanguageModel(Protocol):
     def positions(self, tokens: int) -> Tensor | None: ...
 
     def __call__(
-        self, tokens: Tensor, state: Any = None, *, positions: Tensor | None = None
+        self,
+        tokens: Tensor,
+        state: Any = None,
+        *,
+        positions: Tensor | None = None,
+        total: int | None = None,
     ) -> tuple[Tensor, Any]: ...
 
 
@@ -70,6 +76,19 @@ def generate(
         new = _pick(logits[:, -1], temperature, top_k, generator)[:, None].to(tokens.dtype)
         sequence, start = torch.cat([sequence, new], 1), stop
     return sequence
+
+
+@torch.no_grad()
+def in_chunks(model: LanguageModel, tokens: Tensor, size: int) -> Iterator[Tensor]:
+    """`Model.in_chunks`."""
+    check_tokens(tokens, model.embedding.weight.device)
+    size, total = as_whole("size", size, 1, MOST_TOKENS), tokens.shape[1]
+    positions, state = model.positions(total), None
+    for start in range(0, total, size):
+        stop = min(start + size, total)
+        part = None if positions is None else positions[start:stop]
+        logits, state = model(tokens[:, start:stop], state, positions=part, total=total)
+        yield logits
 
 
 def check_outputs(model: LanguageModel) -> None:

@@ -4,32 +4,42 @@ Every sublayer adds ``gate * f(norm(x))`` to the residual stream. With ``residua
 stream itself is normalised first: x <- norm(x), then x <- x + gate * f(x). A gate at 0 skips the
 sublayer. A gate at 1 costs nothing. Any other gate is a multiplication. `upstream_grad` is the
 share of the gradient that passes from a sublayer to the layers before it. At 1 all of it passes. At
-0 the sublayer learns, and the layers before it do not learn from it.
+0 the sublayer learns, and the layers before it do not learn from it. `keep` is the share of
+sequences to which a sublayer adds anything in a training pass; a pathway is left out as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from outlast.arguments import as_whole
-from outlast.errors import OutlastError
+from outlast.arguments import as_whole, shown
+from outlast.errors import OutlastError, bad_value
 from outlast.kernels.dispatch import hides_numbers
 from outlast.mixers.base import Context, Linear, Mixer, Norm, Pathway, RMSNorm, State
-from outlast.mixers.randomness import EMBEDDING, drop, fixed_positions, fold_in
+from outlast.mixers.randomness import (
+    EMBEDDING,
+    SEQUENCES,
+    draw_true,
+    drop,
+    fixed_positions,
+    fold_in,
+)
 from outlast.models.arguments import (
     check_key,
     check_positions,
     check_state,
     check_tokens,
+    check_window,
     read_gate,
     wrong_token,
 )
-from outlast.models.generate import generate
+from outlast.models.generate import generate, in_chunks
+from outlast.models.mixing import Mix
 from outlast.models.residual import ResidualStream
 from outlast.specs import Layout, Spec
 
@@ -58,6 +68,7 @@ class Sublayer(nn.Module):
 
     gate: Tensor
     upstream_grad: Tensor
+    keep: Tensor
 
     def __init__(
         self, width: int, mixer: Mixer, norm: str | None = None, residual: str | None = None
@@ -69,8 +80,12 @@ class Sublayer(nn.Module):
         # buffers, so that a stacked model can hold one value for each seed; never saved
         self.register_buffer("gate", torch.ones(()), persistent=False)
         self.register_buffer("upstream_grad", torch.ones(()), persistent=False)
+        self.register_buffer("keep", torch.ones(()), persistent=False)
         self.gate_mode: GateMode = "on"
         self.upstream_grad_mode: GateMode = "on"
+        self.keep_mode: GateMode = "on"
+        #: of the current pass: decides which sequences are left out. Without it none are
+        self.keep_key: Tensor | None = None
         #: whether the stream may add the mixer's last bias, without the mixer's `forward`. This is
         #: allowed only if nobody has replaced `forward` or hooked on to it.
         self.lends_bias = False
@@ -105,13 +120,17 @@ class Sublayer(nn.Module):
             return None, state
         stream = x if isinstance(x, ResidualStream) else ResidualStream(x)
         y, state = self.mixer(self._mixer_input(stream), state)
+        if self.keep_mode != "on" and self.keep_key is not None:
+            kept = draw_true(self.keep_key, self.keep, y.shape[0])
+            y = y.masked_fill(~kept[:, None, None], 0)
         return (y if self.gate_mode == "on" else self.gate * y), state
 
     def add_to(
         self, total: ResidualStream, stream: ResidualStream, state: State
     ) -> tuple[ResidualStream, State]:
         """`total` plus the output of this sublayer for a stream after `enter`."""
-        if self.lends_bias and self.gate_mode == "on" and stream.defers_sums:
+        adds_all = self.gate_mode == self.keep_mode == "on"
+        if self.lends_bias and adds_all and stream.defers_sums:
             y, bias, state = self.mixer.unbiased(self._mixer_input(stream), state)
             return total.plus(y, bias), state
         output, state = self(stream, state)
@@ -133,11 +152,15 @@ class Chain(nn.Module):
     def __init__(self, nodes: list[nn.Module]) -> None:
         super().__init__()
         self.nodes = nn.ModuleList(nodes)
+        #: of the current pass; the model sets it
+        self.mix: Mix | None = None
 
     def forward(
         self, stream: ResidualStream, states: Iterator[State], after: list[State]
     ) -> ResidualStream:
-        for node in self.nodes:
+        for number, node in enumerate(self.nodes):
+            if self.mix is not None and number:
+                stream = ResidualStream(self.mix.after(number - 1, stream.x))
             if isinstance(node, Sublayer):
                 stream = node.enter(stream)
                 stream, state = node.add_to(stream, stream, next(states))
@@ -198,12 +221,18 @@ class Model(nn.Module):
         *,
         positions: Tensor | None = None,
         key: Tensor | None = None,
+        total: int | None = None,
+        window: Tensor | None = None,
+        mix: Mix | None = None,
     ) -> tuple[Tensor, ModelState]:
         """Logits (batch, tokens, outputs) and the state after these tokens.
 
         `positions` (tokens,) are the increasing positions of the tokens, if they are not counted.
         `key` () is a whole number, new in each training step: the key of all dropout. Without a key
-        nothing is dropped.
+        nothing is dropped. `total`, given from the first chunk on, is how many tokens will come in
+        all. The state then has room for them, and each chunk writes into the room of the state it
+        was given. `window` () is how many keys a query of attention sees, itself among them;
+        without it all keys so far. `mix` says which tokens are exchanged inside the model.
         """
         check_tokens(tokens, self.embedding.weight.device)
         sublayers = len(self.sublayers())
@@ -211,6 +240,10 @@ class Model(nn.Module):
             check_state(state, sublayers, tokens)
         if key is not None:
             check_key(key)
+        if window is not None:
+            check_window(window)
+        if mix is not None and not isinstance(mix, Mix):
+            raise bad_value("mix", shown(mix), "a Mix of outlast.models.mixing, or None")
         before = iter([None] * sublayers if state is None else state)
         after: list[State] = []
         if positions is None:
@@ -222,12 +255,24 @@ class Model(nn.Module):
                 )
         else:
             check_positions(positions, tokens)
-        with self._in_context(positions, key):
+        with self._in_context(Context(positions, key, total, window), mix):
             embedded = self._embed(tokens)
             if key is not None and self.layout.dropout:
                 embedded = drop(embedded, self.layout.dropout, fold_in(key, EMBEDDING))
             stream = self.body(ResidualStream(embedded), before, after)
         return self.head(stream.normed(self.norm)), tuple(after)
+
+    def in_chunks(self, tokens: Tensor, size: int) -> Iterator[Tensor]:
+        """The logits of `size` tokens after the other, each (batch, size or fewer, outputs).
+
+        They are those of a whole pass. The state is carried along, without gradients, so memory is
+        linear in the number of tokens.
+
+        Args:
+            tokens: Whole numbers (batch, tokens).
+            size: How many tokens are read at a time.
+        """
+        return in_chunks(self, tokens, size)
 
     def generate(
         self,
@@ -273,18 +318,28 @@ class Model(nn.Module):
         return fixed_positions(tokens, self.span, self.embedding.weight.device)
 
     @contextmanager
-    def _in_context(self, positions: Tensor | None, key: Tensor | None) -> Iterator[None]:
-        """Give every mixer the context of this pass; each mixer with dropout has its own key."""
-        plain = positions is None and key is None
-        mixers = [] if plain else [s.mixer for s in self.sublayers()]
+    def _in_context(self, context: Context, mix: Mix | None) -> Iterator[None]:
+        """Give every mixer the context of this pass; each mixer with dropout has its own key.
+
+        Sublayers of one pathway have one key for the sequences that they leave out.
+        """
+        key = context.key
+        plain = all(item is None for item in context)
+        sublayers = [] if plain else self.sublayers()
         try:
-            for number, mixer in enumerate(mixers):
+            for number, sublayer in enumerate(sublayers):
+                mixer = sublayer.mixer
                 mixer_key = fold_in(key, number) if key is not None and mixer.dropout else None
-                mixer.context = Context(positions, mixer_key)
+                mixer.context = context._replace(key=mixer_key)
+                if key is not None and sublayer.keep_mode != "on":
+                    pathway = get_args(Pathway).index(sublayer.pathway)
+                    sublayer.keep_key = fold_in(key, SEQUENCES, pathway)
+            self.body.mix = mix
             yield
         finally:
-            for mixer in mixers:
-                mixer.context = Context()
+            self.body.mix = None
+            for sublayer in sublayers:
+                sublayer.mixer.context, sublayer.keep_key = Context(), None
 
     def sublayers(self) -> list[Sublayer]:
         """Every sublayer, in the order of the layout line."""
@@ -300,9 +355,20 @@ class Model(nn.Module):
         return pathways
 
     @property
+    def mixing_points(self) -> int:
+        """Between how many pairs of sublayers, one after the other, tokens can be mixed."""
+        return len(self.body.nodes) - 1
+
+    @property
     def ceiling(self) -> int | None:
         """The most tokens the model can take; None where nothing in it has a limit."""
         limits = [s.mixer.ceiling for s in self.sublayers() if s.mixer.ceiling is not None]
+        return min(limits, default=None)
+
+    @property
+    def chunks_to(self) -> int | None:
+        """The most tokens that the model can take in chunks; None where nothing has a limit."""
+        limits = [s.mixer.chunks_to for s in self.sublayers() if s.mixer.chunks_to is not None]
         return min(limits, default=None)
 
     @property

@@ -2,15 +2,25 @@
 
 A preset may stand wherever a mixer may: ``--model serial``, ``--model "serial @ 64"``. A preset
 that sets an option for the whole model must stand alone.
+
+A preset may also be a whole training: a `RunSpec` with task, model, methods and settings. ``outlast
+train --preset reach`` takes from it whatever is not given, and so do ``outlast sweep`` and
+``outlast.fit(preset="reach", ...)``. In a model line it stands for its model.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
+from outlast.errors import SpecError, bad_value
 from outlast.mixers.randomness import check_dropout
-from outlast.registry import presets
+from outlast.registry import presets, suggest
+from outlast.runs.spec import RunSpec, Settings
 from outlast.specs import Layout, Spec, Value, parse_layout
+
+#: with it the first phase converges more often on a small parity
+ORTHOGONAL = "lstm(init=orthogonal, forget_bias=1)"
 
 
 @presets.register("transformer")
@@ -71,3 +81,64 @@ def tra_transformer(
     mlp = Spec("glu", (), (("expand", 2.0), *shared))
     line = parse_layout(f"4 x ({attention} > {mlp}) @ 1, embedding=uniform(0.01), norm=rms")
     return replace(line, width=None, residual="normalised", dropout=dropout or None)
+
+
+@presets.register("reach")
+def reach(size: Literal["full", "small"] = "full") -> RunSpec:
+    """State and recall far past the training length: task, model, method and settings in one word.
+
+    A serial hybrid with delayed attention. The convolution gives each value its key, which the
+    first phase forgets; a scalable softmax keeps attention sharp at length. `outlast reproduce
+    reach` screens it against others and says how far it goes.
+
+    Args:
+        size: `full` has a sum modulo 10 and wants a GPU; `small` has a parity, one block of width
+            64, and takes minutes on a laptop.
+    """
+    if size == "small":
+        return RunSpec(
+            "composite(modulus=2, keys=4096, queries=4, length=8)",
+            f"1 x ({ORTHOGONAL} > conv(kernel=2) > attention(heads=2, weights=scalable) > mlp) "
+            "@ 64, head=2",
+            # a threshold on rows as long as in training lets some seeds pass that have no state
+            ("dat(switch=converged, latest=0.4, otherwise=retry)",),
+            settings=Settings(steps=8000, batch_size=32, lr=2e-3, decay_from=0.5),
+        )
+    return RunSpec(
+        "composite(modulus=10, keys=1024, queries=8, length=25)",
+        "2 x (lstm > conv(kernel=2) > attention(weights=scalable) > mlp)",
+        ("dat(rate=0.5, latest=0.25, otherwise=retry)",),
+        settings=Settings(steps=20000, by_length=True, checkpoint_every=2500),
+    )
+
+
+def find_preset(spec: Spec) -> Layout | RunSpec:
+    """What a preset stands for: a model line, or a whole training."""
+    preset: Layout | RunSpec = presets.entry(spec.name).factory(**presets.bind(spec))
+    return preset
+
+
+def find_training(spec: Spec) -> RunSpec:
+    """The whole training that a preset stands for; one that is a model line alone is an error."""
+    preset = find_preset(spec) if spec.name in presets else None
+    if isinstance(preset, RunSpec):
+        return preset
+    known = [name for name in presets.names() if _is_training(name)]
+    accepted = "a preset that is a whole training"
+    if preset is None:
+        raise bad_value("preset", spec, f"{accepted}{suggest(spec.name, known)}")
+    model = f"{spec} is a model line: model={spec}"
+    raise bad_value("preset", spec, f"{accepted}: {' | '.join(known)} ({model})")
+
+
+def _is_training(name: str) -> bool:
+    try:
+        return isinstance(find_preset(Spec(name)), RunSpec)
+    except SpecError:  # it needs arguments
+        return False
+
+
+def preset_layout(spec: Spec) -> Layout:
+    """The model line that a preset stands for."""
+    preset = find_preset(spec)
+    return parse_layout(preset.model) if isinstance(preset, RunSpec) else preset

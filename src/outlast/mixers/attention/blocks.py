@@ -28,12 +28,17 @@ def in_blocks(
     look: Look | Fused | HookedLook, inputs: pure.Inputs, scores_a_row: int
 ) -> pure.Output:
     """All queries, as many at a time as the budget allows."""
-    positions, carry, features, q, k, v, key = inputs
+    positions, carry, features, q, k, v, key, window = inputs
     queries, keys = q.shape[-2], k.shape[-2]
     rows = max(1, BUDGET // scores_a_row)
     numbers = queries * scores_a_row
-    # dropout goes by the place in the whole batch, so the batch cannot be split
-    if isinstance(look, Look) and compiled.pays(q, numbers, whole=key is not None):
+    # dropout goes by the place in the whole batch, so the batch cannot be split; behind a cache the
+    # number of keys is new at each call, and so would be the program
+    if (
+        isinstance(look, Look)
+        and queries == keys
+        and compiled.pays(q, numbers, whole=key is not None)
+    ):
         return compiled.attend(look, inputs, numbers)
     if queries <= rows:
         return look(inputs)  # type: ignore[no-any-return]
@@ -49,6 +54,7 @@ def in_blocks(
             k[..., :seen, :],
             v[..., :seen, :],
             key,
+            window,
         )
         y, carry = _recomputed(look, block)
         outputs.append(y)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from outlast.kernels.attention import attend
@@ -32,10 +33,13 @@ class Look(nn.Module):
 
         A scheme that makes its own weights has no scores.
         """
-        keys, carry, features, q, k, _, key = inputs
+        keys, carry, features, q, k, _, key, window = inputs
         queries, first = keys[-q.shape[-2] :], k.shape[-2] - q.shape[-2]
         change = partial(drop, share=self.dropout, key=key, first=first)
         allowed = queries[:, None] >= keys
+        if window is not None:
+            counted = torch.arange(k.shape[-2], device=k.device)  # positions may have gaps
+            allowed = allowed & (counted[first:, None] - counted < window)
         weighed = self.scheme.weigh(q, k, features, queries, allowed, keys, change)
         if weighed is not None:
             return weighed, carry, None
@@ -64,6 +68,28 @@ class AttentionBlock(NamedTuple):
 
 #: sees each block of queries, and may return other weights in place of those it sees
 Hook = Callable[[AttentionBlock], Tensor | None]
+
+
+class Watcher:
+    """A hook that needs to see the queries from `first` on alone; the others go without a hook."""
+
+    first: int = 0
+
+    def __call__(self, block: AttentionBlock) -> Tensor | None:
+        """As `Hook`."""
+        raise NotImplementedError
+
+
+class Change:
+    """A hook that replaces weights, and does so faster for a plain softmax: no table is made."""
+
+    def __call__(self, block: AttentionBlock) -> Tensor:
+        """As `Hook`."""
+        raise NotImplementedError
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The output (batch, heads, queries, head width), the last query on the last key."""
+        raise NotImplementedError
 
 
 class HookedLook(nn.Module):

@@ -23,6 +23,7 @@ class Inputs(NamedTuple):
 
     `positions` (tk,) are those of the keys, `carry` (b, h, keys so far) is that of the weights,
     `token_features` (b, h, tk, features) are those of the scheme. `key` () is that of dropout.
+    `window` () is how many keys a query sees, itself among them.
     """
 
     positions: Tensor
@@ -32,12 +33,25 @@ class Inputs(NamedTuple):
     k: Tensor
     v: Tensor
     key: Tensor | None = None
+    window: Tensor | None = None
+
+    def until(self, query: int) -> Inputs:
+        """The inputs of the queries before this one of them."""
+        seen = self.k.shape[-2] - self.q.shape[-2] + query
+        features = self.token_features
+        return self._replace(
+            positions=self.positions[:seen],
+            token_features=None if features is None else features[..., :seen, :],
+            q=self.q[..., :query, :],
+            k=self.k[..., :seen, :],
+            v=self.v[..., :seen, :],
+        )
 
     def rows(self, part: slice) -> Inputs:
         """The inputs of a part of the batch."""
         tables: dict[str, Any] = self._asdict()
         for name, table in tables.items():
-            if name not in ("positions", "key") and table is not None:
+            if name not in ("positions", "key", "window") and table is not None:
                 tables[name] = table[part]
         return Inputs(**tables)
 

@@ -44,6 +44,8 @@ class Scheme(nn.Module):
     scores_memory: ClassVar[int] = 1
     #: whether the positions of tokens matter; if not, drawn positions change nothing
     uses_positions: bool = True
+    #: whether its bias may be -inf, so that a key is not seen at all
+    masks: ClassVar[bool] = False
     #: whether scores depend on the queries; if not, weights cannot scale them
     uses_queries: ClassVar[bool] = True
 

@@ -77,8 +77,8 @@ def _convolve(x: Tensor, linear: Linear) -> Tensor:
 
 
 def _is_bias(kind: object) -> bool:
-    """Whether a scheme is a bias and nothing else. Here any other override would be lost."""
-    if not (isinstance(kind, type) and issubclass(kind, Scheme)):
+    """Whether a scheme is a finite bias and nothing else. Any other override would be lost."""
+    if not (isinstance(kind, type) and issubclass(kind, Scheme)) or kind.masks:
         return False
     changed = {name for name in _OVERRIDES if getattr(kind, name) is not getattr(Scheme, name)}
     return changed == {"bias"}

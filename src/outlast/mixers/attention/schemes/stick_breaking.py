@@ -50,7 +50,7 @@ class StickBreaking(Scheme):
     ) -> Tensor:
         scores = change(scaled_products(q, k))
         back = distances(positions, keys)
-        seen = back >= (0 if self.current else 1)
+        seen = allowed & (back >= (0 if self.current else 1))
         left = F.logsigmoid(-scores).masked_fill(~seen, 0)
         # the sum over the keys after this one: from here to the end, without this one
         after = left.flip(-1).cumsum(-1).flip(-1) - left

@@ -26,7 +26,10 @@ class Weights(nn.Module):
         self.width, self.heads = width, heads
 
     def sharpen(self, q: Tensor, x: Tensor, positions: Tensor) -> Tensor:
-        """Change the queries (batch, heads, tokens, head width) of x (batch, tokens, width)."""
+        """Change the queries (batch, heads, tokens, head width) of x (batch, tokens, width).
+
+        `positions` (tokens,) say how many keys each query sees before itself.
+        """
         return q
 
     def spread(self, v: Tensor) -> Tensor:
