@@ -58,6 +58,35 @@ def test_curriculum_by_loss_forgets_losses_of_shorter_lengths():
     assert run.state["loss"] == {"state": 2.0, "recall": 2.0}
 
 
+def test_curriculum_by_plateau_grows_when_every_loss_has_fallen_and_stands_still():
+    run = Run("curriculum(from=4, by=plateau, grow=4, patience=200)")
+    shown = {
+        100: ({"state": 2.0, "recall": 3.0}, []),
+        200: ({"state": 2.0, "recall": 3.0}, []),
+        400: ({"state": 2.0, "recall": 3.0}, []),  # chance level is no plateau
+        500: ({"state": 0.5, "recall": 3.0}, []),
+        800: ({"state": 0.5, "recall": 1.0}, []),  # recall has just fallen
+        900: ({"state": 0.5, "recall": 1.0}, []),
+        1000: ({"state": 0.5, "recall": 1.0}, [8]),
+        # a longer length is learned anew, from the first losses of all
+        1100: ({"state": 0.6, "recall": 1.2}, []),
+        1200: ({"state": 0.6, "recall": 1.2}, []),
+        1300: ({"state": 0.6, "recall": 1.2}, [12]),
+        1600: ({"state": 0.6, "recall": 1.2}, []),
+    }
+    grown = {step: run.look(step, **losses) for step, (losses, _) in shown.items()}
+    assert grown == {step: lengths for step, (_, lengths) in shown.items()}
+
+
+def test_curriculum_by_plateau_does_not_grow_while_the_loss_falls():
+    run = Run("curriculum(from=4, by=plateau, patience=200)")
+    assert not any(run.look(100 * n, state=2.0 * 0.8**n) for n in range(1, 40))
+
+
+def test_curriculum_keeps_the_state_that_older_checkpoints_have():
+    assert Run("curriculum(by=loss)").state == Run("curriculum").state == {"length": 4, "loss": {}}
+
+
 def test_curriculum_from_the_longest_length_changes_nothing():
     run = Run("curriculum(from=12)")
     assert run.lengths() == SETUP.lengths

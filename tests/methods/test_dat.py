@@ -225,6 +225,24 @@ HYBRID, LSTM, TRANSFORMER = "lstm > attention > mlp @ 8", "lstm > mlp @ 8", "att
         ("dat(mode=freeze, recurrent=0)", TRANSFORMER, "no recurrent mixer whose rate"),
         ("dat(switch=30)", HYBRID, "switch=30: expected a step before 30, the end of training"),
         ("loss_order(switch=1.0)", LSTM, "switch=1.0: expected a step before 30, the end of train"),
+        (
+            "state_passing(from=30)",
+            LSTM,
+            "method state_passing: from=30: expected a step before 30, the end of training, or a",
+        ),
+        ("state_noise(from=1.0)", LSTM, "method state_noise: from=1.0: expected a step before 30"),
+        (
+            "curriculum(from=2, level=0.5)",
+            LSTM,
+            "method curriculum: level=0.5: expected nothing with by=steps; give it with by=loss a",
+        ),
+        (
+            "curriculum(2, steps, 0.5, grow=2)",
+            LSTM,
+            "grow=2: expected nothing with by=steps; give it with by=loss or by=plateau alone",
+        ),
+        ("curriculum(from=2, by=plateau, until=0.3)", LSTM, "until=0.3: expected nothing with by="),
+        ("curriculum(from=2, by=loss, patience=3)", LSTM, "patience=3: expected nothing with by=l"),
         ("dat(watch=speed)", HYBRID, "watch=speed: expected a part of the task"),
     ],
 )
@@ -247,6 +265,8 @@ def test_method_that_does_nothing_for_the_model_is_refused_before_a_folder_is_ma
         ("loss_order", LSTM),
         ("loss_order", TRANSFORMER),
         ("dat(switch=29)", HYBRID),
+        ("state_passing(from=29)", LSTM),
+        ("curriculum(from=2, by=plateau, until=0.5, grow=2, patience=3)", LSTM),
     ],
 )
 def test_method_that_acts_on_the_model_is_accepted(tmp_path, method, model):

@@ -90,7 +90,9 @@ MISUSES = [
 ]
 
 
-@pytest.mark.parametrize("switch", ["belw(0.1)", "platau", "below(-1)", "below(leve=1)"])
+@pytest.mark.parametrize(
+    "switch", ["belw(0.1)", "platau", "below(-1)", "below(leve=1)", "converged"]
+)
 def test_bad_trigger_is_refused_without_a_method_that_nobody_named(switch):
     with pytest.raises(SpecError, match=r"^switch") as refused:
         outlast.delay(model(), "*.attn", switch=switch)

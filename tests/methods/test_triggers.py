@@ -66,6 +66,55 @@ def test_plateau_does_not_count_a_rise_as_progress():
     assert fired("plateau(patience=300)", losses) == 500
 
 
+# ---- converged: held-out losses, here [short, long] every 100 steps ------------------------------
+
+STILL = [[0.004, 0.005]] * 8
+
+
+def converged_at(looks: list[list[float]], switch: str = "converged(patience=300)") -> int | None:
+    one, state = trigger(switch), {}
+    for number, (short, long) in enumerate(looks, 1):
+        one.look(100 * number, {1.0: short, 2.0: long}, state)
+        if one.fires(100 * number, 9.9, state):
+            return 100 * number
+    return None
+
+
+def test_converged_fires_when_the_long_loss_has_stood_still_for_its_patience():
+    learned = [[2.3, 2.3], [1.0, 1.5], [0.1, 0.6], *STILL]
+    assert converged_at(learned) == 700
+    assert converged_at(learned, "converged(patience=500)") == 900
+    assert converged_at(learned[:6]) is None
+    assert not trigger("converged").fires(5000, 0.0, {}), "nothing was shown to it"
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 100.0])
+def test_converged_does_not_depend_on_the_scale_of_the_loss(scale):
+    looks = [[2.3, 2.3], [1.0, 1.5], [0.1, 0.6], *STILL]
+    assert converged_at([[scale * short, scale * long] for short, long in looks]) == 700
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [[2.3, 2.3]] * 20,  # chance level stands still as well
+        [[2.3, 2.3], *[[0.01, 0.8]] * 20],  # what was learned does not hold at twice the length
+        [[2.3, 2.3], *[[0.01, 1.0 - 0.04 * n] for n in range(20)]],  # it is still falling
+        [[2.3, 2.3], *[[0.0, 0.3 * (n % 2)] for n in range(20)]],  # it comes and goes
+    ],
+    ids=["chance", "short only", "falling", "unsteady"],
+)
+def test_converged_does_not_fire_before_the_long_loss_has_converged(looks):
+    assert converged_at(looks) is None
+
+
+def test_converged_keeps_no_more_looks_than_its_patience_needs():
+    one, state = trigger("converged(patience=300)"), {}
+    for step in range(100, 5000, 100):
+        one.look(step, {1.0: 2.0, 2.0: 2.0}, state)
+    assert [look[0] for look in state["looks"]] == [4600, 4700, 4800, 4900]
+
+
 @pytest.mark.parametrize(
     ("switch", "says"),
     [
@@ -76,7 +125,9 @@ def test_plateau_does_not_count_a_rise_as_progress():
         ("below(under=1)", "switch=below(under=1): expected below(level)"),
         ("below(1, level=2)", "switch=below(1, level=2): expected below(level)"),
         ("plateau(patience=0)", "patience=0: expected a number of steps >= 1"),
-        ("plateau(tolerance=1)", "tolerance=1.0: expected a share from 0 to 1"),
+        ("plateau(tolerance=1)", "tolerance=1.0: expected a share from 0 to below 1"),
+        ("converged(patience=0)", "patience=0: expected a number of steps >= 1"),
+        ("converged(tolerance=0)", "tolerance=0.0: expected a share between 0 and 1"),
         ("-1", "switch=-1: expected a step >= 0, or a share of training >= 0 and < 1"),
         ("1.5", "switch=1.5: expected a step >= 0, or a share of training >= 0 and < 1"),
     ],

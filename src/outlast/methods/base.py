@@ -12,6 +12,8 @@ is bit for bit the run that was not::
             method.control(step, state, control)     # open gates, weigh losses, pick lengths
             ... one optimiser step under that control ...
         events = method.observe(step, losses, state) # pull triggers
+        if method.held_out(state):                   # multiples of the training length
+            method.observe_held_out(step, held_out_losses, state)
 
 Each seed has its own state, so each seed switches on its own.
 """
@@ -19,7 +21,7 @@ Each seed has its own state, so each seed switches on its own.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,12 +30,17 @@ from outlast.specs import Spec
 
 PATHWAYS: tuple[Pathway, ...] = ("recurrent", "attention", "pointwise")
 #: controls by pathway: every sublayer has a buffer of that name, and a mode (`gate_mode`)
-SUBLAYER_CONTROLS = ("gate", "upstream_grad")
+SUBLAYER_CONTROLS = ("gate", "upstream_grad", "keep")
 #: parts of the weights that can be fixed by themselves (`Mixer.fixable`)
 FIXABLE = ("qk", "values")
+#: how a recurrent layer begins a training sequence: the share of sequences that begin with the last
+#: state of another one, the share that begin with noise, and the scale of that noise
+INITIAL_STATE = ("passed", "noise", "scale")
 MethodState = dict[str, Any]
 #: for each part of the task, its loss at each step of the block
 Losses = dict[str, Sequence[float]]
+#: for each multiple of the training length, the loss of each part on held-out sequences
+HeldOutLosses = Mapping[float, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,15 @@ class Setup:
     pathways: tuple[Pathway, ...] = PATHWAYS
     #: the parts of its weights that can be fixed
     fixable: tuple[str, ...] = FIXABLE
+    #: the longest length that the task can make (None: no limit)
+    longest: int | None = None
+    #: whether any of its attention can be kept to a window
+    takes_window: bool = True
+    #: between how many pairs of sublayers, one after the other, tokens can be mixed
+    mixing_points: int = 1
+    #: of the task: whether it reads text, and `Task.answers_are_states`
+    reads_text: bool = True
+    answers_are_states: bool = True
 
 
 def _ones() -> dict[Pathway, float]:
@@ -71,12 +87,25 @@ class Control:
     #: the range that positions are drawn from, 0 if they are counted; read at the first step of a
     #: block
     span: int = 0
+    #: sizes of attention's window: each step draws one; with none attention sees all keys so far
+    windows: Sequence[int] = ()
     gate: dict[Pathway, float] = field(default_factory=_ones)
     upstream_grad: dict[Pathway, float] = field(default_factory=_ones)
+    #: the share of a step's sequences to which the pathway adds anything; all of them in a test
+    keep: dict[Pathway, float] = field(default_factory=_ones)
     #: a factor on the learning rate
     rate: dict[Pathway, float] = field(default_factory=_ones)
     #: 1 where a part of the weights is left as it is: no gradient, no decay
     fixed: dict[str, float] = field(default_factory=lambda: dict.fromkeys(FIXABLE, 0.0))
+    #: the share of sequences whose blocks of tokens are shuffled, and the tokens of a block
+    shuffle: dict[str, float] = field(default_factory=lambda: {"share": 0.0, "block": 0.0})
+    #: the share of tokens to exchange for tokens of other sequences that have the same answer
+    mix: float = 0.0
+
+    #: of recurrent layers; by default every sequence begins with no state
+    initial_state: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(INITIAL_STATE, 0.0)
+    )
 
     @classmethod
     def plain(cls, setup: Setup) -> Control:
@@ -119,3 +148,14 @@ class Method(ABC):
     def observe(self, step: int, losses: Losses, state: MethodState) -> list[Event]:
         """Look at the losses after `step` steps, and update the state in place."""
         return []
+
+    def held_out(self, state: MethodState) -> tuple[float, ...]:
+        """Multiples of the training length of which it wants held-out losses after this block."""
+        return ()
+
+    def observe_held_out(self, step: int, losses: HeldOutLosses, state: MethodState) -> None:
+        """Look at the losses of held-out sequences after `step` steps, after `observe`.
+
+        They are always the same sequences. All losses are finite.
+        """
+        return

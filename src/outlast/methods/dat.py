@@ -18,13 +18,14 @@ detach    attention is active and learns, but sends no gradient upstream in phas
 See docs/reproduce-dat.md for what each does.
 
 The other arguments: `switch` is when attention joins: a step, a share of training, ``below(level)``
-or ``plateau(patience, tolerance)`` on the smoothed loss of the part `watch`. It is checked once a
-block of steps. A switch at a step or share is recorded as scheduled, not as converged. A seed that
-has not switched by the step `latest` does what `otherwise` says: ``switch`` and be reported,
-``wait``, or ``retry`` from fresh weights. By default `latest` is 0.6 of training, 0.3 with
-``retry``, and none if the switch is a step or share. From the switch on, `rate` is a factor on
-every learning rate, and `recurrent` another one on the recurrent pathway (0 freezes it). Over
-`rewarm` steps the rate of attention rises to its own.
+or ``plateau(patience, tolerance)`` on the smoothed loss of the part `watch`. ``converged`` looks at
+that loss on held-out sequences of the training length and of twice that length, and needs no level
+(ours). All are checked once a block of steps. A switch at a step or share is recorded as scheduled,
+not as converged. A seed that has not switched by the step `latest` does what `otherwise` says:
+``switch`` and be reported, ``wait``, or ``retry`` from fresh weights. By default `latest` is 0.6 of
+training, 0.3 with ``retry``, and none if the switch is a step or share. From the switch on, `rate`
+is a factor on every learning rate, and `recurrent` another one on the recurrent pathway (0 freezes
+it). Over `rewarm` steps the rate of attention rises to its own.
 
 A model without attention is refused, and so is one without recurrence in the modes skip and ramp:
 there no token would see another one in phase 1.

@@ -14,8 +14,16 @@ from __future__ import annotations
 from typing import Literal
 
 from outlast.errors import bad_value, require
-from outlast.methods.base import Control, Event, Losses, Method, MethodState, Setup
-from outlast.methods.triggers import AtStep, as_step, make_trigger, smooth
+from outlast.methods.base import (
+    Control,
+    Event,
+    HeldOutLosses,
+    Losses,
+    Method,
+    MethodState,
+    Setup,
+)
+from outlast.methods.triggers import as_step, check_before_end, make_trigger, smooth
 from outlast.registry import suggest
 from outlast.specs import Spec
 
@@ -35,7 +43,7 @@ class Phased(Method):
 
     Args:
         switch: When phase 2 begins: a step, a share of training, `below(level)` or
-            `plateau(patience, tolerance)` of a loss.
+            `plateau(patience, tolerance)` of a loss, or `converged(patience, tolerance)`.
         phase1: Which losses are trained in phase 1, or a weight for each part.
         watch: The part of the task whose loss decides; by default the running answer or the state.
         latest: The latest step or share of training for the switch; by default 0.6, or 0.3 with
@@ -78,9 +86,17 @@ class Phased(Method):
 
     def check(self, setup: Setup) -> None:
         trigger = make_trigger(self.switch, setup.steps)
-        if isinstance(trigger, AtStep) and trigger.step >= setup.steps:
-            accepted = f"a step before {setup.steps}, the end of training, or a share under 1"
-            raise bad_value("switch", self.switch, accepted)
+        if not isinstance(self.switch, Spec):
+            check_before_end(self.switch, setup.steps, "switch")
+        far = max(trigger.held_out, default=0)
+        for name, most, trained in (
+            ("task", setup.longest, setup.lengths[1]),
+            ("model", setup.ceiling, setup.tokens),
+        ):
+            if most is not None and far * trained > most:
+                unit = "length" if name == "task" else "tokens"
+                accepted = f"another trigger: at {far:g} x the training length the {name} is past"
+                raise bad_value("switch", self.switch, f"{accepted} its limit, {unit} {most}")
 
     def _latest(self) -> int | float:
         """The latest switch. A scheduled one has no default: there is nothing to be late for."""
@@ -124,6 +140,13 @@ class Phased(Method):
         if step - state["since"] >= self.deadline:
             return self._overdue(step, loss, state)
         return []
+
+    def held_out(self, state: MethodState) -> tuple[float, ...]:
+        return self.trigger.held_out if state["switched"] is None else ()
+
+    def observe_held_out(self, step: int, losses: HeldOutLosses, state: MethodState) -> None:
+        watched = {multiple: parts[self.watched] for multiple, parts in losses.items()}
+        self.trigger.look(step, watched, state["trigger"])
 
     def _overdue(self, step: int, loss: float, state: MethodState) -> list[Event]:
         if self.otherwise == "retry" and step + self.deadline < self.steps:

@@ -6,12 +6,13 @@
     switch=0.3             after that share of training
     switch=below(0.01)     when the smoothed loss of the watched part falls under a level
     switch=plateau         when it has fallen and then stopped improving
+    switch=converged       when it has done so on held-out sequences, at twice the length too
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from outlast.arguments import build_from
@@ -21,6 +22,8 @@ from outlast.specs import Spec
 
 #: how much of a new loss enters the smoothed one at each step
 SMOOTHING = 0.02
+#: a share of training after which steps are left
+BEFORE_THE_END = "a share of training >= 0 and < 1"
 
 
 def smooth(value: float | None, losses: Sequence[float]) -> float:
@@ -37,9 +40,15 @@ class Trigger(ABC):
 
     #: whether the step is fixed from the start, so that the loss says nothing about it
     scheduled: ClassVar[bool] = False
+    #: multiples of the training length at which it looks at held-out losses
+    held_out: ClassVar[tuple[float, ...]] = ()
 
     @abstractmethod
     def fires(self, step: int, loss: float, state: dict[str, Any]) -> bool: ...
+
+    def look(self, step: int, losses: Mapping[float, float], state: dict[str, Any]) -> None:
+        """Take in held-out losses after `step` steps, by multiple of the training length."""
+        return
 
 
 class AtStep(Trigger):
@@ -74,7 +83,7 @@ class Plateau(Trigger):
 
     def __init__(self, patience: int = 500, tolerance: float = 0.1) -> None:
         require(patience >= 1, "patience", patience, "a number of steps >= 1")
-        require(0 <= tolerance < 1, "tolerance", tolerance, "a share from 0 to 1")
+        require(0 <= tolerance < 1, "tolerance", tolerance, "a share from 0 to below 1")
         self.patience, self.tolerance = patience, tolerance
 
     def fires(self, step: int, loss: float, state: dict[str, Any]) -> bool:
@@ -86,9 +95,45 @@ class Plateau(Trigger):
         return bool(state["best"] < first / 2 and waited >= self.patience)
 
 
+class Converged(Trigger):
+    """Fires when the held-out loss at twice the training length has converged too.
+
+    It needs no level, so it is the same for every task. The band is the share `tolerance` of what
+    the loss of the long sequences has fallen since the start. For `patience` steps that loss must
+    stay within the band, and be above the loss of short sequences by no more than the band. It
+    must also have halved: chance level is no convergence. (Ours; the paper asks when to switch.)
+    """
+
+    held_out = (1.0, 2.0)
+
+    def __init__(self, patience: int = 300, tolerance: float = 0.01) -> None:
+        require(patience >= 1, "patience", patience, "a number of steps >= 1")
+        require(0 < tolerance < 1, "tolerance", tolerance, "a share between 0 and 1")
+        self.patience, self.tolerance = patience, tolerance
+
+    def look(self, step: int, losses: Mapping[float, float], state: dict[str, Any]) -> None:
+        short, long = (losses[multiple] for multiple in self.held_out)
+        state.setdefault("first", long)
+        looks = state.setdefault("looks", [])
+        looks.append([step, short, long])
+        while len(looks) > 1 and looks[1][0] <= step - self.patience:
+            del looks[0]
+
+    def fires(self, step: int, loss: float, state: dict[str, Any]) -> bool:
+        looks = state.get("looks")
+        if not looks or looks[-1][0] - looks[0][0] < self.patience:
+            return False
+        _, short, long = zip(*looks, strict=True)
+        band = self.tolerance * (state["first"] - min(long))
+        halved = max(long) < state["first"] / 2
+        excess = max(b - a for a, b in zip(short, long, strict=True))
+        return bool(halved and max(long) - min(long) <= band and excess <= band)
+
+
 _NAMED: dict[str, tuple[Callable[..., Trigger], dict[str, type]]] = {
     "below": (Below, {"level": float}),
     "plateau": (Plateau, {"patience": int, "tolerance": float}),
+    "converged": (Converged, {"patience": int, "tolerance": float}),
 }
 
 
@@ -102,7 +147,7 @@ def make_trigger(switch: int | float | Spec, steps: int) -> Trigger:
         factory, fields = _NAMED[switch.name]
         trigger: Trigger = build_from(switch, factory, fields, "switch")
         return trigger
-    return AtStep(as_step(switch, steps, "switch", "a share of training >= 0 and < 1"))
+    return AtStep(as_step(switch, steps, "switch", BEFORE_THE_END))
 
 
 def as_step(
@@ -112,3 +157,10 @@ def as_step(
     if value < 0 or (isinstance(value, float) and value > 1):
         raise bad_value(field, value, f"a step >= 0, or {share}")
     return round(value * steps) if isinstance(value, float) else value
+
+
+def check_before_end(value: int | float, steps: int, field: str) -> None:
+    """Refuse a step, or a share of training, after which no step is left."""
+    if as_step(value, steps, field) >= steps:
+        accepted = f"a step before {steps}, the end of training, or a share under 1"
+        raise bad_value(field, value, accepted)

@@ -36,10 +36,16 @@ def read_switch(switch: object, steps: int | None) -> int | Spec:
 def _check_trigger(spec: Spec) -> None:
     """Refuse a bad trigger here: later the error would be one of the method `dat`."""
     try:
-        make_trigger(spec, 1)
+        needs_held_out = bool(make_trigger(spec, 1).held_out)
     except SpecError as error:
         text = str(error)
         raise SpecError(text if text.startswith("switch") else f"switch: {text}") from None
+    if needs_held_out:
+        raise bad_value(
+            "switch",
+            spec,
+            '"below(0.01)" or "plateau": only a run of our own has held-out sequences of its task',
+        )
 
 
 def read_step(field: str, value: object, steps: int | None, accepted: str = STEP) -> int:

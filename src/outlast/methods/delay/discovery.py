@@ -3,8 +3,8 @@
 A name or a class does not tell: in some hybrids the recurrence is called ``self_attn`` too. These
 are attention:
 
-- modules with `is_causal` (true) and `num_key_value_groups`. Every attention of `transformers` has
-  both, and no recurrence has,
+- modules with `is_causal` (true) and `num_key_value_groups`. The attention of every hybrid of
+  `transformers` has both, and no recurrence has; that of GPT-2 has no groups and is not found,
 - `torch.nn.MultiheadAttention`,
 - attention mixers of Outlast's own models.
 
