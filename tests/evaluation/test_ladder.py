@@ -16,6 +16,7 @@ import outlast
 import outlast.evaluation.ladder as ladder_module
 from outlast.errors import OutlastError, SpecError
 from outlast.evaluation.accuracy import correct_by_part
+from outlast.evaluation.chunks import Portion
 from outlast.evaluation.ladder import default_sequences, evaluate, evaluate_stack, rungs
 from outlast.registry import tasks
 from outlast.runs.spec import LADDER, SEQUENCES, TEXT_SEQUENCES
@@ -173,7 +174,7 @@ def test_counts_of_a_length_are_read_from_the_device_once(monkeypatch: pytest.Mo
     for name in ("item", "__int__", "__float__", "__bool__"):
         monkeypatch.setattr(Tensor, name, None)
     monkeypatch.setattr(Tensor, "tolist", lambda self: looks.append(self.shape) or real(self))
-    accuracies = ladder_module._measure(lambda _: logits, 3, COMPOSITE, batch, 32)
+    accuracies = ladder_module._measure(lambda _: logits, 3, COMPOSITE, batch, Portion(32))
     assert looks == [(3, 2 + 3 * len(COMPOSITE.parts))]
     solved, _, mixed = accuracies
     assert set(solved.exact.values()) == set(solved.answers.values()) == {1.0}
@@ -279,7 +280,7 @@ def test_lengths_past_the_ceiling_of_the_task_are_not_tested() -> None:
     assert short["exact"]["joint"] == 1.0
     assert "reason" not in short
     assert (long["exact"], long["answers"]) == (None, None)
-    assert long["reason"] == "the task ends at length 32"
+    assert long["reason"].startswith("the task ends at length 32: keys=32 and key_tokens=1 make")
     assert (long["length"], long["multiple"]) == (40, 10.0)
     assert max(t.shape[1] for t in model.inputs) == COMPOSITE.tokens(32)
 

@@ -199,7 +199,7 @@ def test_stop_is_never_by_default_and_in_older_records() -> None:
         ("sucess", r"stop=sucess: expected never or success; did you mean 'success'"),
         ("never(1)", r"stop=never\(1\): expected never or success"),
         ("success(level=1)", r"stop=success\(level=1\): expected success\(accuracy, at, probes\)"),
-        ("success(0.0)", r"stop: accuracy=0.0: expected a share of sequences above 0"),
+        ("success(0.0)", r"stop: accuracy=0.0: expected a share of sequences > 0"),
         ("success(1.1)", r"stop: accuracy=1.1: expected a share"),
         ("success(much)", r"stop: accuracy=much: expected a number"),
         ("success(at=2)", r"stop: at=2: expected a multiple that is probed, 1 or 3"),

@@ -39,6 +39,14 @@ def test_each_seed_has_the_data_it_has_alone(
         assert_row_is(block, row, lengths[row], 10)
 
 
+def test_lengths_that_the_task_does_not_have_are_rounded_down() -> None:
+    task = tasks.build("regular(language=abab, length=12)")
+    odd, even = (
+        data.sample_block(task, SEEDS[:1], [(4, longest)], 0, (5, 3), CPU) for longest in (11, 8)
+    )
+    assert torch.equal(odd.inputs, even.inputs)
+
+
 def test_seed_at_rest_has_no_data_and_the_others_keep_theirs() -> None:
     block = data.sample_block(tasks.build(TASK), SEEDS, LENGTHS, 0, (5, 3), CPU, idle=[0, 3])
     for row in (1, 2):

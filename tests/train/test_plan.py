@@ -9,6 +9,7 @@ import torch
 
 import outlast.train.plan as plan_module
 from outlast.methods.base import PATHWAYS, Control, Method, Setup
+from outlast.registry import methods
 from outlast.train.plan import MethodStates
 from tiny_runs import tiny
 
@@ -45,7 +46,7 @@ def test_every_dict_of_a_control_is_a_table(
     run = tiny(seeds=(0, 1), schedule="constant", warmup=0, lr=1.0)
     plan = MethodStates([Numbered()], SETUP, run).plan(0, 3)
     names = dict_fields(kind.plain(SETUP))
-    assert names[:4] == ["loss_weights", "gate", "upstream_grad", "rate"]
+    assert names[:5] == ["loss_weights", "gate", "upstream_grad", "keep", "rate"]
     for index, name in enumerate(names):
         places = 1 + torch.arange(len(getattr(kind.plain(SETUP), name)))
         steps = 100.0 * index + 10 * torch.arange(3)[:, None, None] + places
@@ -63,3 +64,17 @@ def test_one_number_of_a_control_is_a_table_of_steps_and_seeds(
     plan = MethodStates([Heated()], SETUP, tiny(seeds=(0, 1))).plan(0, 3)
     steps = torch.tensor([1.0, 2.0, 3.0])[:, None]
     torch.testing.assert_close(plan.tables["temperature"], steps.expand(3, 2))
+
+
+def test_plan_knows_the_kinds_of_initial_state_in_it() -> None:
+    run = tiny(seeds=(0, 1))
+    wanted = {
+        (): (),
+        ("state_passing(from=2)",): ("passed",),
+        ("state_passing(from=3)",): (),
+        ("state_noise(scale=2)",): ("noise",),
+        ("state_noise", "state_passing"): ("passed", "noise"),
+    }
+    for specs, kinds in wanted.items():
+        states = MethodStates([methods.build(spec) for spec in specs], SETUP, run)
+        assert states.plan(0, 3).initial_states == kinds, specs

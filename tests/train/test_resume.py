@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import save_file
 
 import outlast.train.trainer as trainer_module
+import small_text  # noqa: F401 (the text of `sotu`)
 from outlast.cli import main
 from outlast.errors import RunFolderError
 from outlast.registry import methods
@@ -59,20 +60,32 @@ CASES: dict[str, tuple[tuple[str, ...], str | None]] = {
     "dat, weights": (("dat(phase1=weights(recall=0.1), switch=12)",), "switch"),
     "dat, by loss": (("dat(switch=below(0.69), rewarm=3)",), "switch"),
     "dat, plateau": (("dat(switch=plateau(patience=3), latest=18)",), "switch"),
+    "dat, converged": (("dat(switch=converged(patience=6), latest=18)",), "switch"),
     "dat, retry": ((RETRY,), "restart"),
     "dat, wait": (("dat(switch=below(0.000001), latest=6, otherwise=wait)",), "not converged"),
     "loss_order": (("loss_order(switch=12)",), "switch"),
     "ema": (("ema(0.9)",), None),
     "curriculum by steps": (("curriculum(from=2, by=steps, until=0.8)",), "length"),
     "curriculum by loss": (("curriculum(from=2, by=loss, level=0.8)",), "length"),
+    "curriculum by plateau": (("curriculum(from=2, by=plateau, patience=3)",), None),
+    "state passing": (("state_passing(from=9)", "state_noise(p=0.2, from=15)"), None),
     "all at once": ((RETRY, "ema(0.9)", "curriculum(from=2, by=loss, level=0.9)"), "restart"),
 }
 _COVERED = {parse(spec).name for specs, _ in CASES.values() for spec in specs}
 CASES |= {f"{n} as it comes": ((n,), None) for n in methods.names() if n not in _COVERED}
 
 
+#: a task, and a model, for methods that do not go with the usual ones
+FITTING = {
+    "block_shuffle": {"task": "text(sotu, length=20)", "model": "lstm @ 8"},
+    "token_mix": {"task": "parity(length=4)"},
+}
+
+
 def short(*specs: str) -> RunSpec:
-    return in_threes(*specs, steps=24, probe_every=6, checkpoint_every=6)
+    fitting = [FITTING.get(parse(spec).name, {}) for spec in specs]
+    changed = {name: value for several in fitting for name, value in several.items()}
+    return in_threes(*specs, steps=24, probe_every=6, checkpoint_every=6, **changed)
 
 
 @pytest.fixture(scope="module")

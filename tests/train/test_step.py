@@ -199,3 +199,56 @@ def test_dropped_graph_on_a_gpu_is_captured_again(monkeypatch: pytest.MonkeyPatc
         return trainer.seeds.model.table.clone()
 
     assert torch.equal(weights(2), weights(8))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "method",
+    [
+        "branch_dropout(p=0.5)",
+        "state_passing(p=1)",
+        "state_noise(p=1)",
+        "random_windows(from=2, until=0.5)",
+        "token_mix(share=0.5)",
+    ],
+)
+def test_graph_of_a_method_makes_the_steps_that_are_made_without_graphs(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def weights(*methods: str) -> Tensor:
+        run = tiny(
+            *methods,
+            task="parity(length=6)",
+            model="lstm > attention(heads=2) > mlp @ 16",
+            probe_every=0,
+            checkpoint_every=5,
+            precision="fp32",
+        )
+        with precision("fp32", torch.device("cuda")):
+            *_, trainer = train_on_gpu(run, blocks=3)
+        return trainer.seeds.model.table.clone()
+
+    def without_graphs(
+        self: Stepper, key: object, block: BlockTables, metrics: Tensor, widths: list[int]
+    ) -> Tensor:
+        self.cursor.zero_()
+        for width in widths:
+            self._step(block, metrics, width)
+        return metrics
+
+    plain, replayed = weights(), weights(method)
+    monkeypatch.setattr(Stepper, "_replay", without_graphs)
+    distance = (weights(method) - replayed).abs().max()
+    assert distance < 0.01 * (plain - replayed).abs().max()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["state_passing(p=1, from=5)", "state_noise(p=1, from=5)"])
+def test_initial_state_that_begins_later_has_a_graph_of_its_own(method: str) -> None:
+    tables = []
+    for methods in ((), (method,)):
+        run = tiny(*methods, probe_every=0, checkpoint_every=5)
+        tables.append([t.seeds.model.table.clone() for t in train_on_gpu(run, blocks=2)])
+    (first, second), (same, other) = tables
+    assert torch.equal(first, same)
+    assert not torch.equal(second, other)

@@ -29,7 +29,8 @@ FILES = {
 WORDED = (
     "addition(hints=true)", "composite", "copy", "count", "dyck", "entangled_parity", "flipflop",
     "hierarchical_flipflop", "majority", "modsum", "needle", "parity", "permutation",
-    "recall", "recall(fillers=2)", "regular", "reverse", "sort",
+    "recall", "recall(fillers=2)", "regular", "reverse", "sort", "set_complement",
+    "composite(group=S3, keys=25)", "regular(language=cycle_navigation)",
 )  # fmt: skip
 
 

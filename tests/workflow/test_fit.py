@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from rich.console import Console
 import outlast
 import outlast.api as api
 from outlast.errors import OutlastError, RunFolderError
+from outlast.registry import Entry, presets
 from outlast.runs.records import ResultRow, read_run
-from outlast.runs.spec import LADDER
+from outlast.runs.spec import LADDER, RunSpec, Settings
 from outlast.train.run_state import Progress
 from outlast.workflow import progress as progress_module
 from outlast.workflow.progress import with_progress
@@ -45,6 +47,29 @@ def test_seeds_are_trained_tested_and_left_as_a_run(tmp_path: Path) -> None:
     assert outlast.load(folder, seed=2).size == record.parameters
     with pytest.raises(RunFolderError, match="holds a run already"):
         outlast.fit(TASK, MODEL, folder, **FEW)
+
+
+def test_fit_takes_from_a_preset_what_is_not_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {name: value for name, value in FEW.items() if name != "device"}
+    whole = RunSpec(TASK, MODEL, ("dat(switch=2)",), settings=Settings(**few, lr=0.01))
+    monkeypatch.setitem(presets._entries, "tiny", Entry("tiny", lambda: whole, "a test"))
+    rows = outlast.fit(preset="tiny", out=tmp_path / "preset", seeds=[1], device="cpu")
+    given = outlast.fit(TASK, MODEL, tmp_path / "given", "dat(switch=2)", [1], lr=0.01, **FEW)
+    assert rows == given
+    records = [read_run(tmp_path / name) for name in ("preset", "given")]
+    assert records[0].spec.identity == records[1].spec.identity
+
+    monkeypatch.setattr(api, "train_and_evaluate", lambda *_: Outcome(False, [None]))
+    with pytest.raises(KeyboardInterrupt):
+        outlast.fit(
+            "parity(length=4)", out=tmp_path / "own", methods=(), preset="tiny", batch=8, steps=6
+        )
+    own = read_run(tmp_path / "own")
+    assert (own.short.task, own.short.model) == ("parity(length=4)", records[0].short.model)
+    assert (own.methods, own.seeds) == ((), tuple(range(10)))
+    assert own.settings == replace(records[0].settings, batch_size=8, steps=6, warmup=0)
 
 
 def test_fit_refuses_an_unknown_setting(tmp_path: Path) -> None:
@@ -99,7 +124,7 @@ def test_listener_is_told_everything_in_order(
     progress: bool | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     diary = Diary()
-    options = FEW | {"seeds": [0], "progress": progress, "listener": diary}
+    options = FEW | {"seeds": [0], "progress": progress, "callbacks": [diary]}
     rows = outlast.fit(TASK, MODEL, tmp_path / "run", **options)
     assert diary.events == [
         ("starting", ["run"], "cpu"),
@@ -161,6 +186,6 @@ def test_error_of_a_listener_ends_the_bar_and_leaves_the_run_to_resume(tmp_path:
             raise OSError("the disk of the tracker is full")
 
     with pytest.raises(OSError, match="the tracker"):
-        outlast.fit(TASK, MODEL, tmp_path / "run", listener=Full(), progress=True, **FEW)
+        outlast.fit(TASK, MODEL, tmp_path / "run", callbacks=[Full()], progress=True, **FEW)
     assert read_run(tmp_path / "run").seeds == tuple(range(10))
     assert not (tmp_path / "run" / "results.json").exists()

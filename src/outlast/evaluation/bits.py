@@ -8,13 +8,13 @@ bytes at each position.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from outlast.evaluation.chunks import Portion, Stack, read
 from outlast.evaluation.outputs import check_shape
 from outlast.runs.records import ALL
 from outlast.tasks import IGNORE, Task
@@ -47,9 +47,9 @@ def token_losses(logits: Tensor, batch: TextBatch, outputs: int) -> Tensor:
 
 
 def measure_bits(
-    model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: TextBatch, size: int
+    model: Stack, seeds: int, task: Task, batch: TextBatch, portion: Portion
 ) -> list[Bits]:
-    """Bits per byte of every seed, `size` sequences at a time."""
+    """Bits per byte of every seed, a portion at a time."""
     device, parts = batch.inputs.device, len(task.test_parts)
     sequences, tokens = batch.inputs.shape
     # a model of bytes alone has no output for the boundary; it needs none if none is due
@@ -57,12 +57,17 @@ def measure_bits(
     by_part = torch.zeros(seeds, parts, dtype=torch.float64, device=device)
     by_place = torch.zeros(seeds, tokens, dtype=torch.float64, device=device)
     nan = torch.zeros(seeds, dtype=torch.float64, device=device)
-    for rows in torch.arange(sequences, device=device).split(size):
+    for rows in torch.arange(sequences, device=device).split(portion.sequences):
         piece = batch.rows(rows)
         assert isinstance(piece, TextBatch)
         masks = [piece.part == index for index in range(parts)]
-        for seed, logits in enumerate(model(piece.inputs)):
-            losses = token_losses(logits, piece, outputs).double()
+        of_parts: list[list[Tensor]] = [[] for _ in range(seeds)]
+        for part, logits_of_all in read(model, piece, portion.chunk):
+            assert isinstance(part, TextBatch)
+            for seed, logits in enumerate(logits_of_all):
+                of_parts[seed].append(token_losses(logits, part, outputs))
+        for seed, tables in enumerate(of_parts):
+            losses = torch.cat(tables, 1).double()
             nan[seed] += losses.isnan().sum()
             by_place[seed] += losses.sum(0)
             by_part[seed] += torch.stack([losses.where(mask, 0.0).sum() for mask in masks])

@@ -21,9 +21,11 @@ from torch import Tensor
 
 from outlast.arguments import as_whole, shown
 from outlast.errors import OutlastError, bad_value, short_of_memory
-from outlast.evaluation.accuracy import correct_by_part
+from outlast.evaluation.accuracy import count_correct, distances, right_answers
 from outlast.evaluation.bits import Bits, measure_bits
-from outlast.evaluation.outputs import PLAIN, eval_mode, read_logits
+from outlast.evaluation.chunks import MOST as MOST_CHUNK
+from outlast.evaluation.chunks import Alone, Portion, Stack, choose_chunk, read
+from outlast.evaluation.outputs import PLAIN, check_shape, eval_mode
 from outlast.evaluation.remarks import delay_remark, nan_remarks
 from outlast.machine import GIB, short_of
 from outlast.registry import tasks
@@ -47,11 +49,15 @@ MOST_SEQUENCES = 2**63 - 1
 
 @dataclass(frozen=True)
 class Accuracy:
-    """One seed at one length: shares of what is right by part, and the share of NaN answers."""
+    """One seed at one length: shares of what is right by part, and the share of NaN answers.
+
+    `distance` is the mean distance to the right distribution by asked part, if the target is one.
+    """
 
     exact: dict[str, float]
     answers: dict[str, float]
     nan: float
+    distance: dict[str, float]
 
 
 def rungs(task: Task, ladder: Sequence[float]) -> list[tuple[float, int]]:
@@ -81,6 +87,7 @@ def evaluate(
     sequences: int | None = None,
     device: torch.device | str = "cpu",
     ceiling: int | None = None,
+    chunk: int | None = None,
 ) -> list[ResultRow]:
     """Rows of results by length for a model: a module or any function of tokens.
 
@@ -96,9 +103,15 @@ def evaluate(
     A model that was saved while `outlast.delay` held its attention back is measured with attention
     on, and a warning is logged.
 
+    If the target is a distribution (`Task.support`), any answer in its support is right. The row
+    then has ``distance``, the mean total variation distance to it by asked part: 0 is the best.
+
     A task of text has no answers that are right. Its rows have ``bits`` instead: bits per byte, for
     ``all`` bytes that count and by part (lower is better), ``bytes``, how many there are, and
     ``positions``, bits per byte by the number of tokens seen.
+
+    A model with ``in_chunks(tokens, size)``, such as a model of this library, reads long sequences
+    in chunks, with its state carried along. Any other model reads them whole, and that is logged.
 
     Args:
         model: Takes tokens (batch, tokens) and returns logits (batch, tokens, classes or more).
@@ -109,6 +122,8 @@ def evaluate(
         device: Where the sequences are made; the model should be there too.
         ceiling: The most tokens that the model can take, by default the model's own, if it has
             one. Longer rungs are marked as not testable.
+        chunk: The most tokens of a sequence that are read at a time. By default sequences of up to
+            4,096 tokens are read whole, and longer ones in chunks that fit in memory.
     """
     if not callable(model) or isinstance(model, type):
         accepted = "a module, or a function from tokens (batch, tokens) to logits"
@@ -117,15 +132,7 @@ def evaluate(
         ceiling = limit
     elif ceiling is not None:
         ceiling = as_whole("ceiling", ceiling, 1)
-    sources: list[str] = []
-
-    def stacked(tokens: Tensor) -> Tensor:
-        logits, source = read_logits(model(tokens), model)
-        if source not in sources:
-            log.info("taken as the model's logits: %s, %s", source, tuple(logits.shape))
-            sources.append(source)
-        return logits.to(tokens.device)[None]
-
+    stacked = Alone(model)
     task, ladder = _read_task(task), _read_ladder(ladder)
     if sequences is None:
         sequences = default_sequences(task)
@@ -133,10 +140,10 @@ def evaluate(
     if remark := delay_remark(model):
         log.warning(remark)
     with eval_mode(model):
-        rows = evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling)[0]
+        rows = evaluate_stack(stacked, 1, task, ladder, sequences, device, ceiling, chunk=chunk)[0]
     for row in rows:
-        if is_tested(row) and sources != [PLAIN]:
-            row["logits_from"] = "; ".join(sources)
+        if is_tested(row) and stacked.sources not in ([], [PLAIN]):
+            row["logits_from"] = "; ".join(stacked.sources)
     for remark in nan_remarks(rows):
         log.warning(remark)
     return rows
@@ -184,12 +191,15 @@ def evaluate_stack(
     stream_name: str = "evaluate",
     skip_too_large: bool = False,
     on_length: Callable[[str], None] | None = None,
+    chunk: int | None = None,
 ) -> list[list[ResultRow]]:
     """`evaluate` for S seeds at once: tokens (b, t) to logits (S, b, t, c); rows for each seed.
 
     `skip_too_large`: a length at which not even one sequence fits in memory is marked as not
     testable; else the error is raised. `on_length` is told, in words, which length comes next.
+    `chunk` is the most tokens of a sequence that are read at a time, as in `evaluate`.
     """
+    chunk = None if chunk is None else as_whole("chunk", chunk, 1, MOST_CHUNK)
     trained = _read_task(task)
     if sequences < 1:
         raise bad_value("sequences", sequences, "a whole number >= 1")
@@ -209,7 +219,7 @@ def evaluate_stack(
                 generator = stream(torch.device(device), stream_name, length)
                 batch = version.test_batch(length, sequences, generator)
                 try:
-                    measured = _measure_in_batches(model, seeds, version, batch)
+                    measured = _measure_in_portions(model, seeds, version, batch, chunk)
                 except (MemoryError, RuntimeError) as error:
                     if not (skip_too_large and short_of_memory(error)):
                         raise
@@ -238,6 +248,8 @@ def _add(row: ResultRow, measured: Accuracy | Bits) -> None:
     """Put what was measured into a row."""
     if isinstance(measured, Accuracy):
         row["exact"], row["answers"] = measured.exact, measured.answers
+        if measured.distance:
+            row["distance"] = measured.distance
     else:
         row["bits"], row["bytes"] = measured.bits, measured.bytes
         row["positions"] = measured.positions
@@ -248,7 +260,8 @@ def _add(row: ResultRow, measured: Accuracy | Bits) -> None:
 def out_of_reach(task: Task, length: int, ceiling: int | None) -> str | None:
     """Why a length cannot be tested, if so; `ceiling` is the most tokens of the model."""
     if task.ceiling is not None and length > task.ceiling:
-        return f"the task ends at length {task.ceiling}"
+        why = f": {task.longer}" if task.longer else ""
+        return f"the task ends at length {task.ceiling}{why}"
     if ceiling is not None and task.tokens(length) > ceiling:
         return f"the model ends at {ceiling} tokens, this takes {task.tokens(length)}"
     return None
@@ -268,27 +281,29 @@ def check_memory(
         )
 
 
-def _measure_in_batches(
-    model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: Batch
+def _measure_in_portions(
+    model: Stack, seeds: int, task: Task, batch: Batch, chunk: int | None
 ) -> Sequence[Accuracy | Bits]:
-    """What the task measures, with batches as large as memory allows."""
-    sequences, tokens = batch.inputs.shape
-    budget = TOKENS.get(batch.inputs.device.type, TOKENS["cpu"])
-    size = max(1, min(sequences, budget // (tokens * seeds)))
+    """What the task measures, with as much at once as memory allows."""
+    (sequences, tokens), device = batch.inputs.shape, batch.inputs.device
+    size = max(1, min(sequences, TOKENS.get(device.type, TOKENS["cpu"]) // (tokens * seeds)))
+    chosen = choose_chunk(model, tokens, size * seeds, device, chunk)
+    portion = Portion(size, chosen, flexible=chunk is None)
     while True:
         try:
             if isinstance(batch, TextBatch):
-                return measure_bits(model, seeds, task, batch, size)
-            return _measure(model, seeds, task, batch, size)
+                return measure_bits(model, seeds, task, batch, portion)
+            return _measure(model, seeds, task, batch, portion)
         except (MemoryError, RuntimeError) as error:
-            if size == 1 or not short_of_memory(error):
+            smaller = portion.smaller()
+            if smaller is None or not short_of_memory(error):
                 raise
-            size = max(1, size // 2)
-            log.info("memory is short at %d tokens: trying batches of %d", tokens, size)
+            portion = smaller
+            log.info("memory is short at %d tokens: trying %s", tokens, portion)
 
 
 def _measure(
-    model: Callable[[Tensor], Tensor], seeds: int, task: Task, batch: Batch, size: int
+    model: Stack, seeds: int, task: Task, batch: Batch, portion: Portion
 ) -> list[Accuracy]:
     """For each seed the share of sequences entirely right and of answers right, by part."""
     names, parts, device = ("joint", *task.parts), task.parts, batch.inputs.device
@@ -296,16 +311,31 @@ def _measure(
     exact = torch.zeros(seeds, len(names), dtype=torch.long, device=device)
     right = torch.zeros(seeds, len(parts), dtype=torch.long, device=device)
     nan = torch.zeros(seeds, 1, dtype=torch.long, device=device)
-    for rows in torch.arange(sequences, device=device).split(size):
+    distance = torch.zeros(seeds, len(parts), dtype=torch.float64, device=device)
+    support = None
+    for rows in torch.arange(sequences, device=device).split(portion.sequences):
         piece = batch.rows(rows)
-        for seed, logits in enumerate(model(piece.inputs)):
-            correct = correct_by_part(logits, piece, task)
+        answered: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(seeds)]
+        start = 0
+        for part, logits_of_all in read(model, piece, portion.chunk):
+            stop = start + part.inputs.shape[1]
+            support = task.support(piece.inputs, start, stop)
+            for seed, logits in enumerate(logits_of_all):
+                check_shape(logits, part, task.classes)
+                answered[seed].append(right_answers(logits, part, task, support))
+                if support is not None:
+                    distance[seed] += _sum_by_part(distances(logits, support), part, len(parts))
+            start = stop
+        for seed, answers in enumerate(answered):
+            is_right, is_nan = (torch.cat(tables, 1) for tables in zip(*answers, strict=True))
+            correct = count_correct(is_right, is_nan, piece, task)
             exact[seed] += torch.stack([correct.exact[n].sum() for n in names])
             right[seed] += torch.stack([correct.answers[p] for p in parts])
             nan[seed] += correct.nan
     asked = torch.stack([(batch.part == i).sum() for i in range(len(parts))])
     # one look at the device for all seeds
     counts = torch.cat([nan, exact, right, asked.expand(seeds, -1)], 1).tolist()
+    far_of_all: list[list[float]] = [[]] * seeds if support is None else distance.tolist()
     first, last = 1 + len(names), 1 + len(names) + len(parts)
     return [
         Accuracy(
@@ -315,6 +345,18 @@ def _measure(
                 for part, count, total in zip(parts, row[first:last], row[last:], strict=True)
             },
             row[0] / max(1, sum(row[last:])),
+            _asked_means(task, far, row[last:]) if far else {},
         )
-        for row in counts
+        for row, far in zip(counts, far_of_all, strict=True)
     ]
+
+
+def _sum_by_part(values: Tensor, batch: Batch, parts: int) -> Tensor:
+    """The sums of (batch, tokens) over the tokens of each part."""
+    return torch.stack([(values * (batch.part == index)).sum() for index in range(parts)]).double()
+
+
+def _asked_means(task: Task, sums: Sequence[float], counts: Sequence[int]) -> dict[str, float]:
+    """Sums by part as means, of the parts that a test asks for."""
+    means = {p: s / max(1, c) for p, s, c in zip(task.parts, sums, counts, strict=True)}
+    return {part: means[part] for part in task.asked}

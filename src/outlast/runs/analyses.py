@@ -37,6 +37,8 @@ class AnalysisTable(Struct, frozen=True, kw_only=True):
     outlast: str = __version__
     analysis: str
     settings: dict[str, Any] = {}
+    #: the step of the last checkpoint when it was written, that of rows without a step
+    trained: int | None = None
     rows: list[Row]
 
 
@@ -67,9 +69,15 @@ def write_analysis(folder: Path, table: AnalysisTable) -> Path:
     if old is not None:
         stay = [row for row in old.rows if _seed_step(row) not in new]
         table = msgspec.structs.replace(table, rows=[*stay, *table.rows])
+    table = msgspec.structs.replace(table, trained=_last_step(folder))
     path.parent.mkdir(exist_ok=True)
     write_json(path, msgspec.to_builtins(table))
     return path
+
+
+def delete_analysis(folder: Path, name: str) -> None:
+    """Delete the table of an analysis, if there is one."""
+    _path(folder, name).unlink(missing_ok=True)
 
 
 def table_to_extend(
@@ -77,20 +85,23 @@ def table_to_extend(
 ) -> AnalysisTable | None:
     """The table that rows of these seeds and steps are added to; None if they replace it.
 
-    They replace a table of other settings, or of another version, if they are all that it has. Else
-    they are refused: its other rows would be lost.
+    They replace a table of other settings, of another version, or from before further training, if
+    they are all that it has. Else they are refused: its other rows would be lost.
     """
     old = read_analysis(folder, name)
     if old is None:
         return None
     other = [field for field, value in settings.items() if old.settings.get(field) != value]
-    if not other and old.outlast == __version__:
+    is_old = _is_old(folder, old)
+    if not other and not is_old and old.outlast == __version__:
         return old
     lost = [seed_step for seed_step in _seed_steps(old.rows) if seed_step not in new]
     if lost:
         seed, step = lost[0]
         at = "the end of training" if step is None else f"step {step}"
         made = [f"{FLAGS.get(field, field)} {_words(old.settings.get(field))}" for field in other]
+        if is_old:
+            made.append(f"rows of step {old.trained}, before further training")
         what = ", ".join(made) or f"rows of outlast {old.outlast}"
         raise RunFolderError(
             f"{_path(folder, name)} has {what}: this call would lose its rows of seed {seed} at "
@@ -124,6 +135,22 @@ def anatomy_at_end(folder: Path, causes: Collection[str]) -> list[AnatomyRow]:
     ended = {row.seed for row in rows if row.step is None}
     last = _last_step(folder) if any(row.seed not in ended for row in rows) else None
     return [row for row in rows if row.step == (None if row.seed in ended else last)]
+
+
+def age(folder: Path, name: str) -> str:
+    """In words, that a table is of an earlier step than the run; empty if it is not."""
+    table = read_analysis(folder, name)
+    if table is None or not _is_old(folder, table):
+        return ""
+    return f"{name} is of step {table.trained:,}, the run is at step {_last_step(folder):,}"
+
+
+def _is_old(folder: Path, table: AnalysisTable) -> bool:
+    """Whether the run was trained further after its table of the end was written."""
+    if table.trained is None or not has_file(folder, CHECKPOINT):
+        return False
+    of_the_end = any(row.get("step") is None for row in table.rows)
+    return of_the_end and table.trained != _last_step(folder)
 
 
 def _last_step(folder: Path) -> int:

@@ -28,6 +28,8 @@ RESULTS = "results.json"
 PREVIOUS_RESULTS = "results-before.json"
 #: marks the folder of a study, in which each arm has a run folder
 STUDY = "study.json"
+#: how each tracker knows the run; see `trackers/`
+TRACKERS = "trackers.json"
 LOCK = ".lock"
 #: marks a folder into which seeds of another run are being copied; see `copying`
 COPYING = ".copying"
@@ -149,7 +151,7 @@ def write_json(path: Path, value: object) -> None:
 def require_free_folder(
     folder: Path,
     overwrite: bool = False,
-    way_out: str = ", start anew with --overwrite,",
+    way_out: str = ", start anew with --overwrite (in Python overwrite=True),",
     resume: Path | None = None,
 ) -> None:
     """Raise if a folder holds a run, or what is left of one, unless it is to be overwritten.
@@ -181,7 +183,7 @@ def remove_outcomes(folder: Path) -> None:
 
     In this order: a kill in between leaves a run that can be resumed.
     """
-    for name in (PREVIOUS_RESULTS, RESULTS, METRICS, CHECKPOINT):
+    for name in (PREVIOUS_RESULTS, RESULTS, METRICS, CHECKPOINT, TRACKERS):
         (folder / name).unlink(missing_ok=True)
     for path in (*kept_files(folder).values(), *(folder / ANALYSIS).glob("*.json")):
         path.unlink()

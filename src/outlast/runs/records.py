@@ -161,6 +161,29 @@ def read_metrics(folder: Path) -> list[Line]:
     return lines
 
 
+def metrics_since(folder: Path, offset: int) -> tuple[list[Line], int]:
+    """The lines of the metrics behind a place in the file, and the place behind the last of them.
+
+    A last line that is still being written is left for the next time.
+    """
+    path = folder / METRICS
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            whole, end, _ = file.read().rpartition(b"\n")
+    except FileNotFoundError:
+        return [], offset
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {why(error)}") from None
+    texts = whole.decode("utf-8", errors="replace").splitlines()
+    place = f"{path}, from byte {offset}"
+    try:
+        lines = [_metric_line(parse_json(text), place) for text in texts if text.strip()]
+    except ValueError as error:
+        raise RunFolderError(f"cannot read {place}: damaged JSON ({error})") from None
+    return lines, offset + len(whole) + len(end)
+
+
 def append_metrics(folder: Path, lines: Iterable[Line]) -> None:
     """Add lines to the metrics."""
     path = folder / METRICS
@@ -241,6 +264,8 @@ class ResultRow(TypedDict):
     exact: dict[str, float] | None
     #: share of answers right, by part
     answers: NotRequired[dict[str, float] | None]
+    #: mean total variation distance of the outputs to the right distribution, by asked part
+    distance: NotRequired[dict[str, float]]
     #: bits per byte of text, of `all` bytes that count and by part
     bits: NotRequired[dict[str, float] | None]
     #: how many bytes these are
@@ -284,6 +309,7 @@ def read_results(path: Path) -> Results:
             raise RunFolderError(f"cannot read {path}: rows[{index}] has no seed")
         try:
             _check_shares(f"rows[{index}].exact", row["exact"])
+            _check_shares(f"rows[{index}].distance", row.get("distance"))
             for part, bits in (row.get("bits") or {}).items():
                 _check_finite(f"rows[{index}].bits.{part}", bits)
             _check_finite(f"rows[{index}].multiple", row["multiple"])
@@ -339,6 +365,30 @@ class ArmRecord(Struct, frozen=True):
         _check_subfolder("arm", self.name)
 
 
+class RoundRecord(Struct, frozen=True):
+    """A round of a screen: how long its arms were trained, and the score of each (None: failed)."""
+
+    seeds: int
+    steps: int
+    #: the share of sequences entirely right, by the name of the arm
+    scores: dict[str, float | None]
+
+    def __post_init__(self) -> None:
+        _check_shares("scores", {n: s for n, s in self.scores.items() if s is not None})
+
+
+class ScreenRecord(Struct, frozen=True, kw_only=True):
+    """How the arms of a study that are screened were chosen."""
+
+    #: the multiple of the training length at which they were scored
+    at: float
+    #: those of the last round; they are others than the seeds of the arms
+    seeds: tuple[int, ...]
+    rounds: tuple[RoundRecord, ...]
+    #: names of the arms that are run over all seeds, best first
+    survivors: tuple[str, ...]
+
+
 class StudyRecord(Struct, frozen=True, kw_only=True):
     """What `study.json` holds; a report needs nothing else but the run folders of the arms."""
 
@@ -351,6 +401,8 @@ class StudyRecord(Struct, frozen=True, kw_only=True):
     command: str | None = None
     arms: tuple[ArmRecord, ...] = ()
     claims: tuple[Claim, ...] = ()
+    #: if arms were screened
+    screen: ScreenRecord | None = None
 
 
 def read_study(folder: Path) -> StudyRecord:

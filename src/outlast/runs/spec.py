@@ -33,6 +33,8 @@ RENAMED = {
     "together": "seeds_at_once",
 }
 NEVER = "never"
+#: how a run without any method is written
+NONE = "none"
 #: the steps of a warm-up whose length is not given, if training is long enough
 LONGEST_WARMUP = 200
 #: the most seeds of a run; far more than can be trained
@@ -188,7 +190,7 @@ class Success:
 
     def __post_init__(self) -> None:
         if not 0 < self.accuracy <= 1:
-            accepted = "a share of sequences above 0, up to 1"
+            accepted = "a share of sequences > 0 and up to 1"
             raise bad_value("stop: accuracy", self.accuracy, accepted)
         if self.at not in PROBED:
             multiples = " or ".join(map(str, PROBED))
@@ -273,7 +275,18 @@ def _flat(run: RunSpec) -> dict[str, str]:
     }
 
 
-# ---- seeds as they are typed ---------------------------------------------------------------------
+# ---- methods and seeds as they are typed ---------------------------------------------------------
+
+
+def read_methods(lines: Sequence[str]) -> tuple[str, ...]:
+    """The methods of a command; ``none`` stands for no method at all."""
+    others = [line for line in lines if line.strip() != NONE]
+    if len(others) == len(lines):
+        return tuple(lines)
+    if others:
+        reason = f"{NONE} means no method at all"
+        raise incompatible(f"--method {NONE}", f"--method {others[0]}", reason)
+    return ()
 
 
 def read_seeds(text: str) -> tuple[int, ...]:

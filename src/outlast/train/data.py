@@ -34,13 +34,15 @@ def sample_block(
 ) -> Batch:
     """Sequences for the block that begins at a step, `shape` its steps and the batch.
 
-    `lengths` are those of each seed; the rows `idle` are left blank. With `by_length` the sequences
-    of a seed are sorted, so that those of a step are about as long as each other.
+    `lengths` are those of each seed, the longest rounded down to one that the task has; the rows
+    `idle` are left blank. With `by_length` the sequences of a seed are sorted, so that those of a
+    step are about as long as each other.
     """
     size = shape[0] * shape[1]
     rows_by_length: dict[tuple[int, int], list[int]] = {}
-    for row, pair in enumerate(lengths):
-        if row not in idle:
+    for row, (shortest, longest) in enumerate(lengths):
+        if row not in idle:  # a curriculum may ask for a length that the task does not have
+            pair = (shortest, longest - longest % task.multiple)
             rows_by_length.setdefault(pair, []).append(row)
     samples: list[tuple[list[int], Batch]] = []
     most = max(1, MOST // size)

@@ -108,23 +108,27 @@ def check_tables(rows: int, copy: int, data: int, device: torch.device) -> None:
         )
 
 
-def bytes_of_seed(seeds: SeedState, settings: Settings, own_positions: bool = False) -> float:
+def bytes_of_seed(
+    seeds: SeedState, settings: Settings, own_positions: bool = False, windowed: bool = False
+) -> float:
     """What the step of one seed takes, by a dry step of some at the longest length.
 
-    `own_positions`: each seed has positions of its own, and so a bias of its own.
+    `own_positions`: each seed has positions of its own, and so a bias of its own. `windowed`: its
+    attention is kept to a window.
     """
     task, device = seeds.model.task, seeds.model.table.device
     shape = (min(len(seeds), DRY), settings.batch_size)
     data = task.sample(task.lengths[1], shape[0] * shape[1], stream(device, "dry step"))
     data = data.map(lambda page: page.unflatten(0, shape))
-    return max(1.0, _bytes_of_seed(seeds, data, settings.precision == "bf16", own_positions))
+    how = (settings.precision == "bf16", own_positions, windowed)
+    return max(1.0, _bytes_of_seed(seeds, data, how))
 
 
-def _bytes_of_seed(seeds: SeedState, data: Batch, bf16: bool, own_positions: bool) -> float:
+def _bytes_of_seed(seeds: SeedState, data: Batch, how: tuple[bool, bool, bool]) -> float:
     """Bytes of one seed's step, by a dry step of those that data are given for, or of fewer."""
     rows = len(data.inputs)
     try:
-        return dry_step(seeds.part(slice(rows)), data, bf16, own_positions) / rows
+        return dry_step(seeds.part(slice(rows)), data, *how) / rows
     except (MemoryError, RuntimeError) as error:
         if not short_of_memory(error):
             raise
@@ -135,7 +139,7 @@ def _bytes_of_seed(seeds: SeedState, data: Batch, bf16: bool, own_positions: boo
                 f"{other_processes(data.inputs.device)}"
             ) from error
     # only now: the error holds on to what the step had made
-    return _bytes_of_seed(seeds, data.map(lambda page: page[: rows // 2]), bf16, own_positions)
+    return _bytes_of_seed(seeds, data.map(lambda page: page[: rows // 2]), how)
 
 
 def count_seeds(seeds: int) -> str:
@@ -143,18 +147,25 @@ def count_seeds(seeds: int) -> str:
     return f"{seeds} seed{'s' * (seeds != 1)}"
 
 
-def dry_step(seeds: SeedState, data: Batch, bf16: bool, own_positions: bool = False) -> float:
+def dry_step(
+    seeds: SeedState,
+    data: Batch,
+    bf16: bool,
+    own_positions: bool = False,
+    windowed: bool = False,
+) -> float:
     """Bytes that a forward and backward pass takes; nothing is changed."""
     device, model = data.inputs.device, seeds.model
     model.set_modes()
     keys = torch.zeros(len(seeds), dtype=torch.long, device=device)
     tokens = torch.arange(data.inputs.shape[-1], device=device)
     positions = tokens.repeat(len(seeds), 1) if own_positions else None
+    windows = keys + len(tokens) if windowed else None
     parts = len(model.task.parts)
 
     def losses() -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            logits = model.run(data.inputs, positions=positions, keys=keys)
+            logits = model.run(data.inputs, positions=positions, keys=keys, windows=windows)
         return part_losses(logits, data.targets, data.part, parts, IGNORE)[0].sum()
 
     if device.type == "cuda":

@@ -22,16 +22,18 @@ from torch import Tensor
 from outlast.errors import RunFolderError
 from outlast.methods.base import (
     FIXABLE,
+    INITIAL_STATE,
     PATHWAYS,
     SUBLAYER_CONTROLS,
     Control,
     Event,
+    HeldOutLosses,
     Losses,
     Method,
     MethodState,
     Setup,
 )
-from outlast.mixers.randomness import draw_positions
+from outlast.mixers.randomness import WINDOW, draw_positions, fold_in, random_bits
 from outlast.models import Model
 from outlast.runs.spec import RunSpec, Settings
 from outlast.streams import stream_seed
@@ -48,14 +50,18 @@ class Plan:
     ================================= ==========================================================
     table (steps, seeds, ...)         holds
     ================================= ==========================================================
-    gate, upstream_grad (pathways)    as the methods set them
+    gate, upstream_grad, keep         as the methods set them, (pathways)
     loss_weights (parts)              as the methods set them
     rate (pathways)                   learning rates, after the schedule and the methods
     fixed (parts of weights)          1 where a part of the weights is left as it is
+    initial_state                     as the methods set it, (INITIAL_STATE)
     active (pathways)                 0 where the weights of a pathway do not move
     alive                             0 where a seed is left as it is: parked, or its run is over
     keys                              what all randomness in the model depends on
     positions (tokens)                where the tokens stand; empty where they are counted
+    window                            how many keys attention sees; 0: all so far
+    shuffle (share, block)            as the methods set them; the data of the block are made by it
+    mix                               as the methods set it
     ================================= ==========================================================
 
     `lengths` are the shortest and longest sequence of each seed.
@@ -67,6 +73,13 @@ class Plan:
     @property
     def steps(self) -> int:
         return len(self.tables["alive"])
+
+    @property
+    def initial_states(self) -> tuple[str, ...]:
+        """The kinds of initial state that any sequence has, other than none."""
+        table = self.tables["initial_state"]
+        kinds = [INITIAL_STATE.index(kind) for kind in ("passed", "noise")]
+        return tuple(INITIAL_STATE[i] for i in kinds if bool(table[..., i].any()))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Plan:
         """The same plan with every table changed."""
@@ -143,6 +156,11 @@ def setup(settings: Settings, task: Task, model: Model) -> Setup:
         str(model.layout),
         pathways,
         tuple(part for part in FIXABLE if part in fixable),
+        task.ceiling,
+        any(sublayer.mixer.takes_window for sublayer in model.sublayers()),
+        model.mixing_points,
+        task.measure == "bits",
+        task.answers_are_states,
     )
 
 
@@ -215,6 +233,7 @@ class MethodStates:
             [[stream_seed("chance", s, step) for s in self.seeds] for step in range(begin, end)]
         )
         tables["positions"] = self._positions(tables["keys"], [c.span for c in controls[0]])
+        tables["window"] = self._windows(tables["keys"], controls)
         return Plan(tables, [c.lengths for c in controls[0]])
 
     def _positions(self, keys: Tensor, spans: Sequence[int]) -> Tensor:
@@ -225,6 +244,17 @@ class MethodStates:
         drawn = [draw_positions(keys[:, row], tokens, span) for row, span in enumerate(spans)]
         return torch.stack(drawn, 1)
 
+    def _windows(self, keys: Tensor, controls: Sequence[Sequence[Control]]) -> Tensor:
+        """A window for each step and seed (steps, seeds), each of its sizes equally likely."""
+        window = torch.zeros_like(keys)
+        if not any(control.windows for line in controls for control in line):
+            return window
+        bits = random_bits(fold_in(keys, WINDOW), (1,))[..., 0]
+        for step, row in ((s, r) for s in range(len(keys)) for r in range(len(self.seeds))):
+            if sizes := controls[step][row].windows:
+                window[step, row] = sizes[int(bits[step, row]) % len(sizes)]
+        return window
+
     def observe(self, step: int, row: int, losses: Losses) -> list[tuple[Method, Event]]:
         """Show every method the losses of a seed; returns what happened."""
         return [
@@ -232,3 +262,14 @@ class MethodStates:
             for method, state in zip(self.methods, self.states[row], strict=True)
             for event in method.observe(step, losses, state)
         ]
+
+    def held_out(self, rows: Sequence[int]) -> set[float]:
+        """Multiples of the training length of which methods of some seeds want held-out losses."""
+        pairs = [pair for row in rows for pair in zip(self.methods, self.states[row], strict=True)]
+        return {multiple for method, state in pairs for multiple in method.held_out(state)}
+
+    def observe_held_out(self, step: int, row: int, losses: HeldOutLosses) -> None:
+        """Show the methods of a seed the held-out losses that they want."""
+        for method, state in zip(self.methods, self.states[row], strict=True):
+            if multiples := method.held_out(state):
+                method.observe_held_out(step, {m: losses[m] for m in multiples}, state)

@@ -27,6 +27,7 @@ from outlast.runs.records import ALL, EventLine, Line, MetricLine, ResultRow
 from outlast.runs.spec import RunSpec
 from outlast.runs.status import NOT_FINITE
 from outlast.tasks import Batch, Task
+from outlast.train.augmentation import shuffle_blocks
 from outlast.train.data import blank_step, sample_block
 from outlast.train.plan import MethodStates, Plan, setup
 from outlast.train.seeds import SeedState, decay_among
@@ -48,6 +49,8 @@ class Progress:
     succeeded: tuple[int, ...] = ()
     #: whether the probes are bits per byte, and not shares of sequences right
     in_bits: bool = False
+    #: what the block added to the metrics file: losses of each seed, probes, events
+    lines: tuple[Line, ...] = ()
 
     @property
     def over(self) -> bool:
@@ -173,7 +176,7 @@ class RunState:
     def data(self, begin: int, plan: Plan) -> Batch:
         """Fresh sequences for each step of a plan and each seed that learns in it."""
         learning = plan.tables["alive"].any(0).tolist()
-        return sample_block(
+        data = sample_block(
             self.task,
             self.run.seeds,
             plan.lengths,
@@ -183,6 +186,7 @@ class RunState:
             idle=[row for row, alive in enumerate(learning) if not alive],
             by_length=self.settings.by_length,
         )
+        return shuffle_blocks(data, plan.tables) if plan.tables["shuffle"].any() else data
 
     def take_metrics(self, metrics: Tensor, plan: Plan, before: Sequence[Tensor]) -> list[Line]:
         """Take in what a block gave, (steps, S, 2, parts); returns lines for the metrics file.
@@ -273,10 +277,11 @@ class RunState:
         self.streaks[row] = self.streaks[row] + 1 if good else 0
         return self.streaks[row] >= rule.probes
 
-    def progress(self, seconds_left: float) -> Progress:
-        """Where the run stands; losses are means over the seeds that learn.
+    def progress(self, seconds_left: float, lines: Sequence[Line] = ()) -> Progress:
+        """Where the run stands after a block that gave `lines`.
 
-        Accuracies are means over all seeds that are not parked.
+        Losses are means over the seeds that learn. Accuracies are means over all seeds that are not
+        parked.
         """
         live, seeds = self.live_rows(), self.run.seeds
         waiting = [
@@ -299,6 +304,7 @@ class RunState:
             tuple(s for s, at in zip(seeds, self.parked, strict=True) if at is not None),
             tuple(s for s, at in zip(seeds, self.succeeded, strict=True) if at is not None),
             self.task.measure == "bits",
+            tuple(lines),
         )
 
 

@@ -12,9 +12,10 @@ Rows picked one by one are a copy.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,14 +25,16 @@ from torch.func import functional_call, vmap
 from outlast.errors import TrainingError, bad_value, short_of_memory
 from outlast.methods.base import FIXABLE, PATHWAYS, SUBLAYER_CONTROLS, Control, Method
 from outlast.mixers.base import Mixer, Pathway
-from outlast.mixers.randomness import fixed_positions
 from outlast.models import Model, build_model
+from outlast.models.mixing import Mix
 from outlast.models.model import gate_mode
 from outlast.registry import methods, tasks
 from outlast.runs.spec import RunSpec
 from outlast.streams import stream_seed
 from outlast.tasks import Task
+from outlast.train.initial_state import initial_state
 from outlast.train.optimiser import AdamW
+from outlast.train.predictor import CarriedState, Predictor
 
 Rows = slice | Sequence[int]
 #: settings that runs trained together must share; every other number is a row's own
@@ -177,12 +180,19 @@ class StackedModel:
         controls: Mapping[str, Tensor] | None = None,
         positions: Tensor | None = None,
         keys: Tensor | None = None,
+        initial: dict[str, Tensor] | None = None,
+        carried: CarriedState | None = None,
+        windows: Tensor | None = None,
+        mix: Mix | None = None,
     ) -> Tensor:
         """Logits (S, batch, tokens, outputs) of inputs (S or 1, batch, tokens).
 
         `controls` are tables (S, pathways), all 1 by default; they matter only where `set_modes`
         saw seeds that differ or a value between 0 and 1. `positions` (S or 1, tokens or more) is
         where the tokens stand, if they are not counted. `keys` (S) decide dropout, if there is any.
+        `initial` says how recurrent layers begin, if not with nothing (`initial_state.py`).
+        `carried` is the state before these tokens, and then that after them. `windows` (S) are how
+        many keys attention sees, if not all. `mix` has the seeds first too.
         """
         weights = self.leaves if weights is None else weights
         ones = self.table.new_ones(len(self.seeds), len(PATHWAYS))
@@ -195,27 +205,43 @@ class StackedModel:
             tables: dict[str, Tensor],
             positions: Tensor | None,
             key: Tensor | None,
-        ) -> Tensor:
+            window: Tensor | None,
+            mix: Mix | None,
+            initial: dict[str, Tensor] | None,
+            before: list[Tensor],
+        ) -> tuple[Tensor, list[Tensor]]:
             buffers = {
                 f"{name}.{control}": table[PATHWAYS.index(pathway)]
                 for name, pathway in sublayers.items()
                 for control, table in tables.items()
             }
-            context = {"positions": positions, "key": key}
-            logits, _ = functional_call(self.model, (parameters, buffers), (tokens,), context)
-            return logits
+            context: dict[str, Any] = {"positions": positions, "key": key}
+            context |= {"window": window, "mix": mix}
+            if carried is not None:
+                context |= {"state": carried.of_one(before), "total": carried.total}
+            if initial is not None and key is not None:
+                with torch.no_grad():
+                    others, places = (initial["tokens"],), {"positions": positions}
+                    _, last = functional_call(self.model, (parameters, buffers), others, places)
+                    context["state"] = initial_state(self.model, last, initial, key)
+            logits, after = functional_call(self.model, (parameters, buffers), (tokens,), context)
+            return logits, [] if carried is None else carried.split(after)
 
         if positions is not None:
             positions = positions[:, : inputs.shape[-1]]
         tokens, token_axis = _shared(inputs)
         places, place_axis = _shared(positions)
-        axes = (0, token_axis, 0, place_axis, None if keys is None else 0)
-        logits: Tensor = vmap(run_one, in_dims=axes)(weights, tokens, tables, places, keys)
+        own = [None if table is None else 0 for table in (keys, windows, mix, initial)]
+        axes = (0, token_axis, 0, place_axis, *own, 0)
+        before = [] if carried is None else carried.tensors
+        run = vmap(run_one, in_dims=axes)
+        logits: Tensor
+        logits, after = run(weights, tokens, tables, places, keys, windows, mix, initial, before)
+        if carried is not None:
+            carried.tensors = after
         return logits
 
-    def predictor(
-        self, controls: Sequence[Control], weights: dict[str, Tensor]
-    ) -> Callable[[Tensor], Tensor]:
+    def predictor(self, controls: Sequence[Control], weights: dict[str, Tensor]) -> Predictor:
         """Tokens (batch, tokens) to logits (S, batch, tokens, outputs), as a test wants them.
 
         `controls` are those of each seed. All of the gradient is of no interest here.
@@ -224,16 +250,8 @@ class StackedModel:
         tables = {name: torch.ones_like(gates) for name in SUBLAYER_CONTROLS} | {"gate": gates}
         self.set_modes(tables)
         tables = {n: table.to(self.table.device) for n, table in tables.items()}
-        spans = sorted({c.span for c in controls})
-
-        def predict(tokens: Tensor) -> Tensor:
-            if spans == [0]:
-                return self.run(tokens[None], weights, tables)
-            drawn = {n: fixed_positions(tokens.shape[1], n, tokens.device) for n in spans}
-            each = [drawn[c.span] for c in controls] if len(spans) > 1 else list(drawn.values())
-            return self.run(tokens[None], weights, tables, torch.stack(each))
-
-        return predict
+        run = partial(self.run, weights=weights, controls=tables)
+        return Predictor(run, [c.span for c in controls], self.model.chunks_to)
 
 
 def _shared(table: Any) -> tuple[Any, int | None]:

@@ -18,6 +18,8 @@ from torch import Tensor
 from outlast.kernels.loss import part_losses
 from outlast.methods.base import SUBLAYER_CONTROLS
 from outlast.tasks import IGNORE, Batch
+from outlast.train.augmentation import draw_mix
+from outlast.train.initial_state import state_inputs
 from outlast.train.plan import Plan, Tables
 from outlast.train.seeds import SeedState
 
@@ -26,6 +28,8 @@ COARSE = 8
 #: kinds of work whose graphs are kept: each holds the data of a block, and a curriculum goes
 #: through many. Two at the least, as graphs share their memory, which goes with the last of them
 KEPT = 8
+#: more keys than any sequence has
+MOST = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,12 @@ class Stepper:
         self.device = seeds.model.table.device
         #: whether any weights are fixed in the block at hand
         self.fixes = False
+        #: the kinds of initial state, other than none, in the block at hand
+        self.initial_states: tuple[str, ...] = ()
+        #: whether attention is kept to a window in the block at hand
+        self.windowed = False
+        #: whether tokens are mixed in the block at hand
+        self.mixes = False
         self.cursor = torch.zeros(1, dtype=torch.long, device=self.device)
         #: by the shape of the work, what was used last at the end
         self.captured: dict[object, CapturedBlock] = {}
@@ -116,6 +126,9 @@ class Stepper:
         block = BlockTables.of(data, plan)
         self.seeds.model.set_modes(plan.tables)
         self.fixes = bool(plan.tables["fixed"].any())
+        self.initial_states = plan.initial_states
+        self.windowed = bool(plan.tables["window"].any())
+        self.mixes = bool(plan.tables["mix"].any())
         steps, seeds, _, tokens = data.inputs.shape
         metrics = torch.zeros(steps, seeds, 2, len(self.parts), device=self.device)
         widths = block.widths() if self.by_length else [tokens] * steps
@@ -124,7 +137,9 @@ class Stepper:
             modes = tuple(getattr(s, f"{n}_mode") for s in sublayers for n in SUBLAYER_CONTROLS)
             shape = (tuple(data.inputs.shape), block.tables["positions"].shape[-1])
             coarse = [min(-(-width // COARSE) * COARSE, tokens) for width in widths]
-            return self._replay((shape, modes, self.fixes), block, metrics, coarse)
+            changes = (self.fixes, self.initial_states, self.windowed, self.mixes)
+            key = (shape, modes, *changes)
+            return self._replay(key, block, metrics, coarse)
         self.cursor.zero_()
         for width in widths:
             self._step(block, metrics, width)
@@ -134,12 +149,18 @@ class Stepper:
         """One optimiser step of all seeds: forward, losses by part, backward, AdamW, average."""
         now = block.at(self.cursor).cut(width)
         seeds, data, tables = self.seeds, now.data, now.tables
+        initial = None
+        if kinds := self.initial_states:
+            initial = state_inputs(data, tables["initial_state"], kinds)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             logits = seeds.model.run(
                 data.inputs,
                 controls=tables,
                 positions=tables["positions"] if tables["positions"].shape[-1] else None,
                 keys=tables["keys"],
+                initial=initial,
+                windows=_windows(tables["window"]) if self.windowed else None,
+                mix=draw_mix(data, tables, seeds.model.model.mixing_points) if self.mixes else None,
             )
         losses, accuracies = part_losses(logits, data.targets, data.part, len(self.parts), IGNORE)
         gradient = seeds.model.gradient((losses * tables["loss_weights"]).sum())
@@ -186,3 +207,8 @@ class Stepper:
             self._step(block, metrics, width)
         self.seeds.write(saved)
         return graph
+
+
+def _windows(window: Tensor) -> Tensor:
+    """The windows of all seeds, (S); a seed that sees all keys has one larger than any sequence."""
+    return window.masked_fill(window == 0, MOST)

@@ -7,6 +7,7 @@
         data = fresh sequences for each seed       (a pure function of seed and block)
         for each step: forward, losses by part, backward, AdamW         (never waits for the host)
         losses of the block -> metrics.jsonl, the methods' triggers; a broken seed is parked
+        losses of longer, held-out sequences -> methods that want them
         now and then: probe accuracy at 1 x and 3 x, keep the weights, save a checkpoint
 
 Blocks are atomic. After an error the state is rolled back to the start of the block and saved, and
@@ -43,6 +44,7 @@ from outlast.runs.records import EventLine, Line, append_metrics, cut_metrics
 from outlast.runs.spec import PROBE_SEQUENCES, PROBED, RunSpec
 from outlast.tasks import Batch
 from outlast.train.data import join
+from outlast.train.held_out import held_out_losses
 from outlast.train.memory import other_processes
 from outlast.train.plan import Plan
 from outlast.train.run_state import Progress, RunState
@@ -87,8 +89,10 @@ class Trainer:
 
         Returns how many seeds at once and why. `share` is the share of the device to use.
         """
-        spans = [run.control(row).span for run in self.runs for row in range(len(run.run.seeds))]
-        return self.stepper.choose_waves(share, own_positions=any(spans))
+        controls = [run.control(row) for run in self.runs for row in range(len(run.run.seeds))]
+        own_positions = any(control.span for control in controls)
+        windowed = any(control.windows for control in controls)
+        return self.stepper.choose_waves(share, own_positions, windowed)
 
     def close(self) -> None:
         """End the processes that were started, if any; `choose_waves` starts others."""
@@ -142,10 +146,11 @@ class Trainer:
                 with self._rolled_back_on_error() as before:
                     metrics = self.stepper.run(block.data, block.plan, before)
                     lines = self._take_metrics(block, metrics, before)
+                    self._show_held_out(lines)
                     self._probe(lines)
                     self._write(lines)
                     self._keep(lines)
-                self._report(block, watch)
+                self._report(block, lines, watch)
                 self.save(run for run in block.due if self._checkpoint_due(run))
                 del block, before, metrics  # the next block has their memory
         return not self._unfinished()
@@ -176,6 +181,22 @@ class Trainer:
             tables = [table[rows] for table in before]
             lines[index] = self.runs[index].take_metrics(metrics[: plan.steps, rows], plan, tables)
         return lines
+
+    def _show_held_out(self, lines: dict[int, list[Line]]) -> None:
+        """Measure losses on held-out sequences for the methods that want them."""
+        due = [self.runs[index] for index in lines]
+        multiples = {m for run in due for m in run.methods.held_out(run.live_rows())}
+        if not multiples:
+            return
+        chosen = self.stepper.chosen
+        measured = held_out_losses(
+            self._predictor(), len(chosen), self.task, sorted(multiples), self.device
+        )
+        by_row = dict(zip(chosen, measured, strict=True))
+        for index in lines:
+            run, first = self.runs[index], self.slices[index].start
+            for row in run.live_rows():
+                run.methods.observe_held_out(run.step, row, by_row[first + row])
 
     @torch.no_grad()
     def _probe(self, lines: dict[int, list[Line]]) -> None:
@@ -219,14 +240,14 @@ class Trainer:
         self.started, self.first_block = time.monotonic(), True
         self.first_step = min((self.runs[i].step for i in self._unfinished()), default=0)
 
-    def _report(self, block: Block, watch: Watch | None) -> None:
+    def _report(self, block: Block, lines: dict[int, list[Line]], watch: Watch | None) -> None:
         """Tell `watch` where each run stands, and how long it will take at this rate."""
         for index in block.due:
             run = self.runs[index]
             seconds = (time.monotonic() - self.started) / (run.step - self.first_step)
             left = run.settings.steps - run.step if run.unfinished else 0
             if watch is not None:
-                watch(self.folders[index], run.progress(seconds * left))
+                watch(self.folders[index], run.progress(seconds * left, lines[index]))
         if self.first_block:  # it compiles: the time left is told by those after it
             self._start_clock()
             self.first_block = False

@@ -93,11 +93,13 @@ def choose_waves(
     share: float = 1.0,
     processes: int = 1,
     own_positions: bool = False,
+    windowed: bool = False,
 ) -> Waves:
     """Waves for the seeds of some runs, so that a step fits in memory.
 
     `share` is the share of the device that may be used; `processes` are the most that may step
     waves at the same time. `own_positions`: each seed has positions of its own, and so a bias.
+    `windowed`: attention is kept to a window.
     """
     settings = runs[0].settings
     wanted = [run.settings.seeds_at_once for run in runs if run.settings.seeds_at_once]
@@ -107,7 +109,7 @@ def choose_waves(
     copy = sum(table.nbytes for table in seeds.tables())
     data = bytes_of_data(seeds.model.task, len(seeds), settings)
     check_tables(len(seeds), copy, data, device)
-    each = bytes_of_seed(seeds, settings, own_positions)
+    each = bytes_of_seed(seeds, settings, own_positions, windowed)
     tables = 2 * copy + DATA_COPIES * data  # copied at a block's start, and for a capture
     room = free_memory(device) * USABLE[device.type] * share - tables
 
@@ -200,14 +202,17 @@ class WaveStepper:
 
     # ---- which rows at once --------------------------------------------------------------
 
-    def choose_waves(self, share: float = 1.0, own_positions: bool = False) -> str:
+    def choose_waves(
+        self, share: float = 1.0, own_positions: bool = False, windowed: bool = False
+    ) -> str:
         """Choose waves and processes by the memory that is free; returns how many and why."""
         self.close()
         self.workers = None
         threads = usable_threads()
 
         def choose(processes: int) -> Waves:
-            return choose_waves(self.seeds, self.runs, share, processes, own_positions)
+            seeds, runs = self.seeds, self.runs
+            return choose_waves(seeds, runs, share, processes, own_positions, windowed)
 
         waves = choose(process_count(self.runs, self.device, threads))
         reason = waves.reason

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 from outlast.errors import bad_value
 from outlast.evaluation.ladder import default_sequences, evaluate_stack
 from outlast.evaluation.remarks import nan_remarks
-from outlast.machine import precision
+from outlast.machine import least_level, precision
 from outlast.runs.checkpoint import TrainingState
 from outlast.runs.folder import PREVIOUS_RESULTS, RESULTS, write_bytes
 from outlast.runs.records import ResultRow, Results, is_tested, write_results
@@ -30,12 +29,14 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 class Evaluation:
     """How a run is tested: multiples of the training length, sequences each, matmul precision.
 
-    Without a number of sequences it is that of the task (`default_sequences`).
+    Without a number of sequences it is that of the task (`default_sequences`). `chunk` is the most
+    tokens of a sequence that are read at a time; without it that depends on length and memory.
     """
 
     ladder: Sequence[float] = LADDER
     sequences: int | None = None
     precision: str = "fp32"
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -60,7 +61,9 @@ def evaluate_run(
     """
     device = torch.device(device)
     bf16 = torch.autocast(device.type, torch.bfloat16, enabled=evaluation.precision == "bf16")
-    with precision(evaluation.precision, device), bf16, without_kernel_remarks():
+    # a remark that a kernel is slow is of use in training; in a test nobody can act on it
+    quiet = least_level("outlast.kernels", logging.WARNING)
+    with precision(evaluation.precision, device), bf16, quiet:
         trained = open_run(folder, device)
         sequences = evaluation.sequences
         if sequences is None:
@@ -75,6 +78,7 @@ def evaluate_run(
             trained.model.model.ceiling,
             skip_too_large=True,
             on_length=on_length,
+            chunk=evaluation.chunk,
         )
     rows = _with_seeds(tables, trained.run.seeds, trained.state)
     results = Results(
@@ -90,21 +94,6 @@ def evaluate_run(
     for remark in nan_remarks(rows):
         log.warning("%s: %s", folder.name, remark)
     return rows
-
-
-@contextmanager
-def without_kernel_remarks() -> Iterator[None]:
-    """Kernels do not say which of them would be faster: the precision of a test is its own.
-
-    A remark that a kernel is slow in training is of use. In a test nobody can act on it.
-    """
-    logger = logging.getLogger("outlast.kernels")
-    before = logger.level
-    logger.setLevel(max(before, logging.WARNING))
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _with_seeds(

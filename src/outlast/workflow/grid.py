@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from itertools import product
 from pathlib import Path
@@ -23,20 +23,26 @@ from typing import Any
 from outlast.errors import SpecError, bad_value, conflict
 from outlast.registry import suggest
 from outlast.runs.folder import RUN, has_file, require_new_name
-from outlast.runs.spec import RENAMED, RunSpec, Settings
+from outlast.runs.spec import NONE, RENAMED, RunSpec, Settings, read_seeds
 from outlast.specs import Spec, parse_value
 from outlast.train.seeds import SHARED
 from outlast.workflow.create import canonical
 
-#: the axis that is no setting; and how a run without any method is written there
-METHOD, NONE = "method", "none"
+#: the axes that are no settings
+TASK, MODEL, METHOD, SEEDS = "task", "model", "method", "seeds"
+NO_SETTING = (TASK, MODEL, METHOD, SEEDS)
+#: settings of all runs that are trained together, and those that only say how they are stepped
+COMMON = (*SHARED, "seeds_at_once", "processes")
+#: what may differ among runs that are trained together
+TOGETHER = (*(f.name for f in fields(Settings) if f.name not in COMMON), METHOD)
 #: the most runs of a grid
 MOST_RUNS = 1000
 
 
 def expand_grid(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunSpec, Path]]:
     """The runs of a grid and their folders in `out`; the values stand in the place of the run's."""
-    values_by_name = _read_axes(axes)
+    accepted = "a setting that may differ among runs trained together, or method"
+    values_by_name = read_axes(axes, TOGETHER, accepted)
     require_new_name(out)
     if has_file(out, RUN):
         raise bad_value("out", out, "a folder that is no run itself, for the runs of a grid")
@@ -51,9 +57,9 @@ def expand_grid(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunS
     for values in product(*values_by_name.values()):
         chosen = dict(zip(values_by_name, values, strict=True))
         pairs = [f"{name}={value}" for name, value in chosen.items()]
-        folder = out / ",".join(map(_folder_name, pairs))
+        folder = out / ",".join(map(folder_name, pairs))
         try:
-            variant = _with_values(run, chosen)
+            variant = with_values(run, chosen)
             full = canonical(variant)  # 0.001 is 1e-3, and defaults may be written out
         except SpecError as error:
             raise SpecError(f"grid: {', '.join(pairs)}: {error}") from None
@@ -68,11 +74,17 @@ def expand_grid(run: RunSpec, axes: Sequence[str], out: Path) -> list[tuple[RunS
     return [(variant, folder) for folder, variant in runs.items()]
 
 
-def _with_values(run: RunSpec, chosen: dict[str, str]) -> RunSpec:
-    """A run with other values in the place of its own."""
-    methods = _methods(chosen[METHOD]) if METHOD in chosen else run.methods
-    settings = {name: _value(name, text) for name, text in chosen.items() if name != METHOD}
-    return replace(run, settings=Settings.read(asdict(run.settings) | settings), methods=methods)
+def with_values(run: RunSpec, chosen: Mapping[str, str]) -> RunSpec:
+    """A run with other values in the place of its own, by the names of their axes."""
+    settings = {name: _value(name, text) for name, text in chosen.items() if name not in NO_SETTING}
+    return replace(
+        run,
+        task=chosen.get(TASK, run.task),
+        model=chosen.get(MODEL, run.model),
+        methods=_methods(chosen[METHOD]) if METHOD in chosen else run.methods,
+        seeds=read_seeds(chosen[SEEDS]) if SEEDS in chosen else run.seeds,
+        settings=Settings.read(asdict(run.settings) | settings),
+    )
 
 
 def _methods(text: str) -> tuple[str, ...]:
@@ -84,7 +96,7 @@ def _methods(text: str) -> tuple[str, ...]:
     return () if methods == [NONE] else tuple(methods)
 
 
-def _folder_name(text: str) -> str:
+def folder_name(text: str) -> str:
     """A value as the name of a folder has it: nothing that a shell or a file system would mind."""
     return re.sub(r"[^\w.=+-]+", "-", re.sub(r"[\s)\]\"']", "", text))
 
@@ -97,11 +109,16 @@ def _value(name: str, text: str) -> Any:
     return str(value) if isinstance(value, Spec) else value
 
 
-def _read_axes(axes: Sequence[str]) -> dict[str, list[str]]:
-    """The values of each axis by its name."""
+def read_axes(axes: Sequence[str], names: Sequence[str], accepted: str) -> dict[str, list[str]]:
+    """The values of each axis by its name, which is one of `names`; `accepted` says what they are.
+
+    ::
+
+        lr=0.001,0.002     method=none,dat + ema(0.9)     model=lstm > mlp @ 16, norm=rms,mlp @ 16
+    """
     values_by_name: dict[str, list[str]] = {}
     for text in axes:
-        name, values = _read_axis(text)
+        name, values = _read_axis(text, names, accepted)
         if name in values_by_name:
             first = f"--grid {name}={','.join(values_by_name[name])}"
             raise conflict(name, first, f"--grid {text}")
@@ -109,21 +126,31 @@ def _read_axes(axes: Sequence[str]) -> dict[str, list[str]]:
     return values_by_name
 
 
-def _read_axis(text: str) -> tuple[str, list[str]]:
+def _read_axis(text: str, names: Sequence[str], accepted: str) -> tuple[str, list[str]]:
     written, _, rest = text.partition("=")
     name = RENAMED.get(written.strip(), written.strip())
     values = [value.strip() for value in _split(rest, ",")]
+    if name == MODEL:
+        values = _with_options(values)
     if not rest or not all(values) or len(set(values)) < len(values):
         raise bad_value("grid", text, "a setting and different values, such as lr=0.001,0.002")
-    common = (*SHARED, "seeds_at_once", "processes")  # of runs that are trained together
-    known = [f.name for f in fields(Settings) if f.name not in common] + [METHOD]
-    if name not in known:
-        accepted = "a setting that may differ among runs trained together, or method"
-        raise bad_value("grid", text, f"{accepted}{suggest(name, known)}")
+    if name not in names:
+        raise bad_value("grid", text, f"{accepted}{suggest(name, names)}")
     if name == METHOD:
         for value in values:
             _methods(value)
     return name, values
+
+
+def _with_options(pieces: Sequence[str]) -> list[str]:
+    """Model lines whole: a comma also stands before an option, as in ``mlp @ 16, norm=rms``."""
+    lines: list[str] = []
+    for piece in pieces:
+        if lines and re.match(r"\w+\s*=", piece):
+            lines[-1] += f", {piece}"
+        else:
+            lines.append(piece)
+    return lines
 
 
 def _split(text: str, at: str) -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from outlast.arguments import as_path, as_whole
 from outlast.errors import OutlastError, RunFolderError, bad_value
@@ -21,6 +20,7 @@ from outlast.runs.records import RunRecord, read_run
 from outlast.runs.spec import RunSpec
 from outlast.tasks import Task
 from outlast.train.plan import MethodStates, setup
+from outlast.train.predictor import Predictor
 from outlast.train.seeds import StackedModel, decay_among
 
 
@@ -34,7 +34,7 @@ class TrainedRun:
     #: what the methods want of each seed now, or wanted when it came to rest
     controls: list[Control]
 
-    def predictor(self) -> Callable[[Tensor], Tensor]:
+    def predictor(self) -> Predictor:
         """Tokens (batch, tokens) to logits (S, batch, tokens, outputs)."""
         return self.model.predictor(self.controls, self.model.named(self.model.table))
 

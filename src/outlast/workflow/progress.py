@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as ProgressBars
@@ -16,7 +15,7 @@ from rich.progress import Progress as ProgressBars
 from outlast.runs.records import ResultRow
 from outlast.runs.spec import seed_words
 from outlast.train.run_state import Progress
-from outlast.workflow.train import Listener, Outcome
+from outlast.workflow.train import Listener, Listeners
 
 #: seconds between two plain lines of one run
 QUIET = 15.0
@@ -153,32 +152,23 @@ def with_progress(
         yield listener
         return
     with progress(console) as show:
-        yield _Watched(listener, show)
+        yield Listeners([_Shown(show), listener])
 
 
-class _Watched(Listener):
-    """Shows how far each run is, and tells another listener everything."""
+class _Shown(Listener):
+    """Shows how far each run is."""
 
-    def __init__(self, other: Listener, show: Show) -> None:
-        self.other, self.show = other, show
-
-    def starting(self, folders: Sequence[Path], device: torch.device) -> None:
-        self.other.starting(folders, device)
+    def __init__(self, show: Show) -> None:
+        self.show = show
 
     def say(self, words: str) -> None:
-        self.other.say(words)
+        """Nothing: it is for the listener beside it."""
 
     def training(self, folder: Path, progress: Progress) -> None:
         self.show(folder.name, progress)
-        self.other.training(folder, progress)
 
     def testing(self, folder: Path) -> None:
         self.show(folder.name, "testing")
-        self.other.testing(folder)
 
     def tested(self, folder: Path, rows: list[ResultRow]) -> None:
         self.show(folder.name, "done")
-        self.other.tested(folder, rows)
-
-    def ended(self, folders: Sequence[Path], outcome: Outcome) -> None:
-        self.other.ended(folders, outcome)

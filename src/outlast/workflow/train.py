@@ -35,17 +35,23 @@ class Outcome:
 
 
 class Listener:
-    """Is told what happens to runs that are trained and tested; does nothing by itself."""
+    """Is told what happens to runs that are trained and tested; does nothing by itself.
+
+    A callback is an object of a subclass. For each pack of runs the hooks are called in this
+    order: `starting`, then `training` after every block, then `testing` and `tested` for each run,
+    then `ended`; or `failed` at any time after `starting`. `say` may come in between. All are
+    called in the thread that trains. A hook that raises stops the run, which can be resumed.
+    """
 
     def starting(self, folders: Sequence[Path], device: torch.device) -> None:
-        """Runs are about to be trained together."""
+        """Runs are about to be trained together, new ones or from where their folders stand."""
 
     def say(self, words: str) -> None:
         """Something about all of the runs, such as how many seeds are trained at once."""
         log.info(words)
 
     def training(self, folder: Path, progress: Progress) -> None:
-        """A block of a run is done."""
+        """A block of a run is done; `progress.lines` is what it added to the metrics file."""
 
     def testing(self, folder: Path) -> None:
         """A run is trained; its test begins."""
@@ -55,6 +61,44 @@ class Listener:
 
     def ended(self, folders: Sequence[Path], outcome: Outcome) -> None:
         """Runs are trained and tested, or saved because a signal asked for it."""
+
+    def failed(self, folders: Sequence[Path], error: BaseException) -> None:
+        """An error or a Ctrl-C while testing has ended the work; it is raised after this."""
+
+
+class Listeners(Listener):
+    """Tells several listeners the same, in their order."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self.listeners = tuple(listeners)
+
+    def starting(self, folders: Sequence[Path], device: torch.device) -> None:
+        for listener in self.listeners:
+            listener.starting(folders, device)
+
+    def say(self, words: str) -> None:
+        for listener in self.listeners:
+            listener.say(words)
+
+    def training(self, folder: Path, progress: Progress) -> None:
+        for listener in self.listeners:
+            listener.training(folder, progress)
+
+    def testing(self, folder: Path) -> None:
+        for listener in self.listeners:
+            listener.testing(folder)
+
+    def tested(self, folder: Path, rows: list[ResultRow]) -> None:
+        for listener in self.listeners:
+            listener.tested(folder, rows)
+
+    def ended(self, folders: Sequence[Path], outcome: Outcome) -> None:
+        for listener in self.listeners:
+            listener.ended(folders, outcome)
+
+    def failed(self, folders: Sequence[Path], error: BaseException) -> None:
+        for listener in self.listeners:
+            listener.failed(folders, error)
 
 
 def train_and_evaluate(
@@ -78,21 +122,31 @@ def train_and_evaluate(
     listener = listener or Listener()
     for folder in folders:  # before anything is said about the runs
         check_beginning(folder)
-    listener.starting(folders, device)
-    with signals() as stop:  # from the start: also a stop while memory is measured is a stop
-        with open_trainer(
-            folders, device, listener.say, share, seeds_at_once, processes
-        ) as trainer:
-            ended = trainer.train(listener.training, stop=lambda: bool(stop))
-            outcome = Outcome(ended, [_failure(trainer, i) for i in range(len(folders))])
-        del trainer  # a test has the memory of the device to itself
-    if evaluations is None and ended:
-        evaluations = {folder: Evaluation() for folder in folders if not tested(folder)}
-    for folder, evaluation in (evaluations or {}).items() if ended else ():
-        listener.testing(folder)
-        listener.tested(folder, evaluate_run(folder, evaluation, device, say=listener.say))
-    listener.ended(folders, outcome)
+    with _told_of_errors(folders, listener):
+        listener.starting(folders, device)
+        with signals() as stop:  # from the start: also a stop while memory is measured is a stop
+            with open_trainer(
+                folders, device, listener.say, share, seeds_at_once, processes
+            ) as trainer:
+                ended = trainer.train(listener.training, stop=lambda: bool(stop))
+                outcome = Outcome(ended, [_failure(trainer, i) for i in range(len(folders))])
+            del trainer  # a test has the memory of the device to itself
+        if evaluations is None and ended:
+            evaluations = {folder: Evaluation() for folder in folders if not tested(folder)}
+        for folder, evaluation in (evaluations or {}).items() if ended else ():
+            listener.testing(folder)
+            listener.tested(folder, evaluate_run(folder, evaluation, device, say=listener.say))
+        listener.ended(folders, outcome)
     return outcome
+
+
+@contextmanager
+def _told_of_errors(folders: Sequence[Path], listener: Listener) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        listener.failed(folders, error)
+        raise
 
 
 @contextmanager
