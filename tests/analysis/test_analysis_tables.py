@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -171,5 +173,19 @@ def test_anatomy_without_a_step_names_it(run: Path) -> None:
         anatomy_at_end(run, CAUSES)
 
 
-def test_report_draws_every_cause() -> None:
+def test_report_and_page_draw_every_cause_in_the_same_words_and_in_its_own_colour() -> None:
     assert set(anatomy_by_length.CAUSES) == set(CAUSES)
+    assert len({colour for _, colour in anatomy_by_length.CAUSES.values()}) == len(CAUSES)
+    script = (files("outlast.view") / "assets/anatomy.js").read_text()
+    _, _, table = script.partition("const CAUSES = {")
+    drawn = re.findall(r'^  (\w+): \["(.+?)", "(.+?)"', table.partition("};")[0], re.MULTILINE)
+    words = {cause: words for cause, (words, _) in anatomy_by_length.CAUSES.items()}
+    assert {cause: words for cause, words, _ in drawn} == words
+    assert len({colour for _, _, colour in drawn}) == len(CAUSES)
+
+
+def test_anatomy_from_before_a_cause_was_known_is_read(run: Path) -> None:
+    rows = [anatomy_row(0, None, 0.25) | {"cause": cause} for cause in CAUSES if cause != "unread"]
+    write_analysis(run, AnalysisTable(analysis="anatomy", rows=rows))
+    assert "unread" not in {row.cause for row in anatomy_at_end(run, CAUSES)}
+    assert len(anatomy_at_end(run, CAUSES)) == len(CAUSES) - 1

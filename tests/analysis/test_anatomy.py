@@ -7,7 +7,7 @@ from hand_built import build, task_of, untouched
 import outlast
 from outlast.analysis import anatomy as anatomies
 from outlast.analysis import retrieval
-from outlast.analysis.anatomy import CAUSES, Anatomy, anatomy, dissect, needed_state
+from outlast.analysis.anatomy import CAUSES, Anatomy, StateProbe, anatomy, dissect, needed_state
 from outlast.analysis.probe import Place
 from outlast.analysis.retrieval import Attended, Retriever, find_retriever
 from outlast.analysis.sequences import blocks, draw_rungs
@@ -122,9 +122,9 @@ def test_a_wrong_value_is_not_mended_by_hard_attention(layout: str) -> None:
 
 
 def test_a_state_that_fades_is_the_cause_also_of_what_is_recalled_of_it() -> None:
-    separate = dissected(build(task_of(), keep=1.5), task_of())
+    separate = dissected(build(task_of(), keep=2.0), task_of())
     assert set(shares(separate, "state")) == {"right", "state"}
-    assert shares(separate, "state")["state"] > 0.3
+    assert shares(separate, "state")["state"] > 0.08
     assert shares(separate, "recall") == {"right": 1}
     task = task_of("chained")
     chained = shares(dissected(build(task, keep=1.5), task), "recall")
@@ -135,6 +135,32 @@ def test_a_state_that_fades_is_the_cause_also_of_what_is_recalled_of_it() -> Non
 def test_a_right_state_with_a_wrong_output_is_told_from_a_wrong_state() -> None:
     task = task_of()
     assert shares(dissected(build(task, output=-1), task), "state") == {"output": 1}
+
+
+@pytest.mark.parametrize("layout", ["separate", "chained"])
+def test_a_state_that_no_probe_reads_is_no_cause(layout: str) -> None:
+    task = task_of(layout)
+    blind = dissected(build(task, keep=-20.0), task)  # the parity is forgotten at every token
+    for multiple in LADDER:
+        causes = shares(blind, "state", multiple)
+        assert set(causes) == {"right", "unread"}
+        assert causes["unread"] > 0.3
+    recall = shares(blind, "recall")
+    assert recall == {"right": 1} if layout == "separate" else set(recall) == {"right", "unread"}
+    trained = {row["part"]: row["probe_trained"] for row in blind.rows}
+    assert trained["state"] < 0.75
+    assert trained["recall"] == (None if layout == "separate" else trained["state"])
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "majority", "is_trusted"),
+    [(0.513, 0.5, False), (0.74, 0.5, False), (0.75, 0.5, True), (0.6, 0.1, True)],
+)
+def test_a_probe_is_trusted_from_halfway_between_the_most_frequent_state_and_all(
+    accuracy: float, majority: float, is_trusted: bool
+) -> None:
+    reader = StateProbe(Place("1.lstm", "hidden"), None, accuracy, majority)  # type: ignore[arg-type]
+    assert reader.is_trusted == is_trusted
 
 
 def test_a_model_without_attention_has_nothing_to_look_up_with() -> None:

@@ -1,12 +1,20 @@
 """The attention of other people's modules is what these modules compute."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import outlast
+from outlast.analysis.anatomy import anatomy
+from outlast.analysis.covariance import contrastive_covariance
 from outlast.analysis.foreign import watch_foreign
+from outlast.analysis.probe import key_probe, state_probe
+from outlast.analysis.sharpness import recalled, sharpness
+from outlast.analysis.token_filter import token_filter
 from outlast.errors import SpecError
+from outlast.streams import stream
 
 QUERIES = torch.tensor([[3, 6], [0, -1]])
 
@@ -78,3 +86,52 @@ def test_what_is_no_foreign_model_is_refused() -> None:
     for model in (ours, nn.Linear(2, 2), len):
         with pytest.raises(SpecError, match="model="):
             watch_foreign(model, tokens, QUERIES)
+
+
+class Hybrid(nn.Module):
+    """An LSTM and attention, of plain torch."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, 8)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.lstm(self.embedding(tokens))[0]
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        return self.head(x + self.attention(x, x, x, attn_mask=mask)[0])
+
+
+@pytest.mark.parametrize(
+    "analysis", [state_probe, key_probe, anatomy, contrastive_covariance, token_filter]
+)
+def test_analysis_of_the_layers_of_a_foreign_module_is_refused_in_words(analysis: Any) -> None:
+    task = outlast.task("composite(modulus=2, keys=12, queries=2, length=3)")
+    with pytest.raises(SpecError, match="expected a model of Outlast"):
+        analysis(Hybrid(task.vocabulary), task, (1,), 4)
+
+
+def test_sharpness_of_a_foreign_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = outlast.task("composite(modulus=2, keys=12, queries=2, length=3)")
+    model = Hybrid(task.vocabulary)
+    rows = sharpness(model, task, (1, 2), 6)
+    assert [(row["multiple"], row["layer"], row["head"]) for row in rows] == [
+        (multiple, "attention", head) for multiple in (1, 2) for head in (0, 1)
+    ]
+    batch = task.test_batch(3, 6, stream(torch.device("cpu"), "evaluate", 3))
+    source = recalled(task, batch)
+    places = torch.arange(source.shape[1]).expand_as(source)
+    weights = watch_foreign(model, batch.inputs, places).weights["attention"]
+    number, token = (source >= 0).nonzero(as_tuple=True)
+    expected = weights[number, :, token, source[number, token]].double().mean(0)
+    assert [row["weight"] for row in rows[:2]] == pytest.approx(expected.tolist())
+    assert {row["count"] for row in rows} == {len(number)}
+    assert {row["margin"] for row in rows} == {row["law"] for row in rows} == {None}
+    monkeypatch.setattr("outlast.analysis.sharpness.FOREIGN_WEIGHTS", 1)
+    for row, whole in zip(sharpness(model, task, (1, 2), 6), rows, strict=True):
+        assert row["weight"] == pytest.approx(whole["weight"])
+    for no_attention in (nn.Sequential(nn.Embedding(task.vocabulary, 8)), len):
+        with pytest.raises(SpecError, match="model="):
+            sharpness(no_attention, task, (1,), 6)  # type: ignore[arg-type]

@@ -6,13 +6,14 @@ import pytest
 import torch
 
 import outlast
-from outlast.analysis.headlines import headline
+from outlast.analysis.headlines import HEADLINES, headline
 from outlast.analysis.runs import ANALYSES, AnalysisSettings, analyse_run
 from outlast.analysis.sequences import NothingToSeeError
 from outlast.cli import main
 from outlast.errors import OutlastError, RunFolderError
 from outlast.reporting.analysis_by_length import analysis_figure
 from outlast.reporting.anatomy_by_length import anatomy_figure, anatomy_finding, anatomy_shares
+from outlast.reporting.gradients_by_step import gradients_figure
 from outlast.reporting.load import read
 from outlast.reporting.panels import NARROW, WIDE
 from outlast.reporting.summary import summarise_arm
@@ -66,7 +67,8 @@ def test_every_analysis_is_written_and_the_rest_of_the_folder_stays(
         assert table is not None
         assert {row["seed"] for row in table.rows} == {0, 2}
         assert f"{name}: {len(table.rows):,} rows" in said
-        assert name == "gradients" or headline(name, table.rows)
+        nothing = HEADLINES[name].nothing
+        assert name == "gradients" or headline(name, table.rows) or (nothing and nothing in said)
 
 
 def test_seeds_and_steps_are_those_asked_for(hybrid: Path) -> None:
@@ -113,6 +115,23 @@ def test_the_page_shows_what_is_inside(hybrid: Path) -> None:
     assert {(point.source, point.x, point.value) for point in points} == expected
 
 
+def test_the_page_shows_gradients_at_the_steps_that_all_seeds_have(hybrid: Path) -> None:
+    assert main(["analyse", str(hybrid), "--only", "gradients", *FEW]) == 0
+    (study,) = read([hybrid])
+    figure = gradients_figure([summarise_arm(study.arms[0])], WIDE)
+    assert figure is not None
+    table = read_analysis(hybrid, "gradients")
+    assert table is not None
+    by_step: dict[int, list[float]] = {}
+    for row in table.rows:
+        if row["layer"] == row["part"] == "all" and row["cosine"] is not None:
+            by_step.setdefault(row["step"], []).append(row["cosine"])
+    means = [sum(values) / len(values) for values in by_step.values() if len(values) == 2]
+    drawn = [list(line.get_ydata()) for line in figure.axes[0].lines]
+    assert means
+    assert any(line == pytest.approx(means) for line in drawn if len(line) == len(means))
+
+
 @pytest.mark.parametrize("name", [name for name in ANALYSES if name != "gradients"])
 def test_a_seed_that_has_diverged_is_named(
     hybrid: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -125,6 +144,20 @@ def test_a_seed_that_has_diverged_is_named(
         ANALYSES[name](model, task, (1,), 8)
     monkeypatch.setattr("outlast.analysis.runs.load", lambda *_: model)
     with pytest.raises(NothingToSeeError, match=r"hybrid, seed 2, are not finite"):
+        analyse_run(hybrid, name, AnalysisSettings((1,), 8, (2,)), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["sharpness", "covariance", "token-filter"])
+def test_attention_that_has_not_joined_is_said_to_wait(
+    hybrid: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    model = outlast.load(hybrid, 2)
+    for sublayer in model.sublayers():
+        if sublayer.pathway == "attention":
+            sublayer.set_gate(0)
+    monkeypatch.setattr("outlast.analysis.runs.load", lambda *_: model)
+    words = "^the attention of seed 2 has not joined yet: its gate is 0, as before the switch of"
+    with pytest.raises(NothingToSeeError, match=words):
         analyse_run(hybrid, name, AnalysisSettings((1,), 8, (2,)), torch.device("cpu"))
 
 

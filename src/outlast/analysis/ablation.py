@@ -36,14 +36,22 @@ in a `chained` composite they change. Auxiliary parts, such as running sums, are
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from outlast.analysis.interventions import CHANGES, attention_closed, closed, within, without_head
+from outlast.analysis.interventions import (
+    CHANGES,
+    Within,
+    WithoutHead,
+    attention_closed,
+    closed,
+)
+from outlast.analysis.replay import Replay
 from outlast.analysis.scoring import Tally, check_answers
 from outlast.analysis.sequences import LADDER, SEQUENCES, Row, Rung, blocks, draw_rungs
 from outlast.analysis.watching import attention_layers, hooked, layers
@@ -51,8 +59,9 @@ from outlast.arguments import as_whole, shown
 from outlast.errors import SpecError, bad_value
 from outlast.evaluation.outputs import eval_mode, read_logits
 from outlast.methods.delay.discovery import find_attention
+from outlast.mixers.attention.look import Hook
 from outlast.mixers.randomness import draw_positions
-from outlast.models.model import Model
+from outlast.models.model import Model, Sublayer
 from outlast.streams import stream, stream_seed
 from outlast.tasks import IGNORE, Batch, Task
 
@@ -69,7 +78,8 @@ class Ablation(NamedTuple):
 
     Args:
         name: What is changed, as the table says it.
-        change: Changes the model for as long as it is entered.
+        change: Makes what changes the model for as long as it is entered.
+        changed: The sublayers that it changes; none: they are not known, or the input is changed.
         layer: The layer that is changed, if it is one.
         head: The head of it that is changed, if it is one.
         batch: Other sequences than those of the rung.
@@ -77,7 +87,8 @@ class Ablation(NamedTuple):
     """
 
     name: str
-    change: AbstractContextManager[object]
+    change: Callable[[], AbstractContextManager[object]] = nullcontext
+    changed: Sequence[Sublayer] = ()
     layer: str | None = None
     head: int | None = None
     batch: Batch | None = None
@@ -107,9 +118,10 @@ def pathway_ablation(
     with eval_mode(model), torch.no_grad():
         for rung in draw_rungs(model, task, ladder, sequences):
             columns = {"multiple": rung.multiple, "length": rung.length}
-            whole: list[Tensor] = []
-            for ablation in _ablations(model, task, rung, window):
-                tally = _tally(model, task, rung, ablation, whole)
+            ablations = list(_ablations(model, task, rung, window))
+            for ablation, tally in zip(
+                ablations, _tally(model, task, rung, ablations), strict=True
+            ):
                 named = {"ablation": ablation.name, "layer": ablation.layer, "head": ablation.head}
                 rows += tally.rows(**columns, **named)
     return rows
@@ -126,28 +138,30 @@ def _check_model(model: object) -> None:
         raise bad_value("model", type(model).__name__, ACCEPTED) from error
 
 
-def _tally(
-    model: nn.Module, task: Task, rung: Rung, ablation: Ablation, whole: list[Tensor]
-) -> Tally:
-    """What is right with an ablation. The first one fills `whole`, the answers of each block."""
-    batch, is_first = ablation.batch or rung.batch, not whole
-    tally = Tally(task, None if ablation.batch is None else task.asked)
-    with ablation.change:
-        for number, block in enumerate(blocks(batch)):
+def _tally(model: nn.Module, task: Task, rung: Rung, ablations: Sequence[Ablation]) -> list[Tally]:
+    """What is right with each ablation. The first one is none: its answers are the whole ones."""
+    tallies = [Tally(task, None if a.batch is None else task.asked) for a in ablations]
+    for several in zip(*(blocks(a.batch or rung.batch) for a in ablations), strict=True):
+        if isinstance(model, Model):
+            replay = Replay(model, several[0].inputs)
+            whole = tallies[0].add(replay.logits, several[0])
+        else:
+            whole = tallies[0].add(read_logits(model(several[0].inputs), model)[0], several[0])
+        for ablation, tally, block in zip(ablations[1:], tallies[1:], several[1:], strict=True):
             if isinstance(model, Model):
-                logits = model(block.inputs, positions=ablation.positions)[0]
+                with replay.until(ablation.changed), ablation.change():
+                    logits = model(block.inputs, positions=ablation.positions)[0]
             else:
-                logits = read_logits(model(block.inputs), model)[0]
-            answers = tally.add(logits, block, None if is_first else whole[number])
-            if is_first:
-                whole.append(answers)
-    return tally
+                with ablation.change():
+                    logits = read_logits(model(block.inputs), model)[0]
+            tally.add(logits, block, whole)
+    return tallies
 
 
 def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterator[Ablation]:
-    yield Ablation("whole", nullcontext())
+    yield Ablation("whole")
     if not isinstance(model, Model):
-        yield Ablation("attention off", attention_closed(model))
+        yield Ablation("attention off", partial(attention_closed, model))
         return
     by_pathway = {
         pathway: {n: s for n, s in layers(model) if s.pathway == pathway and s.gate_mode != "off"}
@@ -157,17 +171,20 @@ def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterato
     recurring = [s for s in by_pathway["recurrent"].values() if s.mixer.holds_state]
     for name, several in (("attention off", attending), ("recurrence off", recurring)):
         if several:
-            yield Ablation(name, closed(several))
+            yield Ablation(name, partial(closed, several), several)
     for sublayers in by_pathway.values():
         for layer, sublayer in sublayers.items():
-            yield Ablation("layer off", closed([sublayer]), layer)
-    attention = attention_layers(model)
+            yield Ablation("layer off", partial(closed, [sublayer]), [sublayer], layer)
+    attention, by_name = attention_layers(model), dict(layers(model))
     for layer, mixer in attention.items():
         for head in range(mixer.heads):
-            yield Ablation("head off", hooked({layer: without_head(head)}, model), layer, head)
-    for name, hook in {"window": within(window), **CHANGES}.items():
+            change = partial(hooked, {layer: WithoutHead(head)}, model)
+            yield Ablation("head off", change, [by_name[layer]], layer, head)
+    changes: dict[str, Hook] = {"window": Within(window), **CHANGES}
+    for name, hook in changes.items():
         if attention:
-            yield Ablation(name, hooked(dict.fromkeys(attention, hook), model))
+            change = partial(hooked, dict.fromkeys(attention, hook), model)
+            yield Ablation(name, change, [by_name[layer] for layer in attention])
     yield from _other_inputs(model, task, rung)
 
 
@@ -177,12 +194,12 @@ def _other_inputs(model: Model, task: Task, rung: Rung) -> Iterator[Ablation]:
     if positions is None:
         log.debug("length %d: there are no positions to draw", rung.length)
     else:
-        yield Ablation("positions drawn", nullcontext(), positions=positions)
+        yield Ablation("positions drawn", positions=positions)
     shuffled = _shuffled(task, rung)
     if shuffled is None:
         log.debug("%s has no items to shuffle", task.name)
     else:
-        yield Ablation("items shuffled", nullcontext(), batch=shuffled)
+        yield Ablation("items shuffled", batch=shuffled)
 
 
 def _positions(model: Model, inputs: Tensor) -> Tensor | None:

@@ -3,6 +3,13 @@
 Every asked answer is `right` or gets one cause. The first that holds counts. The causes, and the
 order in which they are tried, are our own choice.
 
+Any answer that needs a state:
+
+- `unread`: The probe cannot be trusted, so nobody knows whether the state is right. At the training
+  length it reads fewer states than halfway from the share of the most frequent state to all of
+  them. (Halfway is our choice.) A probe that reads at random is right by chance, in one of m cases
+  for m states that are equally frequent.
+
 An answer that needs the state alone:
 
 - `state`: The state that a probe reads at the answer is wrong.
@@ -79,11 +86,12 @@ class Cause(IntEnum):
     RIGHT = 0
     STATE = 1
     OUTPUT = 2
-    NO_ATTENTION = 3
-    UNFOCUSED = 4
-    KEY = 5
-    DILUTED = 6
-    VALUE = 7
+    UNREAD = 3
+    NO_ATTENTION = 4
+    UNFOCUSED = 5
+    KEY = 6
+    DILUTED = 7
+    VALUE = 8
 
 
 #: as tables have them
@@ -125,7 +133,9 @@ def anatomy(
     Each row holds the `multiple`, the `length`, the `part`, the `cause` (`right` is one of them),
     its `share` of the answers and their number, the `count`. `probe` says how far to trust the
     cause `state`: how often the probe reads the right state where the answer is right. It is None
-    if no answer of the part needs a state, or none is right. `retriever_weight` says how far to
+    if no answer of the part needs a state, or none is right. `probe_trained` is the share of states
+    that the probe reads at the training length, which decides on `unread`; None if no answer of the
+    part needs a state. `retriever_weight` says how far to
     trust the causes from `unfocused` on: the mean weight that the best retrieving head gives, at
     the training length, to the token it looks at. If it is about 1 / n, no head retrieves. It is
     None if no answer of the part is recalled, or there is no attention.
@@ -150,7 +160,8 @@ def dissect(
     """`anatomy`, with sequences to look at for each cause. The arguments are those of `anatomy`."""
     check_whole("sequences", sequences, 1)
     instruments = _prepare(model, task, sequences, fit_sequences)
-    causes_by_length = Anatomy(retriever=instruments.retriever, probe=instruments.place)
+    probe = instruments.probe
+    causes_by_length = Anatomy(retriever=instruments.retriever, probe=probe and probe.place)
     for rung in draw_rungs(model, task, ladder, sequences):
         verdicts = [_judge(model, task, block, instruments) for block in blocks(rung.batch)]
         causes = torch.cat([verdict.causes for verdict in verdicts])
@@ -160,18 +171,42 @@ def dissect(
             of_part = rung.batch.part == task.parts.index(part)
             common: Row = {"multiple": rung.multiple, "length": rung.length, "part": part}
             weight = instruments.retriever and instruments.retriever.weight
-            trust: Row = {"retriever_weight": weight if (source[of_part] >= 0).any() else None}
+            trained = probe and probe.accuracy
+            trust: Row = {
+                "probe_trained": trained if (misread[of_part] >= 0).any() else None,
+                "retriever_weight": weight if (source[of_part] >= 0).any() else None,
+            }
             causes_by_length.rows.extend(_rows(common, causes[of_part], misread[of_part], trust))
             causes_by_length.examples.extend(_examples(common, causes, of_part))
     return causes_by_length
+
+
+class StateProbe(NamedTuple):
+    """The probe that reads the state, and how well it does so at the training length.
+
+    Args:
+        place: Where it reads.
+        probe: The probe.
+        accuracy: The share of states that it reads right.
+        majority: The share of the most frequent state.
+    """
+
+    place: Place
+    probe: Probe
+    accuracy: float
+    majority: float
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether it reads at least halfway from the most frequent state to every state."""
+        return self.accuracy >= (self.majority + 1) / 2
 
 
 class Instruments(NamedTuple):
     """What the causes are found with."""
 
     needed: Needed
-    place: Place | None
-    probe: Probe | None
+    probe: StateProbe | None
     retriever: Retriever | None
 
 
@@ -203,13 +238,13 @@ def _prepare(model: Model, task: Task, sequences: int, fit_sequences: int) -> In
     def judged_states(task: Task, batch: Batch) -> Tensor:
         return _at_their_tokens(task, batch, needed)
 
-    place, probe = None, None
+    probe = None
     if (judged_states(task, trained.batch) >= 0).any():
-        place, probe = _best_probe(model, task, trained, judged_states, fit_sequences)
+        probe = _best_probe(model, task, trained, judged_states, fit_sequences)
     retriever = None
     if (source >= 0).any() and attention_layers(model):
         retriever = find_retriever(model, task, trained.batch)
-    return Instruments(needed, place, probe, retriever)
+    return Instruments(needed, probe, retriever)
 
 
 def needed_state(task: Task, batch: Batch, source: Tensor) -> Needed:
@@ -247,13 +282,16 @@ def _at_their_tokens(task: Task, batch: Batch, needed: Needed) -> Tensor:
 
 def _best_probe(
     model: Model, task: Task, trained: Rung, labels: Labels, fit_sequences: int
-) -> tuple[Place, Probe]:
-    """The probe of the recurrence that reads best, and its place."""
+) -> StateProbe:
+    """The probe of the recurrence that reads best."""
     hidden = [place for place in state_places(model) if place.kind == "hidden"]
     probes = fit_probes(model, task, hidden or [Place(HEAD, "stream")], labels, fit_sequences)
-    accuracy = probe_accuracy(model, trained.batch, labels(task, trained.batch), probes)
+    table = labels(task, trained.batch)
+    accuracy = probe_accuracy(model, trained.batch, table, probes)
     best = max(reversed(probes), key=accuracy.__getitem__)
-    return best, probes[best]
+    counts = torch.bincount(table[table >= 0])
+    majority = float(counts.max() / counts.sum())
+    return StateProbe(best, probes[best], accuracy[best], majority)
 
 
 def _judge(model: Model, task: Task, batch: Batch, instruments: Instruments) -> Verdict:
@@ -261,7 +299,7 @@ def _judge(model: Model, task: Task, batch: Batch, instruments: Instruments) -> 
     source, retriever = recalled(task, batch), instruments.retriever
     hooks = {} if retriever is None else {retriever.layer: Attended(source, retriever)}
     with hooked(dict(hooks), model):
-        seen = watch(model, batch.inputs, streams=instruments.place is not None)
+        seen = watch(model, batch.inputs, streams=instruments.probe is not None)
     right, _ = right_answers(seen.logits, batch, task)
     misread = _misread(seen, task, batch, source, instruments)
     causes = torch.full_like(source, Cause.OUTPUT)
@@ -271,15 +309,20 @@ def _judge(model: Model, task: Task, batch: Batch, instruments: Instruments) -> 
         attended = hooks[retriever.layer]
         on_source, focused = attended.on_source(), attended.focused
         mended = on_source & focused & ~right
-        if mended.any():
-            with hooked({retriever.layer: HardAttention(source, retriever)}, model):
-                logits = watch(model, batch.inputs, streams=False).logits
-            mended &= right_answers(logits, batch, task)[0]
+        numbers = mended.any(1).nonzero()[:, 0]
+        if len(numbers):
+            rows = batch.rows(numbers)
+            with hooked({retriever.layer: HardAttention(source[numbers], retriever)}, model):
+                logits = watch(model, rows.inputs, streams=False).logits
+            mended[numbers] &= right_answers(logits, rows, task)[0]
         retrieval = torch.where(
             on_source, torch.where(mended, Cause.DILUTED, Cause.VALUE), Cause.KEY
         )
         causes = causes.where(source < 0, retrieval.where(focused, Cause.UNFOCUSED))
-    causes = causes.where(misread != 1, Cause.STATE).where(~right, Cause.RIGHT)
+    causes = causes.where(misread != 1, Cause.STATE)
+    if instruments.probe is not None and not instruments.probe.is_trusted:
+        causes = causes.where(misread < 0, Cause.UNREAD)
+    causes = causes.where(~right, Cause.RIGHT)
     return Verdict(causes.where(_asked(task, batch), ABSENT), misread)
 
 
@@ -287,11 +330,12 @@ def _misread(
     seen: Watched, task: Task, batch: Batch, source: Tensor, instruments: Instruments
 ) -> Tensor:
     """`Verdict.misread`."""
-    if instruments.place is None or instruments.probe is None:
+    reader = instruments.probe
+    if reader is None:
         return torch.full_like(source, ABSENT)
     tokens = _state_tokens(task, batch, source, instruments.needed)
     at = tokens.clamp_min(0)
-    read = instruments.probe.predict(instruments.place.read(seen)).gather(1, at)
+    read = reader.probe.predict(reader.place.read(seen)).gather(1, at)
     state = task.truths(batch.inputs).state.gather(1, at)
     return (read != state).long().where(tokens >= 0, ABSENT)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from outlast.runs.analyses import Row
 
@@ -18,6 +19,10 @@ class Headline:
         names: The columns that name a line.
         shown: Whether a row is shown.
         by: The column that goes from left to right.
+        whole: Rows of the whole, of which the rows shown are parts. The number is then the share of
+            the whole: one mean over seeds divided by the other. A mean of shares would be that of
+            the seed whose whole is nearest to 0.
+        nothing: What is said if there is no line to show.
     """
 
     title: str
@@ -25,7 +30,20 @@ class Headline:
     names: tuple[str, ...]
     shown: Callable[[Row], bool] = lambda row: True
     by: str = "multiple"
+    whole: Callable[[Row], bool] | None = None
+    nothing: str = ""
 
+
+#: how the value of a column is written in the name of a line; any other column has its value alone
+WORDS: dict[str, Callable[[Any], str]] = {
+    "head": lambda number: f"head {number}",
+    "token": lambda kind: f"{kind} tokens",
+    "ranking": lambda kind: f"ranked by {kind}",
+    "masked": lambda where: f"masked in {where} layers",
+    "share": lambda share: f"kept {100 * share:g} %",
+}
+#: shares of a margin below this are not shown; such a margin changes a weight by a tenth
+NEAR_ZERO = 0.1
 
 HEADLINES = {
     "anatomy": Headline("share of answers", "share", ("part", "cause")),
@@ -45,8 +63,9 @@ HEADLINES = {
     ),
     "sharpness": Headline("weight on the right token", "weight", ("layer", "head")),
     "covariance": Headline(
-        "share of the margin that matches identity", "identity_share", ("layer", "head", "token"),
-        lambda row: row["feature"] == "identity",
+        "share of the margin that matches identity", "identity_margin", ("layer", "head", "token"),
+        lambda row: row["feature"] == "identity", whole=lambda row: row["feature"] == "logit",
+        nothing=f"no head has a margin of {NEAR_ZERO:g} or more for identity",
     ),
     "token-filter": Headline(
         "share of sequences with every answer right", "exact", ("ranking", "masked", "share"),
@@ -70,18 +89,39 @@ class Line:
 def headline(name: str, rows: Sequence[Row]) -> list[Line]:
     """The lines of an analysis, in the order of its table; those that are 0 all along are left out.
 
-    A table of several steps is shown at its last one, unless steps go from left to right.
+    A table of several steps is shown at its last one, unless steps go from left to right. A line
+    of shares has one value by length. Where the whole is near 0 it has none.
     """
     wanted = HEADLINES[name]
+    lines = _lines(wanted, rows, wanted.shown)
+    if wanted.whole is not None:
+        wholes = _lines(wanted, rows, wanted.whole)
+        lines = {words: _shares(line, wholes[words]) for words, line in lines.items()}
+    return [line for line in lines.values() if any(v for vs in line.values.values() for v in vs)]
+
+
+def _lines(wanted: Headline, rows: Sequence[Row], shown: Callable[[Row], bool]) -> dict[str, Line]:
+    """The values of the rows shown, by the name of their line."""
     steps = {row["step"] for row in rows}
     last = max((step for step in steps if isinstance(step, int)), default=None)
     lines: dict[str, Line] = {}
     for row in rows:
-        if not wanted.shown(row) or (wanted.by != "step" and row["step"] not in (None, last)):
+        if not shown(row) or (wanted.by != "step" and row["step"] not in (None, last)):
             continue
-        words = ", ".join(str(row[column]) for column in wanted.names)
-        value, place = row[wanted.value], row[wanted.by]
+        words = ", ".join(WORDS.get(column, str)(row[column]) for column in wanted.names)
+        value, place = row.get(wanted.value), row[wanted.by]
         if isinstance(value, int | float) and isinstance(place, int | float):
             line = lines.setdefault(words, Line(words, {}))
             line.values.setdefault(float(place), []).append(float(value))
-    return [line for line in lines.values() if any(v for vs in line.values.values() for v in vs)]
+    return lines
+
+
+def _shares(part: Line, whole: Line) -> Line:
+    """The mean of the part over that of the whole, where the whole is not near 0."""
+    shares = {}
+    for place, values in whole.values.items():
+        mean = sum(values) / len(values)
+        if abs(mean) >= NEAR_ZERO and place in part.values:
+            of_part = part.values[place]
+            shares[place] = [sum(of_part) / len(of_part) / mean]
+    return Line(part.name, shares)

@@ -6,16 +6,19 @@ has rows of 0 where it keeps no key, and they stay 0. A row of which nothing is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from outlast.kernels.attention import attend
 from outlast.methods.delay.discovery import find_attention
 from outlast.methods.delay.probing import find_flow
 from outlast.methods.delay.sublayer import Gate, HeldSublayer
-from outlast.mixers.attention.look import AttentionBlock, Hook
+from outlast.mixers.attention.blocks import BUDGET
+from outlast.mixers.attention.look import AttentionBlock, Change, Hook
 from outlast.models.model import Sublayer
 
 
@@ -55,24 +58,77 @@ def attention_closed(model: nn.Module) -> Iterator[None]:
             sublayer.remove()
 
 
-def without_head(head: int) -> Hook:
+class WithoutHead(Change):
     """The weights of one head are 0."""
 
-    def change(block: AttentionBlock) -> Tensor:
+    def __init__(self, head: int) -> None:
+        self.head = head
+
+    def __call__(self, block: AttentionBlock) -> Tensor:
         weights = block.weights.clone()
-        weights[:, head] = 0
+        weights[:, self.head] = 0
         return weights
 
-    return change
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = torch.arange(q.shape[1], device=q.device)[:, None, None]
+        return attend(q, k, v).masked_fill(heads == self.head, 0)
 
 
-def within(window: int) -> Hook:
+class OnlyKeys(Change):
+    """Each query sees some of its keys alone; subclasses say which."""
+
+    def seen(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Which keys queries see, (1 or batch, 1, queries, keys), from the numbers of both."""
+        raise NotImplementedError
+
+    def __call__(self, block: AttentionBlock) -> Tensor:
+        mask = self.seen(*_numbers(block.weights, block.first))
+        return _with_sum_of(block.weights, block.weights * mask)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, end = torch.arange(k.shape[-2], device=k.device), k.shape[-2] - q.shape[-2]
+        outputs = []
+        for some in q.split(max(1, BUDGET // (len(q) * len(keys))), -2):
+            first, end = end, end + some.shape[-2]
+            mask = self.seen(keys[first:end], keys[:end]) & (keys[first:end, None] >= keys[:end])
+            y = functional.scaled_dot_product_attention(
+                some, k[..., :end, :], v[..., :end, :], mask
+            )
+            outputs.append(y.masked_fill(~mask.any(-1, keepdim=True), 0))
+        return torch.cat(outputs, -2)
+
+
+class Within(OnlyKeys):
     """Each query sees its last `window` keys, itself among them."""
 
-    def change(block: AttentionBlock) -> Tensor:
-        return _with_sum_of(block.weights, block.weights * (_distances(block) < window))
+    def __init__(self, window: int) -> None:
+        self.window = window
 
-    return change
+    def seen(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return (queries[:, None] - keys < self.window)[None, None]
+
+
+class Marked(OnlyKeys):
+    """Queries see the keys that are marked in `kept` (batch, tokens) alone."""
+
+    def __init__(self, kept: Tensor) -> None:
+        self.kept = kept
+
+    def seen(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return self.kept[:, None, None, : len(keys)]
+
+
+class Uniform(Change):
+    """The same weight on each key so far."""
+
+    def __call__(self, block: AttentionBlock) -> Tensor:
+        queries, keys = _numbers(block.weights, block.first)
+        seen = (queries[:, None] >= keys).to(block.weights.dtype)
+        return _with_sum_of(block.weights, seen.expand_as(block.weights))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        counted = torch.arange(1, v.shape[-2] + 1, device=v.device)[:, None]
+        return (v.cumsum(-2) / counted)[..., -q.shape[-2] :, :]
 
 
 def hard(block: AttentionBlock) -> Tensor:
@@ -82,32 +138,17 @@ def hard(block: AttentionBlock) -> Tensor:
     return _with_sum_of(block.weights, one)
 
 
-def uniform(block: AttentionBlock) -> Tensor:
-    """The same weight on each key so far."""
-    seen = (_distances(block) >= 0).to(block.weights.dtype)
-    return _with_sum_of(block.weights, seen.expand_as(block.weights))
-
-
-def only_keys(kept: Tensor) -> Hook:
-    """Weight on the keys that are marked in kept (batch, tokens) alone."""
-
-    def change(block: AttentionBlock) -> Tensor:
-        mask = kept[:, None, None, : block.weights.shape[-1]]
-        return _with_sum_of(block.weights, block.weights * mask)
-
-    return change
-
-
 #: changes of all attention that need no more than a block, by name
-CHANGES: dict[str, Callable[[AttentionBlock], Tensor]] = {"hard": hard, "uniform": uniform}
+CHANGES: dict[str, Hook] = {"hard": hard, "uniform": Uniform()}
 
 
-def _distances(block: AttentionBlock) -> Tensor:
-    """How many keys each key lies behind the query, (queries, keys)."""
-    rows, keys = block.weights.shape[-2:]
-    device = block.weights.device
-    queries = torch.arange(block.first, block.first + rows, device=device)
-    return queries[:, None] - torch.arange(keys, device=device)
+def _numbers(weights: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """The numbers of the queries, of which the first is given, and of the keys."""
+    rows, keys = weights.shape[-2:]
+    return (
+        torch.arange(first, first + rows, device=weights.device),
+        torch.arange(keys, device=weights.device),
+    )
 
 
 def _with_sum_of(weights: Tensor, replaced: Tensor) -> Tensor:

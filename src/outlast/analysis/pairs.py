@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from outlast.analysis.sequences import NothingToSeeError, blocks
-from outlast.analysis.watching import RowKeeper, attention_layers, hooked
+from outlast.analysis.watching import RowKeeper, attention_layers, hooked, no_attention
 from outlast.mixers.attention.look import AttentionBlock
 from outlast.models.model import Model
 from outlast.tasks import Batch, Task
@@ -73,9 +73,10 @@ def pairs(
     """Each attention layer that has queries, block by block, and its contrasts by kind of token."""
     names = [name for name, mixer in attention_layers(model).items() if mixer.scheme.uses_queries]
     if not names:
-        raise NothingToSeeError(
+        raise no_attention(
+            model,
             "queries and keys are compared: expected a model with an attention layer that has "
-            "queries, and whose gate is not 0"
+            "queries",
         )
     for block in blocks(batch):
         questions, contrasts = contrast(task, block)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from outlast.analysis.sequences import nothing_to_see
 from outlast.analysis.sharpness import MEASURES, asked_rows, measure
-from outlast.mixers.attention.look import AttentionBlock
+from outlast.analysis.watching import first_query
+from outlast.mixers.attention.look import AttentionBlock, Watcher
 from outlast.models.model import Model
 from outlast.tasks import Batch, Task
 from outlast.tasks.truth import ABSENT
@@ -44,7 +45,7 @@ def find_retriever(model: Model, task: Task, batch: Batch) -> Retriever:
     return best
 
 
-class Attended:
+class Attended(Watcher):
     """A hook that keeps what the retrieving heads look at where an answer must be recalled.
 
     `tokens` (batch, tokens) has the token with their largest total weight, -1 elsewhere. `focused`
@@ -54,6 +55,7 @@ class Attended:
 
     def __init__(self, source: Tensor, retriever: Retriever) -> None:
         self.source, self.retriever = source, retriever
+        self.first = first_query(source >= 0)
         self.tokens = torch.full_like(source, ABSENT)
         self.focused = torch.zeros_like(source, dtype=torch.bool)
 
@@ -71,11 +73,12 @@ class Attended:
         return (ahead == 0) | (ahead == self.retriever.offset)
 
 
-class HardAttention:
+class HardAttention(Watcher):
     """A hook that puts all weight of the retrieving heads on the right token, at each answer."""
 
     def __init__(self, source: Tensor, retriever: Retriever) -> None:
         self.source, self.retriever = source, retriever
+        self.first = first_query(source >= 0)
 
     def __call__(self, block: AttentionBlock) -> Tensor:
         rows, queries = asked_rows(block, self.source >= 0)

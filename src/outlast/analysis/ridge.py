@@ -33,11 +33,16 @@ class Probe(NamedTuple):
         return moments.fit(ridge)[0]
 
     def predict(self, features: Tensor) -> Tensor:
-        """The label that is read from each of the features (..., width); -1 from NaN or inf."""
-        guesses = []
+        """The label that is read from each of the features (..., width); -1 from NaN or inf.
+
+        Scores have the precision of the features, at least float32.
+        """
+        guesses, wide = [], torch.promote_types(features.dtype, torch.float32)
+        weights, bias = self.weights.to(wide), self.bias.to(wide)
         for some in features.flatten(0, -2).split(READ_AT_ONCE):
-            scores = some.double() @ self.weights + self.bias
-            guesses.append(torch.where(scores.isfinite().all(-1), scores.argmax(-1), ABSENT))
+            highest, guess = torch.addmm(bias, some.to(wide), weights).max(-1)
+            sound = some.isfinite().all(-1) & highest.isfinite()
+            guesses.append(torch.where(sound, guess, ABSENT))
         return torch.cat(guesses).view(features.shape[:-1])
 
 

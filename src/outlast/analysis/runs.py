@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,26 @@ from outlast.analysis.anatomy import anatomy
 from outlast.analysis.covariance import contrastive_covariance
 from outlast.analysis.probe import key_probe, state_probe
 from outlast.analysis.run_gradients import run_gradients
-from outlast.analysis.sequences import LADDER, SEQUENCES, check_finite, nothing_to_see
+from outlast.analysis.seed_processes import SeedProcesses
+from outlast.analysis.sequences import (
+    LADDER,
+    SEQUENCES,
+    NothingToSeeError,
+    NotJoinedError,
+    check_finite,
+    memory_needed,
+    not_joined,
+    nothing_to_see,
+    require_memory,
+)
 from outlast.analysis.sharpness import sharpness
 from outlast.analysis.token_filter import token_filter
 from outlast.arguments import as_whole
 from outlast.errors import OutlastError, bad_value, short_of_memory
 from outlast.evaluation.ladder import check_ladder, out_of_reach, rungs
 from outlast.models import build_model
+from outlast.models.model import Model
+from outlast.processes import ProcessDiedError
 from outlast.registry import suggest, tasks
 from outlast.runs.analyses import Row, SeedStep
 from outlast.runs.folder import RUN, has_file
@@ -41,6 +55,8 @@ OF_MODELS: dict[str, Callable[..., list[Row]]] = {
 }
 OF_RUNS: dict[str, Callable[..., list[Row]]] = {"gradients": run_gradients}
 ANALYSES = OF_MODELS | OF_RUNS
+#: sequences of each length for analyses that make a pass for each of many changes of the model
+FEWER = {"ablation": 128, "token-filter": 64}
 
 
 @dataclass(frozen=True)
@@ -49,7 +65,7 @@ class AnalysisSettings:
 
     Args:
         ladder: Multiples of the training length.
-        sequences: Sequences of each length.
+        sequences: Sequences of each length; None: 256, 128 for ablation, 64 for token-filter.
         seeds: Of the run; None: all of them.
         steps: Of the checkpoints that were kept; none: the end of training, and for gradients all
             of them.
@@ -57,21 +73,26 @@ class AnalysisSettings:
     """
 
     ladder: tuple[float, ...] = LADDER
-    sequences: int = SEQUENCES
+    sequences: int | None = None
     seeds: tuple[int, ...] | None = None
     steps: tuple[int, ...] = ()
     toward: Path | None = None
 
     def __post_init__(self) -> None:
         check_ladder("lengths", self.ladder)
-        as_whole("sequences", self.sequences, 1)
+        if self.sequences is not None:
+            as_whole("sequences", self.sequences, 1)
+
+    def sequences_of(self, name: str) -> int:
+        """How many sequences of each length an analysis looks at."""
+        return FEWER.get(name, SEQUENCES) if self.sequences is None else self.sequences
 
     def record(self, name: str) -> dict[str, Any]:
         """As the table of an analysis keeps it; its rows say which seeds and steps."""
         if name in OF_RUNS:
             toward = None if self.toward is None else self.toward.resolve().name
-            return {"sequences": self.sequences, "toward": toward}
-        return {"ladder": list(self.ladder), "sequences": self.sequences}
+            return {"sequences": self.sequences_of(name), "toward": toward}
+        return {"ladder": list(self.ladder), "sequences": self.sequences_of(name)}
 
 
 def function_of(name: str) -> Callable[..., list[Row]]:
@@ -81,12 +102,16 @@ def function_of(name: str) -> Callable[..., list[Row]]:
     return ANALYSES[name]
 
 
-def left_out(folder: Path, settings: AnalysisSettings) -> list[str]:
-    """In words, which lengths are out of reach of a run, and which seeds have no such step."""
+def left_out(folder: Path, names: Collection[str], settings: AnalysisSettings) -> list[str]:
+    """In words, which lengths are out of reach of a run, and which seeds have no such step.
+
+    Lengths are told if one of the analyses has lengths.
+    """
     run = read_run(folder).spec
     task: Task = tasks.build(run.task)
     ceiling = build_model(run.model, task.vocabulary, task.classes).ceiling
-    reasons = [(m, n, out_of_reach(task, n, ceiling)) for m, n in rungs(task, settings.ladder)]
+    lengths = rungs(task, settings.ladder) if any(name in OF_MODELS for name in names) else []
+    reasons = [(m, n, out_of_reach(task, n, ceiling)) for m, n in lengths]
     words = [f"left out: length {n:,} ({m:g} x), {why}" for m, n, why in reasons if why]
     seeds = _seeds(folder, settings)
     for step in dict.fromkeys(settings.steps):
@@ -142,56 +167,141 @@ def solution_beside(folder: Path, way: str) -> Path | None:
     return None
 
 
+@dataclass
+class Findings:
+    """The rows of some seeds, and in words which seeds are left out."""
+
+    rows: list[Row] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
 def analyse_run(
     folder: Path,
     name: str,
     settings: AnalysisSettings,
     device: torch.device,
-    on_seed: Callable[[str], None] | None = None,
+    on_words: Callable[[str], None] | None = None,
+    processes: SeedProcesses | None = None,
 ) -> list[Row]:
     """The table of an analysis of a run; rows begin with run, seed and step. Nothing is written.
 
-    `on_seed` is told, in words, what comes next. A table without a row is an error.
+    A seed whose weights are not finite is left out, and `on_words` is told so. A table without a
+    row is an error. On a CPU several seeds may go side by side in `processes`. What takes more
+    memory than is free, in all processes together, is refused before any of it is done.
     """
-    try:
-        rows = _rows(folder, name, settings, device, on_seed or (lambda words: None))
-    except (MemoryError, RuntimeError) as error:
-        if not short_of_memory(error):
-            raise
-        raise OutlastError(
-            f"the memory of {device} does not suffice for {name} of {folder}: take shorter lengths "
-            f"or fewer sequences"
-        ) from error
-    if not rows:
-        lengths = " ".join(f"{multiple:g}" for multiple in settings.ladder)
-        raise nothing_to_see("lengths", lengths, f"one that is within reach of {folder}")
-    return [{"run": folder.name, **row} for row in rows]
-
-
-def _rows(
-    folder: Path,
-    name: str,
-    settings: AnalysisSettings,
-    device: torch.device,
-    on_seed: Callable[[str], None],
-) -> list[Row]:
-    """The rows of all seeds and steps, without the name of the run."""
-    function, record = function_of(name), read_run(folder)
     wanted = seed_steps(folder, name, settings)
     if settings.steps and not wanted:
         words = " ".join(map(str, settings.steps))
         raise nothing_to_see("steps", words, f"a step of which {folder} has one of these seeds")
+    seeds = list(dict.fromkeys(seed for seed, _ in wanted))
+    try:
+        if device.type == "cpu" and len(seeds) > 1:
+            findings = _side_by_side(folder, name, settings, seeds, processes or SeedProcesses(1))
+        else:
+            require_memory(_memory(folder, name, settings, device), device)
+            findings = rows_of_seeds(folder, name, settings, device)
+    except (MemoryError, RuntimeError) as error:
+        was_killed = isinstance(error, ProcessDiedError) and error.was_killed
+        if not (short_of_memory(error) or was_killed):
+            raise
+        estimate = f" ({error})" if type(error) is MemoryError and str(error) else ""
+        raise OutlastError(
+            f"the memory of {device} does not suffice for {name} of {folder}: take shorter lengths "
+            f"or fewer sequences{estimate}"
+        ) from error
+    if not findings.rows and findings.left_out:
+        raise NothingToSeeError("; ".join(findings.left_out))
+    if not findings.rows:
+        lengths = " ".join(f"{multiple:g}" for multiple in settings.ladder)
+        raise nothing_to_see("lengths", lengths, f"one that is within reach of {folder}")
+    for words in findings.left_out:
+        if on_words is not None:
+            on_words(words)
+    return [{"run": folder.name, **row} for row in findings.rows]
+
+
+def _side_by_side(
+    folder: Path,
+    name: str,
+    settings: AnalysisSettings,
+    seeds: list[int],
+    processes: SeedProcesses,
+) -> Findings:
+    """The rows of all seeds, one job a seed."""
+    task = _task(folder)
+    lengths = [task.tokens(length) for _, length in rungs(task, settings.ladder)]
+    tokens = settings.sequences_of(name) * sum(lengths) * len(seeds)
+    cpu = torch.device("cpu")
+    jobs = [
+        (rows_of_seeds, (folder, name, replace(settings, seeds=(seed,)), cpu)) for seed in seeds
+    ]
+    findings = Findings()
+    for of_seed in processes.run(jobs, tokens, _memory(folder, name, settings, cpu)):
+        findings.rows += of_seed.rows
+        findings.left_out += of_seed.left_out
+    if name in OF_RUNS:  # step by step, as training went
+        findings.rows.sort(key=lambda row: row["step"])  # type: ignore[arg-type,return-value]
+    return findings
+
+
+def _memory(folder: Path, name: str, settings: AnalysisSettings, device: torch.device) -> int:
+    """About how many bytes an analysis of one seed takes; gradients read no long sequences."""
     if name in OF_RUNS:
-        on_seed(f"{folder.name}: {name}")
+        return 0
+    task = _task(folder)
+    model = build_model(read_run(folder).spec.model, task.vocabulary, task.classes)
+    lengths = [
+        length
+        for _, length in rungs(task, settings.ladder)
+        if out_of_reach(task, length, model.ceiling) is None
+    ]
+    return memory_needed(model, task, lengths, settings.sequences_of(name), device)
+
+
+def rows_of_seeds(
+    folder: Path, name: str, settings: AnalysisSettings, device: torch.device
+) -> Findings:
+    """The rows of all seeds and steps, without the name of the run, one after the other."""
+    function, record, findings = function_of(name), read_run(folder), Findings()
+    sequences = settings.sequences_of(name)
+    if name in OF_RUNS:
         seeds, steps = _seeds(folder, settings), tuple(dict.fromkeys(settings.steps)) or None
-        batches = max(1, settings.sequences // record.settings.batch_size)
-        return function(folder, device, seeds, steps, settings.toward, batches=batches)
-    task, table = tasks.build(record.spec.task), list[Row]()
-    for seed, step in wanted:
+        batches = max(1, sequences // record.settings.batch_size)
+        findings.rows = function(folder, device, seeds, steps, settings.toward, batches=batches)
+        return findings
+    task = _task(folder)
+    for seed, step in seed_steps(folder, name, settings):
         which = f"seed {seed}" if step is None else f"seed {seed}, step {step}"
-        on_seed(f"{folder.name}: {name}, {which}")
-        model = load(folder, seed, step).to(device)
-        check_finite(model, f"{folder}, {which},")
-        rows = function(model, task, settings.ladder, settings.sequences)
-        table += [{"seed": seed, "step": step, **row} for row in rows]
-    return table
+        model = answering(load(folder, seed, step).to(device), task)
+        try:
+            check_finite(model, f"{folder}, {which},")
+        except NothingToSeeError as error:
+            findings.left_out.append(str(error))
+            continue
+        try:
+            rows = function(model, task, settings.ladder, sequences)
+        except NotJoinedError:
+            raise not_joined(which) from None
+        findings.rows += [{"seed": seed, "step": step, **row} for row in rows]
+    return findings
+
+
+def _task(folder: Path) -> Task:
+    """The task of a run. That of the last runs stays: it knows the truth of their sequences."""
+    return _build_task(str(read_run(folder).spec.task))
+
+
+@lru_cache(maxsize=2)
+def _build_task(spec: str) -> Task:
+    task: Task = tasks.build(spec)
+    return task
+
+
+def answering(model: Model, task: Task) -> Model:
+    """The model, from here on with the outputs of answers alone; one for each token costs time."""
+    if task.measure == "exact":
+        rows = min(task.classes, model.head.out_features)
+        for weight in (model.head.weight, model.head.bias):
+            weight.data = weight.data[:rows].clone()
+        model.head.out_features = rows
+    return model

@@ -12,15 +12,28 @@ from torch import nn
 
 from outlast.errors import SpecError, bad_value
 from outlast.evaluation.ladder import check_memory, out_of_reach, rungs
+from outlast.machine import GIB, short_of
+from outlast.models.model import Model
 from outlast.runs.analyses import Row as Row
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
+from outlast.tasks.base import TOKEN
 
 log = logging.getLogger(__name__)
 
 
 class NothingToSeeError(SpecError):
     """A model or a task that has nothing of what an analysis looks at."""
+
+
+class NotJoinedError(NothingToSeeError):
+    """A model whose attention has not joined yet."""
+
+
+def not_joined(whose: str) -> NotJoinedError:
+    """The error for attention that cannot be looked at yet."""
+    words = "has not joined yet: its gate is 0, as before the switch of DAT"
+    return NotJoinedError(f"the attention of {whose} {words}")
 
 
 def nothing_to_see(field: str, value: object, expected: str) -> NothingToSeeError:
@@ -46,8 +59,14 @@ def without_nan(row: Row) -> Row:
 
 #: multiples of the training length, and sequences of each, if nobody says
 LADDER, SEQUENCES = (1.0, 3.0, 10.0), 256
-#: tokens in a block
-TOKENS = 2**15
+#: tokens in a block; a GPU reads many sequences in the time of few
+TOKENS = {"cpu": 2**15, "cuda": 2**17}
+#: bytes of a token in the tables of its truth: state, source, key, and a copy of its row
+TRUTH = 4 * 8
+#: bytes of a token in what is made of these tables: labels, causes, what drawing a sequence takes
+DERIVED = 6 * 8
+#: streams of the model's width that a layer at work takes, such as the gates of a recurrence
+AT_WORK = 12
 
 
 class Rung(NamedTuple):
@@ -86,8 +105,34 @@ def draw_rungs(
         yield Rung(multiple, length, task.test_batch(length, sequences, generator))
 
 
-def blocks(batch: Batch, tokens: int = TOKENS) -> Iterator[Batch]:
-    """The batch in blocks of at most this many tokens, at least one sequence each."""
+def memory_needed(
+    model: Model, task: Task, lengths: Sequence[int], sequences: int, device: torch.device
+) -> int:
+    """About how many bytes an analysis of these lengths takes in one process.
+
+    These are the sequences of the longest, with what is derived of them, the truth of all lengths,
+    which stays for the next seed, and the streams of one block.
+    """
+    tokens = [task.tokens(length) for length in lengths]
+    longest = max(tokens, default=0)
+    tables = sequences * (longest * (TOKEN + DERIVED) + sum(tokens) * TRUTH)
+    streams = 2 * len(model.sublayers()) + 1 + AT_WORK
+    floats = streams * model.embedding.embedding_dim + task.classes
+    block = min(sequences * longest, max(longest, TOKENS.get(device.type, TOKENS["cpu"])))
+    return tables + 4 * floats * block
+
+
+def require_memory(needed: int, device: torch.device) -> None:
+    """Refuse what takes more bytes than are free."""
+    free = short_of(needed, device)
+    if free is not None:
+        raise MemoryError(f"about {needed / GIB:.3g} GiB are needed, {free / GIB:.3g} are free")
+
+
+def blocks(batch: Batch, tokens: int | None = None) -> Iterator[Batch]:
+    """The batch in blocks of at most this many tokens (`TOKENS`), at least one sequence each."""
     rows, length = batch.inputs.shape
-    for index in torch.arange(rows, device=batch.inputs.device).split(max(1, tokens // length)):
+    device = batch.inputs.device
+    tokens = TOKENS.get(device.type, TOKENS["cpu"]) if tokens is None else tokens
+    for index in torch.arange(rows, device=device).split(max(1, tokens // length)):
         yield batch.rows(index)

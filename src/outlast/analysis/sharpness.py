@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from outlast.analysis.foreign import watch_foreign
 from outlast.analysis.sequences import (
     LADDER,
     SEQUENCES,
@@ -22,10 +24,17 @@ from outlast.analysis.sequences import (
     nothing_to_see,
     without_nan,
 )
-from outlast.analysis.watching import attention_layers, hooked, watch
+from outlast.analysis.watching import (
+    attention_layers,
+    first_query,
+    hooked,
+    is_ours,
+    no_attention,
+    watch,
+)
 from outlast.arguments import check_whole
 from outlast.mixers.attention.attention import Attention
-from outlast.mixers.attention.look import AttentionBlock
+from outlast.mixers.attention.look import AttentionBlock, Watcher
 from outlast.models.model import Model
 from outlast.tasks import Batch, Task
 from outlast.tasks.truth import ABSENT
@@ -34,10 +43,12 @@ from outlast.tasks.truth import ABSENT
 MEASURES = (
     "keys", "entropy", "weight", "weight_pair", "weight_after", "margin", "law", "above", "kept",
 )  # fmt: skip
+#: the most weights of a head that a model that is not ours makes at once
+FOREIGN_WEIGHTS = 2**24
 
 
 def sharpness(
-    model: Model,
+    model: nn.Module,
     task: Task,
     ladder: Sequence[float] = LADDER,
     sequences: int = SEQUENCES,
@@ -62,17 +73,25 @@ def sharpness(
     - `above`: The number of keys whose weight is above 1 / (10 n).
     - `kept`: The number of keys whose weight is above 0.
 
+    A model that is not ours shows its weights alone, so `margin` and `law` are None. Its attention
+    is taken for causal, and `layer` is the name of the module.
+
     Args:
-        model: A model of ours, with attention.
+        model: A model with attention, or another module as `watch_foreign` takes it.
         task: A task whose `truth` has sources.
         ladder: Multiples of the training length.
         sequences: Sequences of each length.
     """
     check_whole("sequences", sequences, 1)
-    require_attention(model)
+    if is_ours(model) or not isinstance(model, nn.Module):
+        require_attention(cast(Model, model))
     rows: list[Row] = []
     for rung in draw_rungs(model, task, ladder, sequences):
-        for name, table in measure(model, task, rung.batch).items():
+        if is_ours(model):
+            tables = measure(cast(Model, model), task, rung.batch)
+        else:
+            tables = measure_foreign(model, task, rung.batch)
+        for name, table in tables.items():
             for head, answers in enumerate(table.unbind(2)):
                 row: Row = {"multiple": rung.multiple, "length": rung.length, "layer": name}
                 rows.append({**row, "head": head, **_summary(answers)})
@@ -99,7 +118,30 @@ def measure(model: Model, task: Task, batch: Batch) -> dict[str, Tensor]:
             watch(model, block.inputs, streams=False)
         for name, hook in hooks.items():
             gauges[name] += hook.measured
-    tables = {name: torch.cat(measured, 1) for name, measured in gauges.items() if measured}
+    return _joined(gauges, task)
+
+
+def measure_foreign(model: nn.Module, task: Task, batch: Batch) -> dict[str, Tensor]:
+    """`measure` of a model that is not ours, by attention module."""
+    measured: dict[str, list[Tensor]] = {}
+    for block in blocks(batch, max(1, FOREIGN_WEIGHTS // batch.inputs.shape[1])):
+        source = recalled(task, block)
+        number, token = (source >= 0).nonzero(as_tuple=True)
+        if not len(number):
+            continue
+        place = (source >= 0).cumsum(1)[number, token] - 1  # among the answers of its row
+        queries = torch.full_like(source[:, : int(place.max()) + 1], ABSENT)
+        queries[number, place] = token
+        for name, weights in watch_foreign(model, block.inputs, queries).weights.items():
+            rows = weights[number, :, place]
+            answers = measured_rows(rows, None, token, source[number, token])
+            measured.setdefault(name, []).append(answers)
+    return _joined(measured, task)
+
+
+def _joined(measured: dict[str, list[Tensor]], task: Task) -> dict[str, Tensor]:
+    """The measures of all blocks, by layer."""
+    tables = {name: torch.cat(parts, 1) for name, parts in measured.items() if parts}
     if not tables:
         raise nothing_to_see("task", task.name, "a task whose truth has the sources of answers")
     return tables
@@ -109,7 +151,7 @@ def require_attention(model: Model) -> dict[str, Attention]:
     """The attention of a model; an error if there is none."""
     attention = attention_layers(model)
     if not attention:
-        raise nothing_to_see("model", model.layout, "a model with attention whose gate is open")
+        raise no_attention(model, f"model={model.layout}: expected a model with attention")
     return attention
 
 
@@ -120,7 +162,7 @@ def asked_rows(block: AttentionBlock, asked: Tensor) -> tuple[Tensor, Tensor]:
     return rows, queries
 
 
-class Gauge:
+class Gauge(Watcher):
     """A hook that measures the rows of recalled answers as they come; no row is kept.
 
     What there is none of is NaN: a margin without scores, the law of other weights than a softmax.
@@ -128,32 +170,46 @@ class Gauge:
 
     def __init__(self, source: Tensor, is_softmax: bool) -> None:
         self.source, self.is_softmax = source, is_softmax
+        self.first = first_query(source >= 0)
         self.measured: list[Tensor] = []  # of each block (measures, answers, heads)
 
     def __call__(self, block: AttentionBlock) -> None:
         rows, queries = asked_rows(block, self.source >= 0)
         query = queries + block.first
+        weights = block.weights[rows, :, queries]
+        scores = None if block.scores is None else block.scores[rows, :, queries]
         source = self.source[rows, query]
-        weights = block.weights[rows, :, queries]  # (answers, heads, keys)
-        keys = (query + 1).to(weights)[:, None]
-        shares = weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
-        at_source = weight_at(weights, source)
-        if block.scores is None:
-            margin = torch.full_like(at_source, torch.nan)
-        else:
-            margin = _margins(block.scores[rows, :, queries], source)
-        measured = (
-            keys.expand_as(at_source),
-            -torch.xlogy(shares, shares).sum(-1),
-            at_source,
-            at_source + weight_at(weights, source - 1),
-            weight_at(weights, source + 1),
-            margin,
-            law(keys, margin) if self.is_softmax else torch.full_like(margin, torch.nan),
-            (weights > 1 / (10 * keys[..., None])).sum(-1).to(weights),
-            (weights > 0).sum(-1).to(weights),
-        )
-        self.measured.append(torch.stack(measured).double())
+        self.measured.append(measured_rows(weights, scores, query, source, self.is_softmax))
+
+
+def measured_rows(
+    weights: Tensor, scores: Tensor | None, query: Tensor, source: Tensor, is_softmax: bool = True
+) -> Tensor:
+    """`MEASURES` (measures, answers, heads) of rows of attention.
+
+    Args:
+        weights: Of each answer, (answers, heads, keys).
+        scores: What they were made of, if that is known.
+        query: The token at which each answer is due, (answers,).
+        source: The token that holds it, (answers,).
+        is_softmax: Whether the weights are a softmax of the scores.
+    """
+    keys = (query + 1).to(weights)[:, None]
+    shares = weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+    at_source = weight_at(weights, source)
+    margin = torch.full_like(at_source, torch.nan) if scores is None else _margins(scores, source)
+    measured = (
+        keys.expand_as(at_source),
+        -torch.xlogy(shares, shares).sum(-1),
+        at_source,
+        at_source + weight_at(weights, source - 1),
+        weight_at(weights, source + 1),
+        margin,
+        law(keys, margin) if is_softmax else torch.full_like(margin, torch.nan),
+        (weights > 1 / (10 * keys[..., None])).sum(-1).to(weights),
+        (weights > 0).sum(-1).to(weights),
+    )
+    return torch.stack(measured).double()
 
 
 def weight_at(weights: Tensor, place: Tensor) -> Tensor:

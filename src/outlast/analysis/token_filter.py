@@ -22,7 +22,8 @@ The column `masked` says where: in the `later` attention layers, or in `all` of 
 one attention layer has `all` alone. The weights that are left keep the sum of their row. A query
 with no key left sees nothing.
 
-Kept is a share of the tokens up to the last answer, rounded up, in each sequence for itself.
+Kept is a share of the tokens up to the last answer, rounded up, in each sequence for itself. A
+share of 1 is the whole model.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outlast.analysis.interventions import only_keys
+from outlast.analysis.interventions import Marked
+from outlast.analysis.replay import Replay
 from outlast.analysis.scoring import Tally, check_answers
 from outlast.analysis.sequences import (
     LADDER,
@@ -43,7 +45,7 @@ from outlast.analysis.sequences import (
     blocks,
     draw_rungs,
 )
-from outlast.analysis.watching import attention_layers, hooked
+from outlast.analysis.watching import attention_layers, hooked, layers, no_attention
 from outlast.errors import require
 from outlast.evaluation.outputs import eval_mode
 from outlast.mixers.attention.look import AttentionBlock
@@ -66,8 +68,8 @@ class Received:
 
     def __call__(self, block: AttentionBlock) -> None:
         rows, keys = block.weights.shape[-2:]
-        counted = self.queries[:, None, block.first : block.first + rows, None]
-        self.total[:, :keys] += (block.weights * counted).sum((1, 2))
+        counted = self.queries[:, None, None, block.first : block.first + rows]
+        self.total[:, :keys] += (counted.to(block.weights.dtype) @ block.weights).sum((1, 2))
 
 
 def token_filter(
@@ -92,6 +94,7 @@ def token_filter(
     first, *later = _layer_names(model)
     masked = {"later": later, "all": [first, *later]} if later else {"all": [first]}
     rows: list[Row] = []
+    by_name = dict(layers(model))
     with eval_mode(model), torch.no_grad():
         for rung in draw_rungs(model, task, ladder, sequences):
             tallies = {
@@ -101,12 +104,19 @@ def token_filter(
                 for share in shares
             }
             for block in blocks(rung.batch):
-                whole, received = _rank(model, task, first, block)
+                replay, received = _rank(model, task, first, block)
+                whole, present = (
+                    replay.logits[..., : task.classes].argmax(-1),
+                    _present(task, block),
+                )
                 for (ranking, place, share), tally in tallies.items():
-                    kept = _kept(received[ranking], _present(task, block), share)
-                    hooks = dict.fromkeys(masked[place], only_keys(kept))
-                    with hooked(hooks, model):
-                        logits = model(block.inputs)[0]
+                    logits = replay.logits
+                    if share < 1:
+                        changed = [by_name[layer] for layer in masked[place]]
+                        hook = Marked(_kept(received[ranking], present, share))
+                        hooks = dict.fromkeys(masked[place], hook)
+                        with replay.until(changed), hooked(dict(hooks), model):
+                            logits = model(block.inputs)[0]
                     tally.add(logits, block, whole)
             for (ranking, place, share), tally in tallies.items():
                 rows += tally.rows(
@@ -120,17 +130,20 @@ def token_filter(
 
 
 def _layer_names(model: Model) -> list[str]:
-    names = list(attention_layers(model)) if isinstance(model, Model) else []
+    words = (
+        "the token filter ranks tokens by attention: expected a model of Outlast with an "
+        "attention layer"
+    )
+    if not isinstance(model, Model):
+        raise NothingToSeeError(words)
+    names = list(attention_layers(model))
     if not names:
-        raise NothingToSeeError(
-            "the token filter ranks tokens by attention: expected a model of Outlast with an "
-            "attention layer whose gate is not 0"
-        )
+        raise no_attention(model, words)
     return names
 
 
-def _rank(model: Model, task: Task, first: str, block: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-    """The answers of the whole model, and the attention that tokens receive, by ranking."""
+def _rank(model: Model, task: Task, first: str, block: Batch) -> tuple[Replay, dict[str, Tensor]]:
+    """A pass of the whole model, and the attention that tokens receive, by ranking."""
     received = {
         "answers": Received(_asked(task, block)),
         "tokens": Received(_present(task, block)),
@@ -141,9 +154,8 @@ def _rank(model: Model, task: Task, first: str, block: Batch) -> tuple[Tensor, d
             watcher(seen)
 
     with hooked({first: see}, model):
-        logits = model(block.inputs)[0]
-    answers = logits[..., : task.classes].argmax(-1)
-    return answers, {ranking: watcher.total for ranking, watcher in received.items()}
+        replay = Replay(model, block.inputs)
+    return replay, {ranking: watcher.total for ranking, watcher in received.items()}
 
 
 def _asked(task: Task, block: Batch) -> Tensor:

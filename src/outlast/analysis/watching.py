@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from outlast.analysis.sequences import NothingToSeeError, not_joined, nothing_to_see
 from outlast.evaluation.outputs import eval_mode
 from outlast.mixers.attention.attention import Attention
-from outlast.mixers.attention.look import AttentionBlock, Hook
+from outlast.mixers.attention.look import AttentionBlock, Hook, Watcher
 from outlast.models.model import Model, Sublayer
 from outlast.models.residual import ResidualStream
 
@@ -37,8 +38,20 @@ class Layer(NamedTuple):
     sublayer: Sublayer
 
 
+def is_ours(model: nn.Module) -> bool:
+    """Whether a model has the sublayers of a layout line, as those of Outlast have."""
+    return hasattr(model, "sublayers")
+
+
 def layers(model: Model) -> list[Layer]:
     """Every sublayer of a model in the order of its line: 1.lstm, 2.attention, 3.mlp."""
+    if not is_ours(model):
+        raise nothing_to_see(
+            "model",
+            type(model).__name__,
+            "a model of Outlast; for other modules there are sharpness, watch_foreign, "
+            "module_gradients and pathway_ablation",
+        )
     return [
         Layer(f"{number}.{sublayer.mixer.spec.name}", sublayer)
         for number, sublayer in enumerate(model.sublayers(), 1)
@@ -52,6 +65,13 @@ def attention_layers(model: Model) -> dict[str, Attention]:
         for name, sublayer in layers(model)
         if isinstance(sublayer.mixer, Attention) and sublayer.gate_mode != "off"
     }
+
+
+def no_attention(model: Model, otherwise: str) -> NothingToSeeError:
+    """The error where there is no attention to look at: it has not joined yet, or `otherwise`."""
+    has_any = any(isinstance(sublayer.mixer, Attention) for sublayer in model.sublayers())
+    waits = has_any and not attention_layers(model)
+    return not_joined("the model") if waits else NothingToSeeError(otherwise)
 
 
 @contextmanager
@@ -125,7 +145,13 @@ def watch(
     return seen
 
 
-class RowKeeper:
+def first_query(asked: Tensor) -> int:
+    """The first token at which `asked` (batch, tokens) is True anywhere; their number for none."""
+    anywhere = asked.any(0)
+    return int(torch.where(anywhere.any(), anywhere.long().argmax(), len(anywhere)))
+
+
+class RowKeeper(Watcher):
     """A hook that keeps the rows of some queries, (batch, heads, queries, tokens)."""
 
     weights: Tensor
@@ -133,6 +159,7 @@ class RowKeeper:
 
     def __init__(self, queries: Tensor, tokens: int) -> None:
         self.queries, self.tokens = queries, tokens
+        self.first = int(queries.where(queries >= 0, tokens - 1).amin()) if queries.numel() else 0
 
     def __call__(self, block: AttentionBlock) -> None:
         self.weights = self._kept(block, block.weights, getattr(self, "weights", None), 0.0)

@@ -1,0 +1,52 @@
+"""What a terminal shows of a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.analysis.headlines import HEADLINES, headline
+from outlast.runs.analyses import Row
+
+
+def covariance_rows(margins: list[tuple[float, float]], multiple: float = 1.0) -> list[Row]:
+    """For each seed the margin of the part that matches identity, and of the whole logit."""
+    common: Row = {"step": None, "multiple": multiple, "layer": "2.attention", "head": 0}
+    return [
+        {**common, "seed": seed, "token": "value", "feature": feature, "identity_margin": margin}
+        | {"identity_share": part / whole}
+        for seed, (part, whole) in enumerate(margins)
+        for feature, margin in (("logit", whole), ("identity", part), ("bias", 9.0))
+    ]
+
+
+def test_share_of_the_margin_is_one_of_mean_margins() -> None:
+    rows = covariance_rows([(1.5, 2.0), (0.5, 0.01), (1.0, 1.99)])
+    (line,) = headline("covariance", rows)
+    assert line.name == "2.attention, head 0, value tokens"
+    assert line.values == {1.0: [pytest.approx(3.0 / 4.0)]}
+
+
+def test_margin_near_zero_has_no_share() -> None:
+    rows = covariance_rows([(0.5, 0.1), (0.3, -0.12)]) + covariance_rows([(1.0, 2.0)], 3.0)
+    (line,) = headline("covariance", rows)
+    assert line.values == {3.0: [0.5]}
+    assert headline("covariance", covariance_rows([(0.5, 0.01)])) == []
+    assert HEADLINES["covariance"].nothing == "no head has a margin of 0.1 or more for identity"
+
+
+def test_task_without_keys_has_no_share_of_identity() -> None:
+    row: Row = {"seed": 0, "step": None, "multiple": 1.0, "layer": "2.attention", "head": 0}
+    assert headline("covariance", [{**row, "token": "any", "feature": "logit"}]) == []
+
+
+def test_lines_say_what_their_numbers_are() -> None:
+    row: Row = {"seed": 0, "step": None, "multiple": 1.0, "part": "joint", "exact": 0.5}
+    kept = [{**row, "ranking": "answers", "masked": "all", "share": share} for share in (1.0, 0.05)]
+    assert [line.name for line in headline("token-filter", kept)] == [
+        "ranked by answers, masked in all layers, kept 100 %",
+        "ranked by answers, masked in all layers, kept 5 %",
+    ]
+    head: Row = {"seed": 0, "step": None, "multiple": 1.0, "layer": "3.attention", "head": 0}
+    assert [line.name for line in headline("sharpness", [{**head, "weight": 0.5}])] == [
+        "3.attention, head 0"
+    ]

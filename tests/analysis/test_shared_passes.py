@@ -1,0 +1,97 @@
+"""Passes that share what they have in common give what whole passes give."""
+
+from functools import partial
+
+import pytest
+import torch
+from hand_built import untouched
+
+import outlast
+from outlast.analysis.interventions import Marked, Uniform, Within, WithoutHead, closed
+from outlast.analysis.replay import Replay
+from outlast.analysis.watching import RowKeeper, attention_layers, hooked, layers, watch
+from outlast.mixers.attention.look import AttentionBlock, Change
+from outlast.models.model import Model
+
+TASK = outlast.task("composite(modulus=2, keys=12, queries=2, length=4)")
+TOKENS = next(TASK.stream(batch=3)).inputs
+KEPT = torch.rand(TOKENS.shape, generator=torch.Generator().manual_seed(0)) < 0.3
+CHANGES = {
+    "head": WithoutHead(1), "window": Within(3), "keys": Marked(KEPT), "uniform": Uniform(),
+}  # fmt: skip
+
+
+def model_of(line: str) -> Model:
+    return outlast.model(line, TASK, seed=0).eval()
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_change_without_a_table_is_the_change_of_the_table(change: Change) -> None:
+    model = model_of("lstm | attention(heads=2) > mlp > attention(heads=2) @ 16")
+
+    def by_table(block: AttentionBlock) -> torch.Tensor:
+        return change(block)
+
+    results = []
+    for hook in (change, by_table):
+        with torch.no_grad(), hooked(dict.fromkeys(attention_layers(model), hook), model):
+            results.append(model(TOKENS)[0])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        assert not torch.allclose(results[0], model(TOKENS)[0], atol=1e-3)
+
+
+def test_masks_in_several_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("attention(heads=2) @ 16")
+    results = []
+    for budget in (2**24, 3 * 3 * TOKENS.shape[1]):  # three queries at a time
+        monkeypatch.setattr("outlast.analysis.interventions.BUDGET", budget)
+        with torch.no_grad(), hooked({"1.attention": Marked(KEPT)}, model):
+            results.append(model(TOKENS)[0])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", ["nope", "alibi", "tra", "nope, weights=entmax"])
+def test_rows_of_late_queries_are_those_of_a_whole_table(scheme: str) -> None:
+    model = model_of(f"attention({scheme}, heads=2) > mlp > attention({scheme}, heads=2) @ 16")
+    last = TOKENS.shape[1] - 1
+    queries = torch.tensor([[last - 2, last]] * len(TOKENS))
+    late = watch(model, TOKENS, queries)
+    every = watch(model, TOKENS, torch.arange(last + 1).expand(len(TOKENS), -1))
+    assert RowKeeper(queries, last + 1).first == last - 2
+    for name, weights in late.weights.items():
+        expected = every.weights[name][:, :, [last - 2, last]]
+        torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(late.logits, every.logits, rtol=1e-4, atol=1e-5)
+
+
+def note(ran: list[str], name: str, *_: object) -> None:
+    ran.append(name)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2 x (lstm | attention(heads=2) > mlp) @ 16",
+        "lstm > attention(heads=2) > mlp @ 16, residual=normalised",
+    ],
+)
+def test_replay_begins_at_the_first_changed_sublayer(line: str) -> None:
+    model = model_of(line)
+    by_name = dict(layers(model))
+    with untouched(model, TASK), torch.no_grad():
+        replay = Replay(model, TOKENS)
+        for number, (name, sublayer) in enumerate(by_name.items()):
+            with closed([sublayer]):
+                expected = model(TOKENS)[0]
+            ran: list[str] = []
+            handles = [
+                other.mixer.register_forward_hook(partial(note, ran, known))
+                for known, other in by_name.items()
+            ]
+            with replay.until([sublayer]), closed([sublayer]):
+                assert torch.equal(model(TOKENS)[0], expected), name
+            for handle in handles:
+                handle.remove()
+            assert ran == list(by_name)[number + 1 :]
+        assert torch.equal(model(TOKENS)[0], replay.logits)
