@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,52 @@ def _row(
     exact = {"joint": state * recall, "state": state, "recall": recall, "running": state * 0.99}
     answers = {"state": state, "recall": recall**0.25, "running": 0.5 + state / 2}
     return {**base, "exact": exact, "answers": answers}
+
+
+def write_analyses(
+    folder: Path, seeds: Sequence[int] = (0, 1, 2, 3), toward: str | None = None, salt: int = 0
+) -> None:
+    """Tables as `outlast analyse` writes them; key-probe and gradients are of several steps."""
+    rows: dict[str, list[dict[str, Any]]] = {
+        "sharpness": [], "covariance": [], "token-filter": [], "gradients": [], "key-probe": [],
+    }  # fmt: skip
+    for seed in seeds:
+        chance = random.Random(f"{seed} {salt}")
+        for multiple, head in product((1, 3, 10), (0, 1)):
+            place = {"seed": seed, "step": None, "multiple": multiple, "length": 10 * multiple}
+            place |= {"layer": "2.attention", "head": head}
+            weight = (0.9 if head else 0.2) / (1 + multiple * chance.uniform(0.05, 0.1))
+            rows["sharpness"].append({**place, "weight": weight, "law": 0.8 * weight})
+            for feature, share in (("logit", 1.0), ("identity", 0.9), ("position", -0.1)):
+                value = share * (1 if head else 0.5) * chance.uniform(0.9, 1)
+                margin = {"identity_margin": 9.0 * head + 1, "identity_share": value}
+                row = {**place, "token": "value", "feature": feature, **margin}
+                rows["covariance"].append({**row, "variance_share": value})
+        for multiple, share in product((1, 3), (1.0, 0.5, 0.25, 0.1, 0.05)):
+            place = {"seed": seed, "step": None, "multiple": multiple, "length": 10 * multiple}
+            kept = {"ranking": "answers", "masked": "all", "share": share, "part": "joint"}
+            exact = 0.99 if share >= 0.25 else share * chance.uniform(1, 2)
+            rows["token-filter"].append({**place, **kept, "exact": exact})
+            rows["token-filter"].append({**place, **kept, "ranking": "tokens", "exact": 0.0})
+        for step, layer, multiple in product((0, 800, None), (2, 5), (1, 3)):
+            row = {"seed": seed, "step": step, "layer": f"{layer}.attention", "place": "stream"}
+            row |= {"multiple": multiple, "length": 10 * multiple}
+            read = chance.uniform(0.8, 1) / multiple
+            rows["key-probe"] += [{**row, "bin": None, "accuracy": read}]
+            rows["key-probe"] += [{**row, "bin": 0, "accuracy": 0.0}]
+        for step in (0, 800, 1600, 2500):
+            row = {"seed": seed, "step": step, "layer": "all", "part": "all"}
+            cosine = chance.uniform(-0.2, 0.8)
+            norms = {"direct_norm": 0.5, "attention_norm": 0.5 * math.exp(chance.gauss(1, 1))}
+            final = {"attention_to_final": 0.01 * cosine, "direct_to_final": 0.2 + 0.1 * cosine}
+            rows["gradients"].append({**row, "cosine": cosine, **norms, **final})
+            rows["gradients"].append({**row, "layer": "1.lstm", "cosine": 1.0, **norms, **final})
+    (folder / "analysis").mkdir()
+    for name, several in rows.items():
+        table = {"format": 2, "outlast": "0.1.0", "analysis": name, "rows": several}
+        settings = {"toward": toward} if name == "gradients" else {}
+        text = json.dumps({**table, "settings": settings})
+        (folder / "analysis" / f"{name}.json").write_text(text)
 
 
 def claim(text: str, arm: str, statistic: str = "mean", **more: Any) -> dict[str, Any]:

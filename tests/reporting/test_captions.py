@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from report_folders import write_run, write_study
 
-from outlast.reporting import captions
+from outlast.reporting import captions, formatting
 from outlast.reporting.load import read
 from outlast.reporting.summary import ArmSummary, summarise_arm
 
@@ -76,6 +76,20 @@ def test_accuracy_caption_says_how_far_each_arm_holds(
     tmp_path: Path, tests: Mapping[str, Shares | None], caption: str
 ) -> None:
     assert captions.accuracy_finding(arms_of(tmp_path, tests)) == caption
+
+
+def test_accuracy_that_chance_reaches_is_not_said_to_hold(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", label="an arm", seeds=(0,), methods=(), until=2500)
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    about["chance"] = {"joint": 0.906}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    (arm,) = [summarise_arm(arm) for arm in read([tmp_path / "run"])[0].arms]
+    caption = captions.accuracy_finding([arm])
+    assert "hold" not in caption
+    assert caption.endswith(" % at length 100 (10×) (chance at 1×: 90.6 %).")
+    assert formatting.effective(arm.ladders[0], 0.9) == "chance is 90.6 %"
+    assert arm.ladders[0].effective(0.9) is None
+    assert arm.ladders[0].effective(0.99) is not None
 
 
 def test_accuracy_caption_names_parked_and_unfinished_seeds(tmp_path: Path) -> None:

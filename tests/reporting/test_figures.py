@@ -16,16 +16,20 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
-from report_folders import MULTIPLES, write_run, write_study
+from report_folders import MULTIPLES, write_analyses, write_run, write_study
 
 from outlast.reporting.accuracy_by_length import accuracy_figure
+from outlast.reporting.analysis_by_length import analysis_figure
+from outlast.reporting.gradients_by_step import gradients_figure
 from outlast.reporting.groups import MOST, grouped
+from outlast.reporting.keys_by_step import keys_figure
 from outlast.reporting.learning_curves import loss_figure, probe_figure
 from outlast.reporting.load import read
 from outlast.reporting.panels import NARROW, PANEL, WIDE, Form
 from outlast.reporting.seed_dots import seed_dots_figure
 from outlast.reporting.style import MARKERS, PALETTE, svg
 from outlast.reporting.summary import ArmSummary, summarise_arm
+from outlast.reporting.tokens_by_share import tokens_figure
 
 THREE = (None, "sparse", "dense")
 
@@ -249,6 +253,8 @@ def scenario(folder: Path, name: str) -> list[ArmSummary]:
         write_run(folder / str(i), **{"label": "an arm", "until": 500, **options})
         for i, options in enumerate(shapes[name])
     ]
+    for salt, (run, options) in enumerate(zip(runs, shapes[name], strict=True)):
+        write_analyses(run, options.get("seeds", (0, 1, 2, 3)), salt=salt)
     return [summarise_arm(arm) for arm in read(runs)[0].arms]
 
 
@@ -284,6 +290,10 @@ def test_no_text_is_cut_or_covers_another(
         seed_dots_figure(arms, form),
         loss_figure(arms, form),
         probe_figure(arms, form),
+        analysis_figure(arms, form),
+        keys_figure(arms, form),
+        tokens_figure(arms, form),
+        gradients_figure(arms, form),
     ):
         if figure is None:
             continue

@@ -126,6 +126,17 @@ def test_folder_that_is_not_ours_is_refused(tmp_path: Path) -> None:
         read([])
 
 
+def test_sweep_without_runs_of_its_own_says_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(RunFolderError, match="a sweep with no recorded run yet"):
+        read([tmp_path])
+    for name in ("round1", "round2"):
+        write_run(tmp_path / name / "lr=1e-3")
+    (tmp_path / "round3").mkdir()
+    with pytest.raises(RunFolderError, match=r"runs are in \S+/round1, \S+/round2: give one of"):
+        read([tmp_path])
+
+
 def test_arm_may_be_missing_but_not_elsewhere(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "s", [("gone", "not run", "g")], [])
     (arm,) = load_study(folder).arms

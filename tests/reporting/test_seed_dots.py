@@ -15,7 +15,7 @@ from report_folders import write_run, write_study
 
 from outlast.reporting.load import read
 from outlast.reporting.panels import NARROW, WIDE, Form
-from outlast.reporting.seed_dots import _heaped, _same_words, seed_dots_figure
+from outlast.reporting.seed_dots import _same_words, heaped, seed_dots_figure
 from outlast.reporting.style import INK, PALETTE
 from outlast.reporting.summary import ArmSummary, summarise_arm
 
@@ -175,11 +175,11 @@ def test_one_seed_or_none_draws_no_figure(tmp_path: Path, seeds: list[float]) ->
 
 
 def test_dots_of_equal_seeds_are_heaped_around_their_line() -> None:
-    xs, ys = _heaped([1.0, 0.2, 1.0, 0.995, 1.0])
+    xs, ys = heaped([1.0, 0.2, 1.0, 0.995, 1.0])
     assert xs == [0.2, 0.995, 1.0, 1.0, 1.0]
     assert ys[0] == 0
     assert sum(ys) == pytest.approx(0)
     assert len(set(ys[1:])) == 4
-    many, heights = _heaped([1.0] * 100)
+    many, heights = heaped([1.0] * 100)
     assert len(many) == 100
     assert max(heights) <= 0.5  # within the line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tomllib
 from fnmatch import fnmatch
@@ -22,12 +23,11 @@ from outlast.view.router import Router
 @pytest.fixture(scope="module")
 def bundle(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle") / "page"
-    assert write_bundle(library, folder, (1, 20), 1, lambda _: None) == [
-        "hybrid, DAT, draw-80-0: length=80: expected lengths from 1 to 32 for "
-        + library.sequence("study--dat", 0, "draw-4-0")["task"],
-        "hybrid <b>TRA</b>, draw-80-0: length=80: expected lengths from 1 to 32 for "
-        + library.sequence("study--tra", 0, "draw-4-0")["task"],
-    ]
+    left_out = write_bundle(library, folder, (1, 20), 1, lambda _: None)
+    tasks = [library.sequence(f"study--{arm}", 0, "draw-4-0")["task"] for arm in ("dat", "tra")]
+    for words, label, task in zip(left_out, ("DAT", "<b>TRA</b>"), tasks, strict=True):
+        assert re.fullmatch(rf"hybrid,? {label}, draw-80-0: .* from 1 to 32 for .*", words)
+        assert task in words
     return folder
 
 
@@ -53,7 +53,45 @@ def test_bundle_says_which_sequences_it_has_and_where_nothing_lies(
     assert (bundle / "data/sequence/study--dat/0/draw-4-0.json").is_file()
     assert (bundle / "data/map/study--dat/0/draw-4-0/0-1.png").is_file()
     assert [run["id"] for run in about["runs"]] == ["lstm", "new", "study--dat", "study--tra"]
-    assert str(runs) not in json.dumps(about)
+    answers = (bundle / "data").rglob("*.json")
+    assert not any(str(runs) in path.read_text() for path in answers)
+
+
+def test_bundle_has_examples_of_the_anatomy_of_the_first_seed(bundle: Path) -> None:
+    about = json.loads((bundle / "data/runs.json").read_text())
+    assert about["seeds"] == {"lstm": [0], "study--dat": [0], "study--tra": [0]}
+    (run,) = about["examples"]
+    examples = about["examples"][run]
+    assert (run, examples["lengths"]) == ("study--dat", [4, 8])
+    cells: dict[tuple[int, str, str], int] = {}
+    for length in (4, 8):
+        found = json.loads((bundle / f"data/examples/{run}/0/{length}.json").read_text())
+        for row in found["examples"]:
+            name = f"draw-{length}-{row['row']}-of-{found['sequences']}"
+            cell = (length, row["part"], row["cause"])
+            cells[cell] = cells.get(cell, 0) + (name in examples["sequences"])
+    assert cells
+    assert all(cells.values())  # an example of each cause can be opened
+    assert len(examples["sequences"]) <= len(cells)  # one of each was asked for
+    for name in examples["sequences"]:
+        assert (bundle / f"data/sequence/{run}/0/{name}.json").is_file()
+        assert (bundle / f"data/attention/{run}/0/{name}/0.json").is_file()
+
+
+def test_examples_of_a_bundle_are_bounded_in_size(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Library(find_entries([runs / "study/dat"]))
+    monkeypatch.setattr("outlast.view.bundle.MOST_BYTES", 0)
+    (words,) = write_bundle(library, tmp_path / "page", (1,), 1, _unheard)
+    assert re.fullmatch(r".*, \d+ sequences of the failure anatomy: a bundle takes .*", words)
+    about = json.loads((tmp_path / "page/data/runs.json").read_text())
+    assert len(about["examples"]["dat"]["sequences"]) == 1
+    monkeypatch.setattr("outlast.view.bundle.MOST_TOKENS", 15)
+    left_out = write_bundle(library, tmp_path / "page", (1,), 1, _unheard)
+    assert "examples of length 8: it has 19 tokens, and a bundle takes 15" in " ".join(left_out)
+    about = json.loads((tmp_path / "page/data/runs.json").read_text())
+    assert about["examples"]["dat"]["lengths"] == [4]
 
 
 def test_bundle_replaces_a_bundle_and_nothing_else(library: Library, tmp_path: Path) -> None:

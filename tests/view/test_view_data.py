@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from outlast.errors import OutlastError, RunFolderError
+from outlast.runs.analyses import AnalysisTable, Row, write_analysis
+from outlast.runs.folder import write_json
 from outlast.runs.records import MetricLine, append_metrics, read_results
+from outlast.view.anatomy import read_anatomy
 from outlast.view.catalogue import find_entries
 from outlast.view.curves import POINTS, read_curves
 from outlast.view.library import Library
@@ -158,7 +161,33 @@ def test_failure_anatomy_has_the_rows_of_the_last_step(library: Library) -> None
     assert table["rows"][0] == {
         "seed": 0, "length": 4, "part": "recall", "cause": "right", "share": 0.5,
     }  # fmt: skip
-    assert "outlast analyse" in library.anatomy("lstm")["message"]
+    assert table["note"] == "The models of the last checkpoint."
+    assert not table["wanting"]
+    assert library.anatomy("lstm") == {
+        "rows": [], "message": "No failure anatomy yet.", "wanting": True,
+    }  # fmt: skip
+
+
+def test_command_that_analyses_a_run_has_its_path_as_it_was_given(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(runs / "new", tmp_path / "my runs/new")
+    monkeypatch.chdir(tmp_path)
+    (run,) = library_of(Path("my runs")).runs()["runs"]
+    assert run["analyse"] == "outlast analyse 'my runs/new'"
+
+
+def test_anatomy_from_before_further_training_says_so(runs: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(runs / "lstm", tmp_path / "lstm"))
+    row: Row = {"seed": 0, "step": None, "multiple": 1.0, "length": 4, "part": "parity"}
+    write_analysis(
+        folder, AnalysisTable(analysis="anatomy", rows=[row | {"cause": "right", "share": 1.0}])
+    )
+    path = folder / "analysis/anatomy.json"
+    write_json(path, json.loads(path.read_text()) | {"trained": 3})
+    old = read_anatomy(folder)
+    assert old["note"] == "The anatomy is of step 3, the run is at step 5."
+    assert old["wanting"]
 
 
 def test_damaged_anatomy_names_its_file_and_row(runs: Path, tmp_path: Path) -> None:

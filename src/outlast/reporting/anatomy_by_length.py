@@ -13,7 +13,7 @@ from outlast.reporting.hover import HoverColumn, HoverFigure, hover_figure
 from outlast.reporting.panels import Form, fit_height, legend
 from outlast.reporting.style import INK, PALETTE, RULE, drawing
 from outlast.reporting.summary import ArmSummary
-from outlast.runs.analyses import anatomy_at_end
+from outlast.runs.analyses import ANATOMY, age, anatomy_at_end
 
 PANEL = 1.25  # inches: the height of a panel
 #: the causes from the bottom of a bar to its top, how they are named, and their colours
@@ -26,6 +26,7 @@ CAUSES = {
     "value": ("right key, value wrong", PALETTE[3]),
     "output": ("state right, output wrong", PALETTE[2]),
     "no_attention": ("no attention", PALETTE[6]),
+    "unread": ("no probe reads the state", INK),
 }
 
 
@@ -91,10 +92,13 @@ def anatomy_finding(arms: Sequence[ArmSummary]) -> str:
             sentences.append(
                 f"“{arm.label}”, {each.part}: {share} % wrong, most often {CAUSES[cause][0]}"
             )
+    old = [
+        f". “{a.label}”: {words}" for a in arms if a.run and (words := age(a.run.folder, ANATOMY))
+    ]
     if not sentences:
-        return "Nearly every answer is right at every length"
+        return f"Nearly every answer is right at every length{''.join(old)}"
     more = f"; and {len(sentences) - 5} more" if len(sentences) > 5 else ""
-    return f"At the longest length: {'; '.join(sentences[:5])}{more}"
+    return f"At the longest length: {'; '.join(sentences[:5])}{more}{''.join(old)}"
 
 
 def _columns(parts: int) -> int:

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from outlast.reporting.groups import Group
 from outlast.reporting.hover import HoverFigure
-from outlast.reporting.measure_by_length import Pick, Points, measure_figure
+from outlast.reporting.measure_by_length import Pick, Points, lengths, measure_figure
 from outlast.reporting.panels import Form, Key
 from outlast.reporting.style import INK
 from outlast.reporting.summary import ArmSummary
@@ -49,9 +49,9 @@ def _with_zlib(
 ) -> HoverFigure | None:
     """The figure, and what zlib takes: that is known for all bytes together."""
     if any(pick.title for pick in picks):
-        return measure_figure(arms, picks, form, axis)
+        return measure_figure(arms, picks, form, lengths(axis))
     keys = [_zlib_key()] if any(arm.zlib for arm in arms) else []
-    return measure_figure(arms, picks, form, axis, keys, _draw_zlib)
+    return measure_figure(arms, picks, form, lengths(axis), keys, _draw_zlib)
 
 
 def _draw_zlib(ax: Axes, group: Group) -> None:

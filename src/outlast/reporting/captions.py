@@ -154,6 +154,9 @@ def _reach(arm: ArmSummary, variant: str | None) -> str:
         return "diverged on every seed"
     if ladder is None or last is None:
         return "was not tested"
+    if ladder.chance >= LEVEL:
+        share, guessed = percent(last.exact["joint"].summary.mean), percent(ladder.chance)
+        return f"has {share} % at {_place(last)} (chance at {times(1)}: {guessed} %)"
     notes = [_seeds_as_far(arm, ladder), arm.progress]
     notes = [note for note in notes if note]
     about = f" ({', '.join(notes)})" if notes else ""

@@ -63,6 +63,8 @@ def numbered(seeds: Sequence[int]) -> str:
 
 def effective(ladder: Ladder, level: float) -> str:
     """Up to where accuracy holds; ``≥`` where it still held at the longest length there is."""
+    if ladder.chance >= level:
+        return f"chance is {percent(ladder.chance)} %"
     rung = ladder.effective(level)
     if rung is None:
         return "none" if any(mean is not None for mean in ladder.means()) else NONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,22 @@ from outlast.reporting.summary import ArmSummary
 from outlast.runs.records import EventLine
 
 POINTS = 160  # of one line; more cannot be told apart at a panel's width
-Pick = Callable[[Run], Series]
+Axis = Callable[[Axes], None]
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A measure over the steps: the title of its panels, its curves of a run, its vertical axis.
+
+    Curves nearer than `near` are drawn striped.
+    """
+
+    title: str
+    series: Callable[[Run], Series]
+    axis: Axis
+    near: float = 0
+
+
 Panel = tuple[Group, str, Pick]
 
 
@@ -32,32 +48,29 @@ def loss_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None:
     """Each part's loss over the steps, with a tick for each seed's switch."""
     runs = [arm.run for arm in arms if arm.run]
     parts = dict.fromkeys(part for run in runs for part in run.losses)
-    return _figure(arms, [(part, _loss_of(part)) for part in parts], form, _loss_axis, 0)
+    return steps_figure(arms, [Pick(part, _loss_of(part), _loss_axis) for part in parts], form)
 
 
 def probe_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None:
     """The quick probes of joint accuracy over the steps, a panel for each length."""
     runs = [arm.run for arm in arms if arm.run]
     at = sorted({multiple for run in runs for multiple in run.probes})
-    picks = [(f"at {times(multiple)}", _probe_of(multiple)) for multiple in at]
-    return _figure(arms, picks, form, accuracy_axis, SAME)
+    picks = [Pick(f"at {times(m)}", _probe_of(m), accuracy_axis, SAME) for m in at]
+    return steps_figure(arms, picks, form)
 
 
-def _loss_of(part: str) -> Pick:
+def _loss_of(part: str) -> Callable[[Run], Series]:
     return lambda run: run.losses.get(part, {})
 
 
-def _probe_of(multiple: float) -> Pick:
+def _probe_of(multiple: float) -> Callable[[Run], Series]:
     return lambda run: run.probes.get(multiple, {})
 
 
-def _figure(
-    arms: Sequence[ArmSummary],
-    picks: Sequence[tuple[str, Pick]],
-    form: Form,
-    axis: Callable[[Axes], None],
-    near: float,
+def steps_figure(
+    arms: Sequence[ArmSummary], picks: Sequence[Pick], form: Form
 ) -> HoverFigure | None:
+    """A panel for each group of arms and each pick, over the steps. None if there is nothing."""
     panels = _panels(arms, picks)
     if not panels:
         return None
@@ -66,30 +79,29 @@ def _figure(
     with drawing():
         for ax, (group, title, pick) in zip(grid.axes, panels, strict=True):
             runs = [(arm, arm.summary.run) for arm in group.arms if arm.summary.run]
-            means = [_draw(ax, arm, run, pick) for arm, run in runs]
-            curves = {arm.summary.label: pick(run) for arm, run in runs}
-            add_curves(ax, curves, "%" if axis is accuracy_axis else "")
-            draw_curves(ax, means, near)
+            means = [_draw(ax, arm, run, pick.series(run)) for arm, run in runs]
+            curves = {arm.summary.label: pick.series(run) for arm, run in runs}
+            add_curves(ax, curves, "%" if pick.axis is accuracy_axis else "")
+            draw_curves(ax, means, pick.near)
             grid.set_title(ax, title)
-            axis(ax)
+            pick.axis(ax)
             _step_axis(ax)
         return grid.finish("training step")
 
 
-def _panels(arms: Sequence[ArmSummary], picks: Sequence[tuple[str, Pick]]) -> list[Panel]:
+def _panels(arms: Sequence[ArmSummary], picks: Sequence[Pick]) -> list[Panel]:
     panels = []
     for group in grouped(arms):
-        for title, pick in picks:
-            drawn = tuple(a for a in group.arms if a.summary.run and pick(a.summary.run))
+        for pick in picks:
+            drawn = tuple(a for a in group.arms if a.summary.run and pick.series(a.summary.run))
             if drawn:
-                words = [word for word in (group.title, title) if word]
+                words = [word for word in (group.title, pick.title) if word]
                 panels.append((Group(group.title, drawn), " · ".join(words), pick))
     return panels
 
 
-def _draw(ax: Axes, arm: StyledArm, run: Run, pick: Pick) -> Curve:
+def _draw(ax: Axes, arm: StyledArm, run: Run, series: Series) -> Curve:
     """The seeds' curves and their switches, drawn; their mean, to be drawn."""
-    series = pick(run)
     if len(series) > 1:
         thin = [_thinned(curve) for curve in series.values()]
         xs = [x for steps, _ in thin for x in [*steps, math.nan]]  # one line with gaps

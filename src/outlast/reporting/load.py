@@ -27,6 +27,7 @@ from outlast.runs.records import (
     read_study,
 )
 from outlast.runs.records import read_run as read_record
+from outlast.sweep.record import SWEEP
 
 Series = dict[int, dict[int, float]]  # seed -> step -> value
 
@@ -142,12 +143,22 @@ def read(folders: Sequence[Path]) -> tuple[Study, ...]:
             loose.append(load_run(folder))
         elif inside := grid_runs(folder):
             loose += map(load_run, inside)
+        elif has_file(folder, SWEEP):
+            raise RunFolderError(f"{folder}: {_no_runs_of_sweep(folder)}")
         else:
             raise RunFolderError(
                 f"{folder}: neither a run folder ({RUN}) nor a study ({STUDY}), nor are there runs "
                 f"in it"
             )
     return (*studies, *([_compare(loose)] if loose else []))
+
+
+def _no_runs_of_sweep(folder: Path) -> str:
+    """Why there is no run in the folder of a sweep itself."""
+    rounds = [path for path in sorted(folder.glob("round*")) if grid_runs(path)]
+    if not rounds:
+        return "a sweep with no recorded run yet"
+    return f"a sweep by halving, whose runs are in {', '.join(map(str, rounds))}: give one of these"
 
 
 def load_run(folder: Path) -> Run:

@@ -9,9 +9,11 @@ from outlast.reporting.tables import Table, plain
 
 TITLES = {
     "claims": "Claims",
+    "screen": "The screen",
     "setup": "The arms",
     "results": "Sequences entirely right, % (mean, 95 % interval, seeds that reach 90 %)",
     "parts": "The parts, %",
+    "gradients": "Gradients through attention (mean, lowest and highest seed)",
     "bits": "Bits per byte, lower is better (mean, worst and best seed)",
     "seeds": "Every seed, %",
 }

@@ -1,4 +1,4 @@
-"""Curves of any measure over the length, a panel for each: the mean and the range of the seeds."""
+"""Curves of any measure over the length or another number: the mean and the range of the seeds."""
 
 from __future__ import annotations
 
@@ -17,24 +17,48 @@ from outlast.reporting.style import drawing
 from outlast.reporting.summary import ArmSummary, Measure
 
 SAME = 0.004  # of the measure, which cannot be told apart in a panel
-#: by the multiple of the training length
+DASHED = (0, (3, 2))
+#: by the multiple of the training length, or by what else goes from left to right
 Points = list[tuple[float, Measure]]
 
 
 @dataclass(frozen=True)
 class Pick:
-    """A measure: the title of its panels, its points for an arm, and what a value is of."""
+    """A measure: the title of its panels, its points for an arm, and what a value is of.
+
+    The means of what is `beside` it are drawn dashed.
+    """
 
     title: str
     points: Callable[[ArmSummary], Points]
     unit: str = ""
+    beside: Callable[[ArmSummary], Points] | None = None
+
+
+@dataclass(frozen=True)
+class Across:
+    """What goes from left to right: its words, its axis, a place in words, entries of the key.
+
+    `axis` gets the panel, the places of all panels, those of this panel, and whether it is small.
+    """
+
+    words: str
+    axis: Callable[[Axes, list[float], list[float], bool], None]
+    place: Callable[[float], str]
+    keys: tuple[Key, ...] = ()
+
+
+def lengths(words: str) -> Across:
+    """Multiples of the training length; `words` say of what."""
+    label = f"{words}, in multiples of the length trained on"
+    return Across(label, length_axis, lambda multiple: times(round(multiple, 3)), (range_key(),))
 
 
 def measure_figure(
     arms: Sequence[ArmSummary],
     picks: Sequence[Pick],
     form: Form,
-    axis: str,
+    across: Across,
     keys: Sequence[Key] = (),
     decorate: Callable[[Axes, Group], None] = lambda ax, group: None,
 ) -> HoverFigure | None:
@@ -48,26 +72,33 @@ def measure_figure(
                 panels.append((Group(group.title, drawn), words, pick))
     if not panels:
         return None
-    grid = panel_grid(form, [group for group, *_ in panels], [range_key(), *keys])
-    multiples = sorted(
+    grid = panel_grid(form, [group for group, *_ in panels], [*across.keys, *keys])
+    places = sorted(
         {x for group, _, pick in panels for a in group.arms for x, _ in pick.points(a.summary)}
     )
     with drawing():
         for ax, (group, title, pick) in zip(grid.axes, panels, strict=True):
-            _draw(ax, group, pick, multiples, len(panels) > 1 or form.columns == 1)
+            tested = sorted({x for arm in group.arms for x, _ in pick.points(arm.summary)})
+            across.axis(ax, places, tested, len(panels) > 1 or form.columns == 1)
+            ax.spines["left"].set_visible(False)
+            for arm in group.arms:
+                _draw_beside(ax, arm, pick)
+            curves = [_curve(ax, arm, pick, across) for arm in group.arms]
+            draw_curves(ax, curves, SAME)
             decorate(ax, group)
             grid.set_title(ax, title)
-        return grid.finish(f"{axis}, in multiples of the length trained on")
+        return grid.finish(across.words)
 
 
-def _draw(ax: Axes, group: Group, pick: Pick, multiples: list[float], small: bool) -> None:
-    tested = sorted({x for arm in group.arms for x, _ in pick.points(arm.summary)})
-    length_axis(ax, multiples, tested, small)
-    ax.spines["left"].set_visible(False)
-    draw_curves(ax, [_curve(ax, arm, pick) for arm in group.arms], SAME)
+def _draw_beside(ax: Axes, arm: StyledArm, pick: Pick) -> None:
+    points = pick.beside(arm.summary) if pick.beside else []
+    means = [(x, measure.summary.mean) for x, measure in points]
+    if means:
+        xs, ys = zip(*means, strict=True)
+        ax.plot(xs, ys, color=arm.colour, linewidth=1.2, linestyle=DASHED, zorder=3)
 
 
-def _curve(ax: Axes, arm: StyledArm, pick: Pick) -> Curve:
+def _curve(ax: Axes, arm: StyledArm, pick: Pick, across: Across) -> Curve:
     """The mean over the seeds; the band from the worst to the best seed is drawn here."""
     points = pick.points(arm.summary)
     banded = [(x, m.summary.values) for x, m in points if m.summary.n > 1]
@@ -77,7 +108,7 @@ def _curve(ax: Axes, arm: StyledArm, pick: Pick) -> Curve:
         ax.fill_between(xs, low, high, color=arm.colour, alpha=0.14, linewidth=0, zorder=2)
     hover = hover_figure(ax).hover_points
     for x, measure in points:
-        label, place = arm.summary.label, times(round(x, 3))
+        label, place = arm.summary.label, across.place(x)
         for seed, value in sorted(measure.seeds.items()):
             text = f"{value:.3f} {pick.unit}".rstrip()
             hover.append(HoverPoint(ax, x, value, label, seed, place, text))

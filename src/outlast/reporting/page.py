@@ -22,11 +22,13 @@ from outlast.reporting.captions import nan_findings
 from outlast.reporting.claims import Verdict, headline, judge
 from outlast.reporting.contents import Entry, arm_anchors, list_contents, slug
 from outlast.reporting.formatting import percent
+from outlast.reporting.gradients_by_step import gradients_table
 from outlast.reporting.groups import grouped
 from outlast.reporting.load import Study, read
 from outlast.reporting.markdown import study_markdown
 from outlast.reporting.pictures import Picture, pictures_of
 from outlast.reporting.run_facts import moment, run_facts, train_command, versions
+from outlast.reporting.screen import screen_note, screen_table
 from outlast.reporting.summary import (
     ArmSummary,
     bits_parts_of,
@@ -36,6 +38,7 @@ from outlast.reporting.summary import (
     summarise_arm,
 )
 from outlast.runs.folder import RESULTS, RUN, write_text
+from outlast.runs.records import ScreenRecord
 from outlast.version import __version__
 
 FOLDED = 24  # rows of a table, from which on it is folded
@@ -79,6 +82,12 @@ class Section:
     @property
     def has_accuracies(self) -> bool:
         return "results" in self.tables or not self.has_bits
+
+    @property
+    def screen_note(self) -> str:
+        """How the survivors of the screen were chosen."""
+        screen = self.study.record.screen
+        return "" if screen is None else screen_note(screen)
 
     @property
     def links(self) -> dict[str, str]:
@@ -148,7 +157,7 @@ def _section(study: Study, out: Path, prefix: str) -> Section:
     verdicts = judge(study.record.claims, arms)
     tests = [arm.run.results for arm in arms if arm.run and arm.run.results]
     counts = sorted({results.sequences for results in tests if results.sequences})
-    pictures, built = pictures_of(arms, out, prefix), _tables(arms, verdicts)
+    pictures, built = pictures_of(arms, out, prefix), _tables(arms, verdicts, study.record.screen)
     runs = _runs(arms, prefix)
     entries = [Entry(run.anchor, run.label) for run in runs]
     return Section(
@@ -183,8 +192,12 @@ def _runs(arms: list[ArmSummary], prefix: str) -> list[RunFacts]:
     ]
 
 
-def _tables(arms: list[ArmSummary], verdicts: list[Verdict]) -> dict[str, tables.Table]:
+def _tables(
+    arms: list[ArmSummary], verdicts: list[Verdict], screen: ScreenRecord | None
+) -> dict[str, tables.Table]:
     built = {"setup": tables.setup_table(arms)}
+    if screen is not None:
+        built["screen"] = screen_table(screen)
     if verdicts:
         built["claims"] = tables.claims_table(verdicts)
     if bits_parts_of(arms):
@@ -194,6 +207,9 @@ def _tables(arms: list[ArmSummary], verdicts: list[Verdict]) -> dict[str, tables
         built["seeds"] = tables.seeds_table(arms)
         if parts_of(arms):
             built["parts"] = tables.parts_table(arms, parts_of(arms))
+    gradients = gradients_table(arms)
+    if gradients is not None:
+        built["gradients"] = gradients
     return built
 
 
@@ -216,7 +232,7 @@ def _facts(study: Study, arms: list[ArmSummary]) -> list[tuple[str, str]]:
 def _markdown(section: Section) -> str:
     figures = {p.name: (p.title, p.finding) for p in section.pictures.values()}
     reasons = (f"n/a: {reason}" for reason in section.reasons)
-    notes = [*section.claim_notes, *reasons, *section.nan]
+    notes = [section.screen_note, *section.claim_notes, *reasons, *section.nan]
     return study_markdown(
         section.study, section.headline, section.facts, figures, section.tables, notes
     )

@@ -10,16 +10,19 @@ from markupsafe import Markup
 
 from outlast.reporting import captions
 from outlast.reporting.accuracy_by_length import accuracy_figure
-from outlast.reporting.analysis_by_length import analysis_figure
+from outlast.reporting.analysis_by_length import analysis_figure, analysis_legend
 from outlast.reporting.anatomy_by_length import anatomy_figure, anatomy_finding
 from outlast.reporting.bits import bits_finding, parts_bits_finding
 from outlast.reporting.bits_by_length import bits_figure, position_figure
+from outlast.reporting.gradients_by_step import gradients_figure
 from outlast.reporting.hover import HoverFigure
+from outlast.reporting.keys_by_step import keys_figure
 from outlast.reporting.learning_curves import loss_figure, probe_figure
 from outlast.reporting.panels import NARROW, WIDE, Form
 from outlast.reporting.seed_dots import seed_dots_figure
 from outlast.reporting.style import inline, png, svg
 from outlast.reporting.summary import ArmSummary, bits_parts_of, parts_of
+from outlast.reporting.tokens_by_share import tokens_figure, tokens_finding
 from outlast.runs.folder import write_bytes, write_text
 
 
@@ -118,8 +121,38 @@ def _plans(arms: Sequence[ArmSummary]) -> list[Plan]:
             "Inside the models",
             "What `outlast analyse` measured, by test length. Thick: mean over seeds. Band: from "
             "the worst to the best seed. Of several layers and heads the best at the shortest "
-            "length counts.",
+            "length counts." + analysis_legend(arms),
             lambda form: analysis_figure(arms, form),
+            lambda: "",
+        ),
+        Plan(
+            "keys",
+            "Keys while training",
+            "Share of keys that a linear probe reads, at the value that is stored under them, from "
+            "what enters an attention layer. Attention finds a value by its key. Thick: mean over "
+            "seeds. Thin: each seed.",
+            lambda form: keys_figure(arms, form),
+            lambda: "",
+        ),
+        Plan(
+            "tokens",
+            "Tokens that suffice",
+            "Share of test sequences with every answer right, if attention sees some of the tokens "
+            "alone: those that get most attention where an answer is due. The recurrence reads all "
+            "of them. Thick: mean over seeds. Band: from the worst to the best seed.",
+            lambda form: tokens_figure(arms, form),
+            lambda: tokens_finding(arms),
+        ),
+        Plan(
+            "gradients",
+            "Gradients through attention",
+            "The gradient that reaches the recurrent weights through attention, and the one that "
+            "reaches them directly. Their cosine: below 0 they oppose each other. The ratio of "
+            "their norms: above 1 the one through attention is larger. The cosine of a step down "
+            "each of them with the way to the solution: at 0 it leads neither there nor away. The "
+            "solution is the last weights of the run, or of the run that the table names. Thick: "
+            "mean over seeds. Thin: each seed.",
+            lambda form: gradients_figure(arms, form),
             lambda: "",
         ),
         Plan(

@@ -40,19 +40,20 @@ def changed_settings(settings: Settings) -> list[tuple[str, object]]:
 def train_command(run: Run) -> str:
     """The command line that makes the run again. A run of a grid is made on its own by it."""
     record, name = run.record, run.folder.resolve().name
-    words = ["outlast", "train", *_flag("task", record.short.task)]
-    words += _flag("model", record.short.model)
+    words = ["outlast", "train", *flag_words("task", record.short.task)]
+    words += flag_words("model", record.short.model)
     for method in record.short.methods:
-        words += _flag("method", method)
-    words += _flag("seeds", seed_words(record.seeds).replace(" ", ""))
+        words += flag_words("method", method)
+    words += flag_words("seeds", seed_words(record.seeds).replace(" ", ""))
     for setting, value in changed_settings(record.settings):
-        words += _flag(setting.replace("_", "-"), value)
+        words += flag_words(setting.replace("_", "-"), value)
     if record.label != name:
-        words += _flag("label", record.label)
-    return shlex.join([*words, *_flag("out", f"runs/{name}")])
+        words += flag_words("label", record.label)
+    return shlex.join([*words, *flag_words("out", f"runs/{name}")])
 
 
-def _flag(name: str, value: object) -> list[str]:
+def flag_words(name: str, value: object) -> list[str]:
+    """A flag of the command line with its value, as words: ``--steps 200``, ``--by-length``."""
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
     text = str(value)

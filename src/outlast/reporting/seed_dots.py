@@ -160,7 +160,7 @@ def _draw_arm(ax: Axes, y: float, arm: StyledArm, measure: Measure | None) -> No
     if measure is None:
         ax.text(0.5, y, "not tested", ha="center", va="center", color=MUTED, fontsize=7)
         return
-    xs, ys = _heaped(list(measure.seeds.values()))
+    xs, ys = heaped(list(measure.seeds.values()))
     ax.plot(
         xs,
         [y + above for above in ys],
@@ -193,12 +193,12 @@ def _add_values(ax: Axes, y: float, arm: ArmSummary, variant: str | None, multip
         return
     measure, texts = rung.exact["joint"], accuracy_texts(arm, variant, rung)
     seeds = sorted(measure.seeds, key=measure.seeds.__getitem__)
-    xs, ys = _heaped([measure.seeds[seed] for seed in seeds])
+    xs, ys = heaped([measure.seeds[seed] for seed in seeds])
     places = [(seed, x, y + above) for seed, x, above in zip(seeds, xs, ys, strict=True)]
     add_accuracies(ax, arm.label, texts, places, (measure.summary.mean, y))
 
 
-def _heaped(values: Sequence[float]) -> tuple[list[float], list[float]]:
+def heaped(values: Sequence[float]) -> tuple[list[float], list[float]]:
     """The values in order, and how far from their line each is drawn: no dot hides another."""
     heaps: list[list[float]] = []
     for value in sorted(values):

@@ -54,6 +54,8 @@ class Ladder:
 
     variant: str | None
     rungs: tuple[Rung, ...]
+    #: the share of sequences that guessing gets right at the training length
+    chance: float = 0.0
 
     def at(
         self, multiple: float, part: str = "joint", measure: Literal["exact", "bits"] = "exact"
@@ -76,7 +78,12 @@ class Ladder:
         return [measure.seeds.get(seed) if measure else None for measure in measures]
 
     def effective(self, level: float, seed: int | None = None) -> Rung | None:
-        """The rung up to which accuracy holds: of the mean over seeds, or of one seed."""
+        """The rung up to which accuracy holds: of the mean over seeds, or of one seed.
+
+        None if it does not hold at all, or if guessing would: then it says nothing of a model.
+        """
+        if self.chance >= level:
+            return None
         values = self.means() if seed is None else self.of_seed(seed)
         lengths = [rung.length for rung in self.rungs]
         reached = effective_length(lengths, values, level)
@@ -131,7 +138,8 @@ def summarise_arm(arm: Arm) -> ArmSummary:
     """The numbers of one arm."""
     rows = (arm.run.rows or ()) if arm.run else ()
     variants = dict.fromkeys(row["variant"] for row in rows)
-    ladders = [_ladder(v, [row for row in rows if row["variant"] == v]) for v in variants]
+    chance = arm.run.record.chance.get("joint", 0.0) if arm.run else 0.0
+    ladders = [_ladder(v, [row for row in rows if row["variant"] == v], chance) for v in variants]
     phase = phase_of(arm.run) if arm.run else None
     return ArmSummary(
         arm.name, arm.label, arm.record.group, arm.run, _status(arm.run), tuple(ladders), phase
@@ -175,6 +183,11 @@ def study_json(study: Study, arms: list[ArmSummary]) -> dict[str, Any]:
         "scale": study.record.scale,
         "command": study.record.command,
         "arms": [_arm_json(arm) for arm in arms],
+        **(
+            {}
+            if study.record.screen is None
+            else {"screen": msgspec.to_builtins(study.record.screen)}
+        ),
     }
 
 
@@ -194,7 +207,7 @@ def _progress(run: Run | None) -> str:
     return f"step {at[0]:,} of {at[1]:,}" if at else ""
 
 
-def _ladder(variant: str | None, rows: list[ResultRow]) -> Ladder:
+def _ladder(variant: str | None, rows: list[ResultRow], chance: float) -> Ladder:
     lengths = sorted({(row["length"], row["multiple"]) for row in rows})
     return Ladder(
         variant,
@@ -206,6 +219,7 @@ def _ladder(variant: str | None, rows: list[ResultRow]) -> Ladder:
             )
             for at in lengths
         ),
+        chance,
     )
 
 

@@ -6,16 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from outlast.analysis.anatomy import CAUSES
-from outlast.runs.analyses import AnatomyRow, Row, anatomy_at_end
+from outlast.runs.analyses import ANATOMY, AnatomyRow, Row, age, anatomy_at_end
+
+AT_THE_END = "The models of the last checkpoint."
 
 
 def read_anatomy(folder: Path) -> dict[str, Any]:
-    """Rows at the end of training; without any, `message` says how to make them."""
+    """Rows at the end of training, and a `note` that says so, or that they are of an earlier step.
+
+    Without any rows, `message` says so. `wanting` is whether `outlast analyse` would help. Neither
+    has the folder's path: it may not get into a bundle.
+    """
     rows = anatomy_at_end(folder, CAUSES)
     if not rows:
-        words = f"No failure anatomy yet: 'outlast analyse {folder.name}' computes it."
-        return {"rows": [], "message": words}
-    return {"rows": [_of(row) for row in rows]}
+        return {"rows": [], "message": "No failure anatomy yet.", "wanting": True}
+    old = age(folder, ANATOMY)
+    note = f"The {old}." if old else AT_THE_END
+    return {"rows": [_of(row) for row in rows], "note": note, "wanting": bool(old)}
 
 
 def _of(row: AnatomyRow) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -31,8 +32,11 @@ class Library:
         self._lock = RLock()
 
     def runs(self) -> dict[str, Any]:
-        """Every run, as the list on the page shows it."""
-        runs = [entry.describe() for entry in self.entries.values()]
+        """Every run, as the list on the page shows it, and the command that analyses it."""
+        runs = [
+            entry.describe() | {"analyse": f"outlast analyse {shlex.quote(str(entry.folder))}"}
+            for entry in self.entries.values()
+        ]
         return {"outlast": __version__, "live": True, "runs": runs}
 
     def curves(self, run: str) -> dict[str, Any]:
@@ -59,6 +63,10 @@ class Library:
     def examples(self, run: str, seed: int, length: int) -> dict[str, Any]:
         """Sequences of a length in which an answer failed for each cause."""
         return self._with_model(run, seed, lambda model: model.examples(length))
+
+    def tokens(self, run: str, seed: int, length: int) -> int:
+        """How many tokens a sequence of a length has."""
+        return self._with_model(run, seed, lambda model: model.task.tokens(length))
 
     def _with_model(self, run: str, seed: int, work: Callable[[LiveModel], T]) -> T:
         entry = self._entry(run)

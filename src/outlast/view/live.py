@@ -141,6 +141,8 @@ class LiveModel:
         """At each token where an answer is due: the answer, and what was expected."""
         chances = logits[:, : self.task.classes].float().softmax(-1)
         best = chances.argmax(-1).tolist()
+        tokens = torch.tensor([sequence.tokens])
+        support = self.task.support(tokens, 0, len(sequence.tokens))
         rows: list[dict[str, Any] | None] = []
         for place, expected in enumerate(sequence.expected):
             if expected is None:
@@ -156,7 +158,8 @@ class LiveModel:
                     "expected_chance": round(chances[place, expected].item(), 4)
                     if finite
                     else None,
-                    "right": finite and given == expected,
+                    "right": finite
+                    and (given == expected if support is None else bool(support[0, place, given])),
                 }
             )
         return rows

@@ -40,9 +40,9 @@ class Sequence:
         )
 
 
-def drawn_name(length: int, index: int) -> str:
-    """The name of a drawn sequence."""
-    return f"draw-{length}-{index}"
+def drawn_name(length: int, index: int, among: int = SEQUENCES) -> str:
+    """The name of a drawn sequence; `among` is how many are drawn."""
+    return f"draw-{length}-{index}" + (f"-of-{among}" if among != SEQUENCES else "")
 
 
 def make_sequence(task: Task, name: str) -> Sequence:

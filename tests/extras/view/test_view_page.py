@@ -1,20 +1,11 @@
-"""What holds for the whole page: sizes, contrast, keyboard, colours, anatomy, bundle."""
+"""What holds for the whole page: sizes, contrast, keyboard, colours."""
 
 from __future__ import annotations
 
-import functools
-import http.server
-import re
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from view_polling import until
-
-from outlast.view.bundle import write_bundle
-from view_runs import library_of
 
 VIEWS = {
     "curves": ("runs=study--dat,lstm", "#learning .main-svg"),
@@ -120,41 +111,6 @@ def test_colours_follow_the_system_and_the_choice(show: Any) -> None:
     assert page.evaluate(curve) != dark[1]
 
 
-def test_failure_anatomy_leads_down_to_a_single_sequence(show: Any) -> None:
-    page = show("tab=anatomy&a=study--dat")
-    page.wait_for_selector("#causes .main-svg")
-    bars = page.evaluate(
-        "document.getElementById('causes').data.map(t => [t.name, Array.from(t.y)])"
-    )
-    assert bars == [["right", [0.5, 0.5]], ["state wrong", [0.3, 0.3]],
-                    ["wrong key attended", [0.2, 0.2]]]  # fmt: skip
-    # the fourth cell is what was right at the second length: an untrained model guesses some
-    page.locator("#causes-table button").nth(3).click()
-    assert page.inner_text("#examples h3") == "right, length 8"
-    link = page.locator("#examples a").first
-    link.wait_for()
-    seed, sequence, token = re.findall(r"\d+", link.inner_text())
-    link.click()
-    page.wait_for_selector("#tokens")
-    assert page.input_value("#seed-a") == seed
-    assert f"seq=draw-8-{sequence}-of-64" in page.url
-    assert page.inner_text("#where").startswith(f"token {token} of")
-    assert page.inner_text("#answer-a").startswith("✓ recall")
-
-
-def test_bar_of_the_anatomy_can_be_clicked(show: Any) -> None:
-    page = show("tab=anatomy&a=study--dat")
-    page.wait_for_selector("#causes .main-svg")
-    page.evaluate("""document.getElementById('causes').emit('plotly_click',
-      {points: [{curveNumber: 2, pointIndex: 0}]})""")
-    assert page.inner_text("#examples h3") == "wrong key attended, length 4"
-
-
-def test_run_without_anatomy_says_how_to_make_one(show: Any) -> None:
-    page = show("tab=anatomy&a=lstm")
-    page.get_by_text("No failure anatomy yet: 'outlast analyse lstm' computes it.").wait_for()
-
-
 def test_tabs_and_back_button_move_between_views(show: Any) -> None:
     page = show("runs=study--dat")
     page.wait_for_selector("#learning .main-svg")
@@ -167,48 +123,3 @@ def test_tabs_and_back_button_move_between_views(show: Any) -> None:
     page.wait_for_selector("#tokens")
     page.go_back()
     page.wait_for_selector("#learning .main-svg")
-
-
-@pytest.fixture(scope="module")
-def shared(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a bundle behind a plain web server."""
-    folder = tmp_path_factory.mktemp("bundle") / "page"
-    write_bundle(library_of(runs / "study"), folder, (1, 2), 1, lambda _: None)
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
-def test_bundle_shows_the_same_page(show: Any, shared: str) -> None:
-    page = show("", home=shared)
-    page.wait_for_selector("#learning .main-svg")
-    assert page.locator(".legend li").count() == 2
-    page.click("#tab-sequence")
-    page.wait_for_selector("#tokens")
-    assert page.locator("#computed option").count() == 2
-    page.select_option("#computed", "draw-8-0")
-    until(page, "document.querySelectorAll('.token').length === 19")
-    page.keyboard.press("Home")
-    page.keyboard.press("ArrowRight")
-    until(
-        page, "document.getElementById('attention-words-a').textContent.startsWith('token 2 looks')"
-    )
-    page.select_option("#head-a", "0-1")
-    page.wait_for_selector("#map-a image")
-    page.click("#tab-anatomy")
-    page.wait_for_selector("#causes .main-svg")
-    assert "This is a bundle" not in page.inner_text("#anatomy")
-
-
-def test_bundle_says_what_it_has_not_got(show: Any, shared: str) -> None:
-    page = show("tab=sequence&a=study--dat&aseed=1", home=shared, refused=True)
-    page.get_by_text("not in this bundle; 'outlast view' computes it").wait_for()
-    assert page.is_visible("text=This is a bundle")
-    assert page.locator("#own").count() == 0

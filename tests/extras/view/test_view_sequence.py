@@ -82,12 +82,42 @@ def test_attention_colours_can_be_changed(show: Any) -> None:
 def test_token_that_holds_the_answer_is_marked(show: Any) -> None:
     page = show("tab=sequence&a=study--dat&seq=own-k3+1+k5+1+k6+0+%3D+k5")
     rows(page, 7)
-    marks = page.evaluate("Array.from(document.getElementById('attention-a').data[1].x)")
-    assert marks == [4, 4]  # one for each head
+    traces = "document.getElementById('attention-a').data.slice(1).map(t => Array.from(t.x))"
+    assert page.evaluate(traces) == [[4, 4], [4, 4]]  # a halo and a circle for each head
     assert "the token that holds the answer" in page.inner_text("#attention-words-a")
     page.keyboard.press("ArrowLeft")
     rows(page, 6)
-    assert page.evaluate("Array.from(document.getElementById('attention-a').data[1].x)") == []
+    assert page.evaluate(traces) == [[], []]
+
+
+#: where the cells of a plot begin and how wide they are together, in pixels
+CELLS = """id => {
+  const axis = document.getElementById(id)._fullLayout.xaxis;
+  return [axis._offset, axis._length, ...axis.range];
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_states_stand_above_the_attention_of_their_tokens(show: Any, width: int) -> None:
+    page = show(f"{ONE}&at=9", (width, 844))
+    rows(page, 9)
+    assert page.evaluate(CELLS, "states-a") == page.evaluate(CELLS, "attention-a")
+    for plot in ("states-a", "attention-a"):
+        home = page.locator(f"#{plot}").bounding_box()
+        labels = page.locator(f"#{plot} .ytick text").all()
+        assert labels
+        assert all(label.bounding_box()["x"] >= home["x"] for label in labels)
+
+
+def test_states_are_coloured_only_where_one_is_read(show: Any) -> None:
+    page = show("tab=sequence&a=study--dat&seq=own-k3+1+k5+1+k6+0+%3D+k5+k3")
+    rows(page, 8)
+    strip = page.evaluate("document.getElementById('states-a').data[0].z.map(r => Array.from(r))")
+    assert len(strip) == 3
+    for row in strip:
+        assert [cell is None for cell in row] == [
+            True, False, True, False, True, False, False, True, True,
+        ]  # fmt: skip
 
 
 def test_answer_state_and_mistakes_are_shown(show: Any) -> None:

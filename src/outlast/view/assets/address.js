@@ -20,18 +20,31 @@ export function list(name) {
 
 /** Change some values; null or undefined takes a name out. `step` keeps the Back button useful. */
 export function set(changes, step = false) {
+  const next = changedState(changes);
+  const changed = changedNames(state, next);
+  if (!changed.size) return;
+  state = next;
+  if (step) history.replaceState(null, "", hashOf(next));
+  else history.pushState(null, "", hashOf(next));
+  tell(changed);
+}
+
+/** The address of the page with some values changed, for a link. */
+export function href(changes) {
+  return hashOf(changedState(changes));
+}
+
+function changedState(changes) {
   const next = { ...state };
   for (const [name, value] of Object.entries(changes)) {
     if (value === null || value === undefined) delete next[name];
     else next[name] = String(value);
   }
-  const changed = changedNames(state, next);
-  if (!changed.size) return;
-  state = next;
-  const hash = "#" + new URLSearchParams(next).toString();
-  if (step) history.replaceState(null, "", hash);
-  else history.pushState(null, "", hash);
-  tell(changed);
+  return next;
+}
+
+function hashOf(values) {
+  return "#" + new URLSearchParams(values).toString();
 }
 
 /** Call a function with the set of changed names, whenever some have changed. */
@@ -48,7 +61,7 @@ function tell(changed) {
   for (const listener of listeners) listener(changed);
 }
 
-// Back, Forward, or an address typed by hand
+// Back, Forward, a link, or an address typed by hand
 addEventListener("popstate", () => {
   const after = read();
   const changed = changedNames(state, after);

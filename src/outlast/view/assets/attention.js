@@ -3,7 +3,7 @@
 import * as address from "./address.js";
 import { decode, get, paths } from "./data.js";
 import { choice, el, plain } from "./dom.js";
-import { colour, config, layout } from "./theme.js";
+import { colour, config, tokenRows } from "./theme.js";
 
 // A cell's z: dropped keys lie below 0, so that they have a colour of their own.
 const DROPPED = -0.25;
@@ -59,7 +59,8 @@ export class AttentionRows {
     return address.get("colour") in SHADES ? address.get("colour") : "root";
   }
 
-  draw() {
+  /** `left` is the margin that the rows share with those of the state. */
+  draw(left) {
     const { words } = this.trace;
     const text = words.map((word, i) => `token ${i + 1}: ${plain(word)}`);
     const few = SIGN * (longest(words) + 1) * words.length < 0.8 * this.place.clientWidth;
@@ -83,23 +84,21 @@ export class AttentionRows {
       hovertemplate: "%{text}<br>weight %{customdata:.4f}<extra>%{y}</extra>",
       hoverongaps: false,
     };
-    const source = {
+    const circle = (name, width) => ({
       mode: "markers",
       x: [],
       y: [],
       hoverinfo: "skip",
-      marker: { symbol: "circle-open", size: 11, color: colour("source"), line: { width: 2 } },
-    };
+      marker: { symbol: "circle-open", size: 11, color: colour(name), line: { width } },
+    });
+    // the halo sets the circle off from any weight below it
+    const marks = [circle("page", 7), circle("source", 2)];
     const ticks = few
       ? { tickvals: heat.x, ticktext: words.map(plain), tickangle: 0, title: "" }
       : { title: "token" };
-    const shape = layout({
-      height: ROW * this.names.length + 58,
-      margin: { l: 8, r: 8, t: 4, b: 40 },
-      xaxis: { ...ticks, showgrid: false, range: [0.5, words.length + 0.5] },
-      yaxis: { autorange: "reversed", showgrid: false, ticks: "" },
-    });
-    this.ready = Plotly.newPlot(this.place, [heat, source], shape, config);
+    const height = ROW * this.names.length + 58;
+    const shape = tokenRows({ height, left, bottom: 40, count: words.length, xaxis: ticks });
+    this.ready = Plotly.newPlot(this.place, [heat, ...marks], shape, config);
     this.shown = -1;
   }
 
@@ -178,7 +177,12 @@ export class AttentionRows {
     const known = source !== null && source !== undefined;
     const x = known ? this.names.map(() => source + 1) : [];
     const y = known ? this.names : [];
-    Plotly.restyle(this.place, { z: [z, null], customdata: [weights, null], x: [this.xs(), x], y: [this.names, y] });
+    Plotly.restyle(this.place, {
+      z: [z, null, null],
+      customdata: [weights, null, null],
+      x: [this.xs(), x, x],
+      y: [this.names, y, y],
+    });
     this.describe(at, weights, zeros, known ? source : null);
   }
 

@@ -1,6 +1,7 @@
 // Accuracy by length and learning curves: mean and spread over seeds, or single seeds.
 
 import * as address from "./address.js";
+import { noRun } from "./catalogue.js";
 import { chosen, makeChooser } from "./chooser.js";
 import { get, paths } from "./data.js";
 import { button, check, choice, el, readSeeds } from "./dom.js";
@@ -30,7 +31,8 @@ async function draw(catalogue) {
   const answers = await Promise.allSettled(ids.map((id) => get(paths.run(id))));
   if (turn !== latest) return;
   const drawn = [];
-  const problems = [];
+  const known = new Set(runs.map((run) => run.id));
+  const problems = (address.list("runs") ?? []).filter((id) => !known.has(id)).map(noRun);
   ids.forEach((id, index) => {
     const run = runs.find((each) => each.id === id);
     const answer = answers[index];

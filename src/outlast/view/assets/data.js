@@ -1,10 +1,13 @@
-// What the server, or the files of a bundle, say. Everything is asked for once.
+// What the server, or the files of a bundle, say.
 
 const asked = new Map();
 const MOST_KEPT = 300;
+// What a model makes of a sequence stays. Curves and analyses may be written while the page is open.
+const KEPT = /^data\/(sequence|attention)\//;
 
 /** The JSON under a path; an Error carries the server's message. */
 export function get(path) {
+  if (!KEPT.test(path)) return load(path);
   if (!asked.has(path)) {
     const answer = load(path);
     answer.catch(() => asked.delete(path)); // so that it can be asked for again

@@ -63,7 +63,7 @@ function follow(point, runs) {
   const run = runs.find((each) => each.id === point.data.meta);
   if (!run) return;
   const length = Math.round(point.x * run.length);
-  address.set({ tab: "sequence", a: run.id, seq: `draw-${length}-0`, at: null });
+  address.set({ tab: "sequence", a: run.id, aseed: null, seq: `draw-${length}-0`, at: null });
 }
 
 /** A loss or a quick probe over the training steps, with the switches of DAT. */

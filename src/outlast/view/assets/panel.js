@@ -3,7 +3,7 @@
 import { AttentionRows } from "./attention.js";
 import { AttentionMap } from "./map.js";
 import { el, plain } from "./dom.js";
-import { colour, config, layout } from "./theme.js";
+import { colour, config, leftMargin, tokenRows } from "./theme.js";
 
 const SAME = { right: "right", wrong: "wrong" };
 
@@ -11,9 +11,11 @@ export class Panel {
   constructor({ run, seed, name, trace, error, side }) {
     this.trace = trace;
     this.prefix = side;
-    const title = el("h2", {}, `${run.label}, seed ${seed}`);
-    const about = el("p", { class: "note" }, [run.model, ...run.methods].join(", "));
-    this.element = el("article", { class: "panel", id: `panel-${side}` }, title, about);
+    this.element = el("article", { class: "panel", id: `panel-${side}` });
+    if (run) {
+      const about = el("p", { class: "note" }, [run.model, ...run.methods].join(", "));
+      this.element.append(el("h2", {}, `${run.label}, seed ${seed}`), about);
+    }
     if (error) {
       this.element.append(el("p", { class: "problem", role: "alert" }, error));
       return;
@@ -31,8 +33,10 @@ export class Panel {
 
   /** Draw what does not change from token to token; the element must be on the page. */
   draw() {
-    if (this.strip) this.drawStates();
-    this.rows?.draw();
+    if (!this.trace) return;
+    const left = leftMargin([...this.places(), ...(this.rows?.names ?? [])]);
+    if (this.strip) this.drawStates(left);
+    this.rows?.draw(left);
     this.map?.draw();
   }
 
@@ -109,19 +113,17 @@ export class Panel {
     });
   }
 
-  drawStates() {
+  drawStates(left) {
     const { read, state, words } = this.trace;
-    const due = words.map((_, i) => i).filter((i) => state[i] !== null); // cells reach to the next
-    const z = read.map((probe) => due.map((i) => Number(probe.states[i] === state[i])));
-    const text = read.map((probe) =>
-      due.map((i) => `token ${i + 1}: ${plain(words[i])}<br>read ${probe.states[i]}, true ${state[i]}`),
-    );
+    const due = (cell) => words.map((_, i) => (state[i] === null ? null : cell(i)));
     const trace = {
       type: "heatmap",
-      z,
-      text,
-      x: due.map((i) => i + 1),
-      y: read.map((probe) => probe.place.replace("stream before", "before").replace("output of ", "")),
+      z: read.map((probe) => due((i) => Number(probe.states[i] === state[i]))),
+      text: read.map((probe) =>
+        due((i) => `token ${i + 1}: ${plain(words[i])}<br>read ${probe.states[i]}, true ${state[i]}`),
+      ),
+      x: words.map((_, i) => i + 1),
+      y: this.places(),
       zmin: 0,
       zmax: 1,
       ygap: 2,
@@ -130,12 +132,15 @@ export class Panel {
       hovertemplate: "%{text}<extra>%{y}</extra>",
       hoverongaps: false,
     };
-    const shape = layout({
-      height: 18 * read.length + 34,
-      margin: { l: 8, r: 8, t: 4, b: 26 },
-      xaxis: { showgrid: false, range: [0.5, words.length + 0.5] },
-      yaxis: { autorange: "reversed", showgrid: false, ticks: "" },
-    });
+    const height = 18 * read.length + 34;
+    const shape = tokenRows({ height, left, bottom: 26, count: words.length });
     Plotly.newPlot(this.strip, [trace], shape, config);
+  }
+
+  /** Where states are read, in short. */
+  places() {
+    return this.trace.read.map((probe) =>
+      probe.place.replace(/^stream before (the )?/, "before ").replace("output of ", ""),
+    );
   }
 }

@@ -1,6 +1,15 @@
 // One sequence, token by token: what one run, or two side by side, make of it.
 
 import * as address from "./address.js";
+import {
+  bundledSequences,
+  findRun,
+  runOptions,
+  seedOf,
+  seedProblem,
+  seedsOf,
+  sequenceProblem,
+} from "./catalogue.js";
 import { get, paths } from "./data.js";
 import { button, choice, el } from "./dom.js";
 import { Panel } from "./panel.js";
@@ -32,32 +41,31 @@ function isOpen() {
   return address.get("tab") === "sequence";
 }
 
-function readable() {
-  return catalogue.runs.filter((run) => !run.problem);
-}
-
-/** The run and the seed of side "a" or "b"; null without a run. */
+/** The run and the seed of side "a" or "b", or its `problem`; null if there is no second run. */
 function side(name) {
-  const runs = readable();
-  const wanted = address.get(name, name === "a" ? runs.find((run) => run.trained)?.id : "");
-  const run = runs.find((each) => each.id === wanted) ?? (name === "a" ? runs[0] : null);
-  if (!run) return null;
-  const seed = Number(address.get(`${name}seed`, run.seeds[0]));
-  return { run, seed: run.seeds.includes(seed) ? seed : run.seeds[0], side: name };
+  if (name === "b" && !address.get("b")) return null;
+  const { run, problem } = findRun(catalogue, name);
+  return run ? { run, seed: seedOf(run, `${name}seed`), side: name } : { problem, side: name };
 }
 
 function sequenceName(run) {
   const name = address.get("seq");
   if (name) return name;
-  const computed = catalogue.sequences?.[run.id]?.[0];
+  const computed = catalogue.live ? null : bundledSequences(catalogue, run)[0];
   return computed ?? `draw-${run.length}-0`;
 }
 
 async function draw() {
   const turn = ++latest;
   const first = side("a");
-  if (!first) return home.replaceChildren(el("p", { class: "problem" }, "There is no run to show."));
   const second = side("b");
+  if (first.problem) {
+    strip = null;
+    panels = [];
+    const words = el("p", { class: "problem", role: "alert" }, first.problem);
+    home.replaceChildren(runControls(), words);
+    return document.getElementById("run-a").focus();
+  }
   const name = sequenceName(first.run);
   const focus = document.activeElement?.id;
   const status = el("p", { class: "note", id: "loading", role: "status" }, "Computing …");
@@ -72,8 +80,12 @@ async function draw() {
 }
 
 async function load(about, name) {
+  const { run, seed } = about;
+  const missing =
+    about.problem || seedProblem(catalogue, run, seed) || sequenceProblem(catalogue, run, name);
+  if (missing) return { ...about, name, error: missing };
   try {
-    return { ...about, name, trace: await get(paths.sequence(about.run.id, about.seed, name)) };
+    return { ...about, name, trace: await get(paths.sequence(run.id, seed, name)) };
   } catch (error) {
     return { ...about, name, error: error.message };
   }
@@ -159,7 +171,7 @@ function stepControls() {
 // ---- what is shown -------------------------------------------------------------------------
 
 function runControls() {
-  const runs = readable().map((run) => [run.id, run.study ? `${run.study}: ${run.label}` : run.label]);
+  const runs = runOptions(catalogue);
   const row = el("div", { class: "controls" });
   for (const [name, words, options] of [
     ["a", "Run", runs],
@@ -167,9 +179,10 @@ function runControls() {
   ]) {
     const about = side(name);
     const change = (id) => address.set({ [name]: id || null, [`${name}seed`]: null });
-    row.append(choice(words, `run-${name}`, options, about?.run.id ?? "", change));
-    if (!about) continue;
-    const seeds = about.run.seeds.map((seed) => [String(seed), String(seed)]);
+    row.append(choice(words, `run-${name}`, options, about?.run?.id ?? "", change));
+    if (!about?.run) continue;
+    const seeds = seedsOf(catalogue, about.run).map((seed) => [String(seed), String(seed)]);
+    if (!seeds.length) continue;
     const pick = (seed) => address.set({ [`${name}seed`]: seed });
     row.append(choice("Seed", `seed-${name}`, seeds, String(about.seed), pick));
   }
@@ -200,10 +213,10 @@ function open_(length, index, among = "") {
 
 /** A bundle has the sequences that were computed for it, and no others. */
 function bundled(row, name) {
-  const names = catalogue.sequences?.[side("a").run.id] ?? [];
+  const names = bundledSequences(catalogue, side("a").run);
   const options = names.map((each) => {
-    const [, length, index] = DRAWN.exec(each);
-    return [each, `length ${length}, number ${index}`];
+    const [, length, index, among] = DRAWN.exec(each);
+    return [each, `length ${length}, number ${index}${among ? ` of ${among}` : ""}`];
   });
   const change = (seq) => address.set({ seq, at: null });
   if (names.length) row.append(choice("Sequence", "computed", options, name, change));

@@ -8,6 +8,7 @@ export function colour(name) {
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 const SYMBOLS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x"];
 const COLOURS = 7;
+const FONT = { family: "system-ui, sans-serif", size: 13 };
 
 /** Colour, dash and marker of the n-th run: together they repeat after many. */
 export function look(index) {
@@ -37,7 +38,7 @@ export function layout(more) {
   const base = {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: "system-ui, sans-serif", size: 13, color: colour("ink") },
+    font: { ...FONT, color: colour("ink") },
     margin: { l: 52, r: 12, t: 8, b: 44 },
     showlegend: false,
     hovermode: "closest",
@@ -55,6 +56,23 @@ export function layout(more) {
     xaxis: { ...axis, ...xaxis, title: { ...axis.title, text: xaxis.title ?? "" } },
     yaxis: { ...axis, ...yaxis, title: { ...axis.title, text: yaxis.title ?? "" } },
   };
+}
+
+/** The left margin, in pixels, that the longest of some labels needs. */
+export function leftMargin(labels) {
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `${FONT.size}px ${FONT.family}`;
+  return Math.ceil(Math.max(0, ...labels.map((label) => pen.measureText(label).width))) + 12;
+}
+
+/** Rows of cells, one cell for each token. Those of the same `left` lie below one another. */
+export function tokenRows({ height, left, bottom, count, xaxis = {} }) {
+  return layout({
+    height,
+    margin: { l: left, r: 8, t: 4, b: bottom },
+    xaxis: { automargin: "height", showgrid: false, range: [0.5, count + 0.5], ...xaxis },
+    yaxis: { automargin: false, autorange: "reversed", showgrid: false, ticks: "" },
+  });
 }
 
 export const config = { displayModeBar: false, responsive: true, doubleClick: "reset" };

@@ -1,0 +1,169 @@
+"""Gradients while training: how what flows through attention stands to the rest.
+
+The four measures are of all recurrent weights and the loss that is trained: the cosine of the two
+parts of the gradient, the ratio of their norms, and the cosine of each with the way to the final
+weights.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from outlast.reporting.formatting import NONE
+from outlast.reporting.hover import HoverFigure
+from outlast.reporting.learning_curves import Axis, Pick, steps_figure
+from outlast.reporting.load import Series
+from outlast.reporting.panels import Form
+from outlast.reporting.style import MUTED
+from outlast.reporting.summary import ArmSummary
+from outlast.reporting.tables import Cell, Table
+from outlast.runs.analyses import Row, read_analysis
+
+GRADIENTS = "gradients"
+SAME = 0.008  # of a cosine, which cannot be told apart in a panel
+LEAST_RATIO = 1e-3  # that a panel shows; one of 0 has no place on a logarithmic axis
+COLUMNS = 8  # steps that the table has at most
+
+
+def gradients_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None:
+    """The two parts of the gradient over the steps, a panel for each measure.
+
+    None if no arm was analysed.
+    """
+    return steps_figure(arms, _picks(), form)
+
+
+def gradients_table(arms: Sequence[ArmSummary]) -> Table | None:
+    """Each measure at some steps: mean over seeds, lowest and highest seed. None without tables."""
+    measured = [
+        (arm, pick, series)
+        for arm in arms
+        for pick in _picks()
+        if arm.run and (series := pick.series(arm.run))
+    ]
+    if not measured:
+        return None
+    shown = _spread(
+        {step for *_, series in measured for curve in series.values() for step in curve}
+    )
+    rows = []
+    for arm, pick, series in measured:
+        cells = (_cell(series, step, pick.axis is _ratio_axis) for step in shown)
+        rows.append((Cell(arm.label, _solution(arm)), Cell(pick.title), *cells))
+    return Table(("arm", "measure", *(f"step {step:,}" for step in shown)), tuple(rows), 2)
+
+
+def _picks() -> list[Pick]:
+    rows = cache(_rows_of_whole)  # of each folder, for all measures
+
+    def pick(title: str, value: Callable[[Row], float | None], axis: Axis) -> Pick:
+        near = SAME if axis is _cosine_axis else 0
+        return Pick(title, lambda run: _curves(rows(run.folder), value), axis, near)
+
+    return [
+        pick("attention and direct, cosine", _number("cosine"), _cosine_axis),
+        pick("attention over direct, norms", _ratio, _ratio_axis),
+        pick("attention to solution, cosine", _number("attention_to_final"), _cosine_axis),
+        pick("direct to solution, cosine", _number("direct_to_final"), _cosine_axis),
+    ]
+
+
+def _rows_of_whole(folder: Path) -> list[Row]:
+    """The rows of all recurrent weights and the whole loss."""
+    table = read_analysis(folder, GRADIENTS)
+    rows = table.rows if table else []
+    return [row for row in rows if row.get("layer") == "all" and row.get("part") == "all"]
+
+
+def _curves(rows: Sequence[Row], value: Callable[[Row], float | None]) -> Series:
+    """The curve of each seed, at the steps that most seeds were looked at."""
+    curves: Series = {}
+    for row in rows:
+        number, step, seed = value(row), row.get("step"), row.get("seed")
+        if number is not None and isinstance(step, int):
+            curves.setdefault(int(seed or 0), {})[step] = number
+    looks = Counter(step for curve in curves.values() for step in curve)
+    return {
+        seed: {step: number for step, number in curve.items() if 2 * looks[step] > len(curves)}
+        for seed, curve in curves.items()
+    }
+
+
+def _number(column: str) -> Callable[[Row], float | None]:
+    def number(row: Row) -> float | None:
+        value = row.get(column)
+        return float(value) if isinstance(value, int | float) else None
+
+    return number
+
+
+def _ratio(row: Row) -> float | None:
+    """The norm of the part through attention over that of the direct part."""
+    attention, direct = _number("attention_norm")(row), _number("direct_norm")(row)
+    return attention / direct if attention is not None and direct else None
+
+
+def _solution(arm: ArmSummary) -> str:
+    """Which run's last weights are the solution, if it is another run."""
+    table = read_analysis(arm.run.folder, GRADIENTS) if arm.run else None
+    toward = table.settings.get("toward") if table else None
+    return f"(solution: {toward})" if toward else ""
+
+
+def _spread(steps: set[int]) -> list[int]:
+    """Some of the steps, evenly, the first and the last among them."""
+    ordered = sorted(steps)
+    if len(ordered) <= COLUMNS:
+        return ordered
+    return [ordered[round(i * (len(ordered) - 1) / (COLUMNS - 1))] for i in range(COLUMNS)]
+
+
+def _cell(series: Series, step: int, is_ratio: bool) -> Cell:
+    values = [curve[step] for curve in series.values() if step in curve]
+    if not values:
+        return Cell(NONE, tone="number")
+    words = _ratio_words if is_ratio else _cosine_words
+    spread = f"[{words(min(values))}, {words(max(values))}]" if len(values) > 1 else ""
+    return Cell(words(sum(values) / len(values)), spread, tone="number")
+
+
+def _cosine_words(value: float) -> str:
+    """``−0.02``; a rounded 0 has no sign."""
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+
+
+def _ratio_words(value: float) -> str:
+    """Two digits: ``0.21``, ``4.9``, ``25``."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _cosine_axis(ax: Axes) -> None:
+    ax.set_ylim(-1.05, 1.05)
+    ax.set_yticks([-1, 0, 1])
+    ax.set_ylabel("cosine")
+    _level(ax, 0)
+
+
+def _ratio_axis(ax: Axes) -> None:
+    ax.set_yscale("log", nonpositive="mask")
+    low, high = ax.get_ylim()
+    low, high = min(max(low, LEAST_RATIO), 0.5), max(high, 2)
+    ax.set_ylim(low, high)
+    subs = (1.0,) if high > 30 * low else (1.0, 2.0, 5.0)
+    ax.yaxis.set_major_locator(LogLocator(subs=subs, numticks=6))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.set_ylabel("ratio of norms")
+    _level(ax, 1)
+
+
+def _level(ax: Axes, value: float) -> None:
+    """A hair-line where the sign or the order changes."""
+    ax.axhline(value, color=MUTED, linewidth=0.6, zorder=1)
+    ax.spines["left"].set_visible(False)

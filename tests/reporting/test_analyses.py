@@ -1,0 +1,235 @@
+"""What the page shows of analyses: attention beside its law, covariance, tokens, gradients."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from report_folders import write_analyses, write_run
+
+from outlast.reporting.analysis_by_length import (
+    COVARIANCE_LEGEND,
+    LAW_LEGEND,
+    analysis_figure,
+    analysis_legend,
+)
+from outlast.reporting.gradients_by_step import gradients_figure, gradients_table
+from outlast.reporting.hover import HoverFigure
+from outlast.reporting.keys_by_step import keys_figure
+from outlast.reporting.load import read
+from outlast.reporting.page import report
+from outlast.reporting.panels import NARROW, WIDE, Form
+from outlast.reporting.summary import ArmSummary, summarise_arm
+from outlast.reporting.tokens_by_share import tokens_figure, tokens_finding
+
+FORMS = pytest.mark.parametrize("form", [WIDE, NARROW], ids=lambda form: form.name)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = write_run(tmp_path / "run", label="hybrid", seeds=(0, 1, 2), until=100)
+    write_analyses(folder, seeds=(0, 1, 2), toward="other-dat")
+    return folder
+
+
+def arm_of(folder: Path) -> ArmSummary:
+    (study,) = read([folder])
+    return summarise_arm(study.arms[0])
+
+
+def rows_of(folder: Path, name: str, **wanted: object) -> list[dict[str, Any]]:
+    rows = json.loads((folder / "analysis" / f"{name}.json").read_text())["rows"]
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def panels(figure: HoverFigure | None) -> dict[str, Axes]:
+    assert figure is not None
+    titled = {ax.get_title(loc="left"): ax for ax in figure.axes}
+    return {title.replace("\n", " "): ax for title, ax in titled.items() if title}
+
+
+def key_of(figure: HoverFigure | None) -> list[str]:
+    assert figure is not None
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def lines(ax: Axes, dashed: bool) -> list[list[float]]:
+    drawn = [line for line in ax.lines if (line.get_linestyle() == "--") == dashed]
+    return [[float(y) for y in line.get_ydata()] for line in drawn]
+
+
+@FORMS
+def test_law_of_the_best_head_is_dashed_beside_its_weight(run: Path, form: Form) -> None:
+    figure = analysis_figure([arm_of(run)], form)
+    ax = panels(figure)["weight on the right token"]
+    expected = [
+        fmean(row["law"] for row in rows_of(run, "sharpness", head=1, multiple=multiple))
+        for multiple in (1, 3, 10)
+    ]
+    (law,) = lines(ax, dashed=True)
+    assert law == pytest.approx(expected)
+    assert [y / 0.8 for y in law] in [pytest.approx(ys) for ys in lines(ax, dashed=False)]
+    assert {to_hex(line.get_color()) for line in ax.lines if line.get_linestyle() == "--"} == {
+        to_hex(ax.lines[-1].get_color())
+    }
+    assert "law of softmax" in key_of(figure)
+
+
+@FORMS
+def test_covariance_is_of_the_head_with_the_largest_margin(run: Path, form: Form) -> None:
+    shown = panels(analysis_figure([arm_of(run)], form))
+    for title, feature, column in (
+        ("margin that matches identity", "identity", "identity_share"),
+        ("scores that match the place", "position", "variance_share"),
+    ):
+        wanted = {"head": 1, "feature": feature}
+        expected = [
+            fmean(row[column] for row in rows_of(run, "covariance", **wanted, multiple=multiple))
+            for multiple in (1, 3, 10)
+        ]
+        assert expected in [pytest.approx(ys) for ys in lines(shown[title], dashed=False)]
+    low, _ = shown["scores that match the place"].get_ylim()
+    assert -0.2 < low < -0.1  # a share below 0 is in sight
+    assert shown["margin that matches identity"].get_ylim() == (0, 1.02)
+
+
+def test_figure_without_law_and_covariance_does_not_speak_of_them(run: Path) -> None:
+    arm = arm_of(run)
+    assert analysis_legend([arm]) == LAW_LEGEND + COVARIANCE_LEGEND
+    (run / "analysis/covariance.json").unlink()
+    assert analysis_legend([arm]) == LAW_LEGEND
+    rows = [row | {"law": None} for row in rows_of(run, "sharpness")]
+    table = {"format": 2, "outlast": "0.1.0", "analysis": "sharpness", "rows": rows}
+    (run / "analysis/sharpness.json").write_text(json.dumps(table))
+    assert analysis_legend([arm]) == ""
+    figure = analysis_figure([arm], WIDE)
+    assert list(panels(figure)) == ["keys read by a probe", "weight on the right token"]
+    assert "law of softmax" not in key_of(figure)
+
+
+@FORMS
+def test_tokens_have_a_panel_for_each_length_by_share(run: Path, form: Form) -> None:
+    figure = tokens_figure([arm_of(run)], form)
+    shown = panels(figure)
+    assert list(shown) == ["at 1×", "at 3×"]
+    ax = shown["at 3×"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == [
+        "5 %", "10 %", "25 %", "50 %", "100 %",
+    ]  # fmt: skip
+    wanted = {"multiple": 3, "ranking": "answers"}
+    expected = [
+        fmean(row["exact"] for row in rows_of(run, "token-filter", **wanted, share=share))
+        for share in (0.05, 0.1, 0.25, 0.5, 1.0)
+    ]
+    assert expected in [pytest.approx(ys) for ys in lines(ax, dashed=False)]
+    assert figure is not None
+    assert {point.place for point in figure.hover_points} >= {"5 %", "100 %"}
+    assert "trained lengths" not in key_of(figure)
+
+
+@FORMS
+def test_keys_have_a_panel_for_each_layer_by_step(run: Path, form: Form) -> None:
+    shown = panels(keys_figure([arm_of(run)], form))
+    assert list(shown) == ["attention layer 1, at 1×", "attention layer 2, at 1×"]
+    wanted = {"layer": "5.attention", "bin": None, "multiple": 1}
+    expected = [
+        fmean(row["accuracy"] for row in rows_of(run, "key-probe", **wanted, step=step))
+        for step in (0, 800, None)
+    ]
+    ax = shown["attention layer 2, at 1×"]
+    assert expected in [pytest.approx(ys) for ys in lines(ax, dashed=False)]
+    assert max(float(x) for line in ax.lines for x in line.get_xdata()) == 2500  # the end
+
+
+def test_keys_of_the_end_alone_have_no_figure_by_step(run: Path) -> None:
+    rows = rows_of(run, "key-probe", step=None)
+    table = {"format": 2, "outlast": "0.1.0", "analysis": "key-probe", "rows": rows}
+    (run / "analysis/key-probe.json").write_text(json.dumps(table))
+    assert keys_figure([arm_of(run)], WIDE) is None
+
+
+def test_tokens_caption_has_the_smallest_share_that_suffices(run: Path) -> None:
+    assert tokens_finding([arm_of(run)]) == (
+        "At 1×, the smallest share of tokens that costs at most one point: “hybrid” 25 % (with all "
+        "tokens 99.0 % right)."
+    )
+
+
+@FORMS
+def test_gradients_have_four_panels_with_labels(run: Path, form: Form) -> None:
+    shown = panels(gradients_figure([arm_of(run)], form))
+    assert {title: ax.get_ylabel() for title, ax in shown.items()} == {
+        "attention and direct, cosine": "cosine",
+        "attention over direct, norms": "ratio of norms",
+        "attention to solution, cosine": "cosine",
+        "direct to solution, cosine": "cosine",
+    }
+    ratio = shown["attention over direct, norms"]
+    assert ratio.get_yscale() == "log"
+    expected = [
+        fmean(row["attention_norm"] / row["direct_norm"] for row in whole_rows(run, step))
+        for step in (0, 800, 1600, 2500)
+    ]
+    assert expected in [pytest.approx(ys) for ys in lines(ratio, dashed=False)]
+
+
+def whole_rows(folder: Path, step: int) -> list[dict[str, Any]]:
+    return rows_of(folder, "gradients", layer="all", part="all", step=step)
+
+
+def test_gradients_table_has_mean_lowest_and_highest_seed(run: Path) -> None:
+    table = gradients_table([arm_of(run)])
+    assert table is not None
+    assert table.columns == ("arm", "measure", "step 0", "step 800", "step 1,600", "step 2,500")
+    assert {(row[0].text, row[0].note) for row in table.rows} == {
+        ("hybrid", "(solution: other-dat)")
+    }
+    by_measure = {row[1].text: row[2:] for row in table.rows}
+    values = [row["direct_to_final"] for row in whole_rows(run, 800)]
+    cell = by_measure["direct to solution, cosine"][1]
+    assert (cell.text, cell.note) == (
+        f"{fmean(values):.2f}", f"[{min(values):.2f}, {max(values):.2f}]",
+    )  # fmt: skip
+    ratios = [row["attention_norm"] / row["direct_norm"] for row in whole_rows(run, 0)]
+    assert by_measure["attention over direct, norms"][0].text == f"{fmean(ratios):.2g}"
+
+
+def test_gradients_table_shows_few_steps_and_gaps(run: Path) -> None:
+    whole = {"layer": "all", "part": "all", "direct_norm": 1.0, "cosine": None}
+    rows = [
+        {"seed": 0, "step": step, **whole, "attention_norm": float(step), "direct_to_final": final}
+        for step, final in ((step, None if step else -0.001) for step in range(0, 2000, 100))
+    ]
+    table = {"format": 2, "outlast": "0.1.0", "analysis": "gradients", "rows": rows}
+    (run / "analysis/gradients.json").write_text(json.dumps(table))
+    shown = gradients_table([arm_of(run)])
+    assert shown is not None
+    assert len(shown.columns) == 2 + 8
+    assert shown.columns[2] == "step 0"
+    assert shown.columns[-1] == "step 1,900"
+    ratio, direct = shown.rows
+    assert [cell.text for cell in ratio][1:4] == ["attention over direct, norms", "0", "300"]
+    assert ratio[-1].text == "1,900"
+    assert [cell.text for cell in direct][1:4] == ["direct to solution, cosine", "0.00", "–"]
+    assert gradients_figure([arm_of(run)], WIDE) is not None
+
+
+def test_page_and_markdown_have_the_figures_and_the_table(run: Path, tmp_path: Path) -> None:
+    home = report([run], tmp_path / "out").parent
+    text = (home / "index.html").read_text()
+    for name in ("analyses", "keys", "tokens", "gradients"):
+        assert f'<figure id="figure-{name}">' in text
+        assert f'href="#{name}"' in text
+    assert 'id="gradients-table"' in text
+    assert "(solution: other-dat)" in text
+    markdown = (home / "report.md").read_text()
+    assert "## Gradients through attention (mean, lowest and highest seed)" in markdown
+    row = re.search(r"^\| hybrid .* attention to solution, cosine \| (.*) \|$", markdown, re.M)
+    assert row is not None
+    assert len(row[1].split(" | ")) == 4
