@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from outlast.analysis.runs import ANALYSES, OF_RUNS
 from outlast.api import task as make_task
 from outlast.errors import SpecError
 from outlast.mixers.attention import Attention
@@ -14,9 +15,10 @@ from outlast.models import build_model
 from outlast.registry import studies
 from outlast.specs import Spec, parse
 from outlast.studies import Study
+from outlast.studies.base import scales
 from outlast.studies.matching import matched, size_of
 from outlast.testing.rules import Rule
-from outlast.testing.studies import RULES, StudyAtScale, at_scale, scales
+from outlast.testing.studies import RULES, StudyAtScale, at_scale
 from outlast.train.optimiser import learning_rate
 from outlast.workflow.create import canonical
 
@@ -46,6 +48,17 @@ def test_every_study_is_a_subject() -> None:
 
 def test_paper_scale_of_dat_has_ten_seeds() -> None:
     assert {a.run.seeds for a in make("dat", "paper").arms} == {tuple(range(10))}
+
+
+@pytest.mark.parametrize("subject", ALL, ids=str)
+def test_analyses_of_a_study_exist_and_can_be_made(subject: StudyAtScale) -> None:
+    study = subject.study
+    for analysis in study.analyses:
+        assert analysis.name in ANALYSES
+        kept = all(arm.run.settings.keep_checkpoints for arm in study.arms)
+        assert kept or not (analysis.along or analysis.name in OF_RUNS)
+        if analysis.toward is not None:
+            assert any(arm.name.endswith(f"-{analysis.toward}") for arm in study.arms)
 
 
 # ---- choosing arms -----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +23,7 @@ from outlast.runs.records import read_metrics, read_results, read_run
 from outlast.runs.spec import RunSpec
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import Job, Pack, Update, needed, packs, run_pack, run_study
+from outlast.sweep.engine import RETRIES
 from outlast.workflow.evaluate import Evaluation, evaluate_run
 from outlast.workflow.train import Listener
 from tiny_runs import (
@@ -176,20 +178,60 @@ def test_arm_without_a_sound_seed_is_a_result(tmp_path: Path) -> None:
     assert files(tmp_path) == before
 
 
-def test_arm_whose_process_dies_is_reported(tmp_path: Path) -> None:
-    """As one that the system ends for want of memory: it cannot say so itself."""
+def kill_process_of(folder: Path) -> None:
+    """As the system does for want of memory: the process cannot say so itself."""
+    pid = int((folder / ".lock").read_text().removeprefix("process "))
+    with suppress(ProcessLookupError):  # its last messages came after its end
+        os.kill(pid, signal.SIGKILL)
 
+
+KILLED = "its process was ended by SIGKILL, perhaps for want of memory"
+
+
+def test_arm_whose_process_dies_again_and_again_is_reported(tmp_path: Path) -> None:
     def kill(update: Update) -> None:
         if update.state == "training" and update.arm == "long":
-            pid = int((tmp_path / "long" / ".lock").read_text().removeprefix("process "))
-            os.kill(pid, signal.SIGKILL)
+            kill_process_of(tmp_path / "long")
 
     long = Arm("long", quick(steps=100_000))
     watch = run([long, PLAIN], tmp_path, Watcher(kill), left=("long",))
     failed = watch.only("failed")
     assert failed.arm == "long"
-    assert failed.error == "its process was ended by SIGKILL, perhaps for want of memory"
+    assert failed.error == f"lost {RETRIES + 1} times; the last time {KILLED}"
+    lost = [update for update in watch.updates if update.state == "lost"]
+    assert [(u.arm, u.pack, u.error) for u in lost] == [("long", ("long",), "")] * RETRIES
+    assert lost[0].words == f"{KILLED}; trying again from the last checkpoint"
     assert watch.states("plain")[-1] == "done"
+
+
+def test_arms_whose_process_dies_go_on_bit_for_bit(tmp_path: Path) -> None:
+    arms = [PLAIN, longer(ONE_SEED, 200)]
+    run(arms, tmp_path / "whole", together=True)
+    out, kills = tmp_path / "killed", [20]
+    create(quick(seeds=(5,)), out / "plain")  # it is overwritten once
+
+    def kill(update: Update) -> None:
+        if kills and update.arm == "dat" and update.progress and update.progress.step == kills[0]:
+            kills.pop()
+            kill_process_of(out / "dat")
+
+    watch = run(arms, out, Watcher(kill), together=True, overwrite=True)
+    expected = ["started", "training", "lost", "started", "training", "testing", "done"]
+    assert watch.states("dat") == expected
+    assert watch.states("plain")[-1] == "done"
+    assert {u.pack for u in watch.updates if u.state == "lost"} == {("plain", "dat")}
+    steps = [u.progress.step for u in watch.updates if u.progress and u.arm == "dat"]
+    assert steps.count(10) == 1, "it has begun anew"
+    for arm in arms:
+        assert_same_run(tmp_path / "whole" / arm.name, out / arm.name)
+
+
+def test_pack_whose_process_died_leaves_out_what_is_at_its_end() -> None:
+    pack = Pack((PLAIN, DAT), Path(), frozenset(["plain", "dat"]))
+    once = runner._next_try(pack, {"plain": "done", "dat": "testing"})
+    assert (once.arms, once.names, once.losses, once.created) == ((PLAIN, DAT), ["dat"], 1, True)
+    # killed before it told anything: the folders may still be those to be overwritten
+    assert not runner._next_try(pack, {"plain": "started", "dat": "started"}).created
 
 
 def mistaken(parent: Parent, pack: Pack, job: Job) -> None:
@@ -260,6 +302,11 @@ def test_overwrite_starts_an_arm_anew(tmp_path: Path) -> None:
     run([PLAIN], tmp_path, overwrite=True)
     assert read_run(tmp_path / "plain").seeds == (0, 1)
     assert (tmp_path / "plain" / CHECKPOINT).exists()
+
+
+def test_processes_go_to_several_devices_in_turn() -> None:
+    slots = runner._slots(["cuda:0", "cuda:1"], 3)
+    assert [(s.device, s.share) for s in slots] == [("cuda:0", 0.5), ("cuda:1", 1), ("cuda:0", 0.5)]
 
 
 def test_study_without_arms_does_nothing(tmp_path: Path) -> None:

@@ -53,10 +53,13 @@ def test_arms_done_before_say_nothing_of_the_speed() -> None:
 
 
 @pytest.mark.parametrize("state", ["failed", "stopped"])
-def test_arm_that_ended_early_leaves_no_time(state: str) -> None:
-    total = StudyProgress([arm("a", steps=10)], lambda: 1.0)
+def test_arm_that_ended_early_takes_no_time_and_is_not_done(state: str) -> None:
+    total = StudyProgress([arm("a", steps=10), arm("b", steps=10)], lambda: 1.0)
+    total.take(Update("b", "done"))
     total.take(at("a", 5, 10))
-    assert total.take(Update("a", state)).share == 1
+    after = total.take(Update("a", state))
+    assert (after.share, after.seconds_left) == (0.75, 0)
+    assert after.words == f"1 of 2 arms at their end, 1 {state}, 75 % of all seed-steps"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from outlast.errors import short_of_memory
 from outlast.machine import precision, usable_threads
 from outlast.registry import tasks
 from outlast.runs.spec import RunSpec, Settings
-from outlast.studies.base import Arm
+from outlast.studies.base import Arm, Study
 from outlast.train.trainer import Trainer
 from outlast.workflow.create import canonical, describe
 
@@ -85,6 +85,18 @@ def estimate(arms: Sequence[Arm], device: torch.device, workers: int) -> Estimat
         times = [arm.run.settings.steps * steps[kind(arm.run)] for arm in arms]
         total = makespan(times, at_once)
     return Estimate(total, len(by_kind), len(kinds), str(device))
+
+
+def describe_tests(arms: Sequence[Arm], study: Study) -> str:
+    """The longest rows that are tested, which may take longer than training does."""
+    tests = []
+    for arm in arms:
+        task = tasks.build(arm.run.task)
+        items = task.lengths[1] * max(arm.ladder or study.ladder)
+        count = arm.sequences or study.sequences
+        tests.append((task.tokens(int(items)), count, arm.name))
+    tokens, count, name = max(tests)
+    return f"The longest tests: {count:,} rows of {tokens:,} tokens for each seed of {name}."
 
 
 def makespan(times: Sequence[float], at_once: int) -> float:

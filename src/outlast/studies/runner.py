@@ -9,12 +9,17 @@ more or fewer than before it is the same up to float32 rounding.
 An arm that is finished is left alone, and one that was interrupted is resumed. So a study is
 resumed by giving the same command again. An arm whose every seed has diverged is finished too: it
 is tested as it was left, and named.
+
+An arm whose process was killed goes on in a new process, a few times. An arm with an error of its
+own fails at once, as it would fail again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,11 +27,16 @@ import torch
 
 from outlast.errors import OutlastError, RunFolderError, TrainingError
 from outlast.machine import pick_device, signals, usable_threads
-from outlast.processes import Child, Parent, ProcessDiedError, ready_children
+from outlast.processes import Parent, ProcessDiedError
 from outlast.runs.folder import RUN
 from outlast.runs.records import ResultRow, read_run
 from outlast.runs.status import covers, diverged, finished, tested
 from outlast.studies.base import Arm, Study
+from outlast.sweep.devices import Event, run_queue
+from outlast.sweep.engine import RETRIES
+from outlast.sweep.packs import Pack as SweepPack
+from outlast.sweep.packs import make_pack
+from outlast.sweep.work import PackJob, Slot
 from outlast.train.run_state import Progress
 from outlast.train.seeds import shared_by_pack
 from outlast.workflow.create import canonical, create_runs
@@ -61,6 +71,9 @@ class Pack:
     arms: tuple[Arm, ...]
     out: Path
     todo: frozenset[str]
+    #: how often its process was lost, and whether one had created its runs before
+    losses: int = 0
+    created: bool = False
 
     @property
     def folders(self) -> list[Path]:
@@ -85,10 +98,6 @@ class Job:
     precision: str = "fp32"
 
 
-#: the process of each pack, and the last state of each of its arms with work to do
-_Running = dict[Child, dict[str, str]]
-
-
 def run_study(
     study: Study,
     arms: list[Arm],
@@ -101,10 +110,12 @@ def run_study(
 ) -> list[str]:
     """Run arms, `workers` processes at a time; returns the names of those not at their end.
 
-    `together` says whether arms that can be are trained as one; by default on a GPU.
+    `device` may be several, such as ``cuda:0,cuda:1``: processes go to them in turn. `together`
+    says whether arms that can be are trained as one; by default on a GPU.
     """
+    devices = device.split(",")
     if together is None:
-        together = pick_device(device).type == "cuda"
+        together = pick_device(devices[0]).type == "cuda"
     unfinished = {a.name for a in unfinished_arms(arms, out, overwrite, study)}
     for arm in arms:
         if arm.name not in unfinished:
@@ -114,30 +125,45 @@ def run_study(
         for pack in packs(arms, together)
         if (todo := frozenset(a.name for a in pack) & unfinished)
     ]
-    at_once = max(1, min(workers, len(waiting)))
-    threads, share = max(1, usable_threads() // at_once), 1 / at_once
+    slots = _slots(devices, max(1, min(workers, len(waiting))))
     test = (study.ladder, study.sequences, study.precision)
-    job = Job(device, threads, share, overwrite, *test)
-    running: _Running = {}
-    with signals() as asked:
-        try:
-            while (waiting and not asked) or running:
-                while waiting and len(running) < workers and not asked:
-                    pack = waiting.pop(0)
-                    child = Child(run_pack, pack, job, graceful=True)
-                    running[child] = dict.fromkeys(pack.names, "started")
-                    for name in pack.names:
-                        watch(Update(name, "started"))
-                for child in running if asked else ():
-                    child.ask_to_stop()
-                for update in _updates(running, bool(asked)):
-                    if update.state in ENDS:
-                        unfinished.discard(update.arm)
-                    watch(update)
-        finally:
-            for child in running:
-                child.close()  # it saves and leaves
+
+    def work(pack: Pack, slot: Slot) -> tuple[Callable[..., None], tuple[Pack, Job]]:
+        anew = overwrite and not pack.created  # what was created anew goes on
+        return run_pack, (pack, Job(slot.device, slot.threads, slot.share, anew, *test))
+
+    #: the last state of each arm with work to do
+    states: dict[str, str] = {}
+    jobs = deque(waiting)
+    with signals() as asked, closing(run_queue(jobs, slots, work, asked)) as events:
+        for event in events:
+            updates = _updates(event, states, bool(asked))
+            if any(update.state == "lost" for update in updates):
+                jobs.append(_next_try(event.job, states))
+            for update in updates:
+                states[update.arm] = update.state
+                if update.state in ENDS:
+                    unfinished.discard(update.arm)
+                watch(update)
     return sorted(unfinished)
+
+
+def _next_try(pack: Pack, states: Mapping[str, str]) -> Pack:
+    """A pack whose process was lost, as the next process gets it.
+
+    The arms that are at their end stay in it: the others go on beside those they were begun with.
+    """
+    todo = frozenset(name for name in pack.names if states[name] not in FINAL_STATES)
+    # whatever a process tells of an arm, it tells after it has created all of the pack
+    created = pack.created or any(states[name] != "started" for name in pack.names)
+    return replace(pack, todo=todo, losses=pack.losses + 1, created=created)
+
+
+def _slots(devices: Sequence[str], at_once: int) -> list[Slot]:
+    """So many processes, each with its share of the threads and of the memory of its device."""
+    used = [devices[index % len(devices)] for index in range(at_once)]
+    threads = max(1, usable_threads() // at_once)
+    return [Slot(device, threads, 1 / used.count(device)) for device in used]
 
 
 def _last_update(arm: str, failure: TrainingError | None) -> Update:
@@ -189,36 +215,73 @@ def _done(arm: Arm, folder: Path, study: Study | None) -> bool:
         )
     if not (finished(folder) and tested(folder)):
         return False
-    return study is None or covers(folder, arm.ladder or study.ladder, study.sequences)
+    return study is None or covers(
+        folder, arm.ladder or study.ladder, arm.sequences or study.sequences
+    )
 
 
-def _updates(running: _Running, asked: bool) -> list[Update]:
-    """The updates of a moment; a pack whose process has ended is taken off `running`."""
-    updates = []
-    for child in ready_children(list(running), timeout=0.2):
-        states = running[child]
-        try:
-            received = [child.receive()]
-        except Exception as error:  # the other packs go on
-            if isinstance(error, ProcessDiedError):
-                del running[child]
-            state, reason = _explain(error, asked)
-            open_arms = [arm for arm, last in states.items() if last not in FINAL_STATES]
-            received = [Update(arm, state, error=reason) for arm in open_arms]
-        states |= {update.arm: update.state for update in received}
-        updates += received
-    return updates
+def _updates(event: Event[Pack], states: Mapping[str, str], asked: bool) -> list[Update]:
+    """What an event means for the arms of its pack; `states` are the last ones before it."""
+    names = event.job.names
+    if event.kind == "started":
+        return [Update(name, "started") for name in names]
+    if event.kind == "message":
+        return [event.value]
+    if event.kind == "ended":
+        return []
+    names = [name for name in names if states[name] not in FINAL_STATES]
+    state, reason = _explain(event, asked)  # the other packs go on
+    if state == "lost":
+        words = f"{reason}; trying again from the last checkpoint"
+        return [Update(name, state, words=words, pack=tuple(names)) for name in names]
+    return [Update(name, state, error=reason) for name in names]
 
 
-def _explain(error: Exception, asked: bool) -> tuple[str, str]:
+def _explain(event: Event[Pack], asked: bool) -> tuple[str, str]:
     """What an error makes of the arms of a pack that are not at their end: a state and a reason."""
+    error, times = event.value, event.job.losses + 1
     if isinstance(error, ProcessDiedError):
-        # a process that was asked before it could listen has died of it
-        return ("stopped", "") if asked else ("failed", f"its process {error.how}")
+        reason = f"its process {error.how}"
+        if asked:  # a process that was asked before it could listen has died of it
+            return "stopped", ""
+        if times <= RETRIES:
+            return "lost", reason
+        return "failed", f"lost {times} times; the last time {reason}"
     if isinstance(error, OutlastError):
         return "failed", str(error)
     log.error("%s", "\n".join(getattr(error, "__notes__", [repr(error)])))
     return "failed", f"{type(error).__name__}: {error}"
+
+
+def cluster_packs(study: Study, arms: list[Arm], out: Path, together: bool) -> list[SweepPack]:
+    """The packs of the arms with work to do, as a Ray cluster trains them (`sweep.run_packs`).
+
+    A task of the cluster has a folder of its own until it is at its end. So an arm that was begun
+    without a cluster cannot go on there: that is an error. What a killed driver had not yet put in
+    its place is put there first.
+    """
+
+    def sweep_pack(pack: Sequence[Arm]) -> SweepPack:
+        tests = {
+            a.name: Evaluation(
+                a.ladder or study.ladder, a.sequences or study.sequences, study.precision
+            )
+            for a in pack
+        }
+        return make_pack({a.name: a.run for a in pack}, tests)
+
+    for pack in packs(arms, together):
+        folder = PackJob(sweep_pack(pack), out).folder
+        if folder.claimed:
+            folder.record()
+    unfinished = unfinished_arms(arms, out, False, study)
+    for arm in unfinished:
+        if (out / arm.name / RUN).exists():
+            raise RunFolderError(
+                f"{out / arm.name} was begun without a cluster: go on without --ray, or choose "
+                f"another --out"
+            )
+    return [sweep_pack(pack) for pack in packs(unfinished, together)]
 
 
 class _Sender(Listener):
@@ -241,7 +304,8 @@ class _Sender(Listener):
             self.send(Update(name, state, words=words))
 
     def training(self, folder: Path, progress: Progress) -> None:
-        self.send(Update(folder.name, "training", progress))
+        # whoever wants the lines reads them from the folder
+        self.send(Update(folder.name, "training", replace(progress, lines=())))
 
     def testing(self, folder: Path) -> None:
         self.send(Update(folder.name, "testing"))
@@ -262,7 +326,9 @@ def run_pack(parent: Parent, pack: Pack, job: Job) -> None:
     new = [pair for pair in pairs if job.overwrite or not (pair[1] / RUN).exists()]
     create_runs(new, device, job.overwrite, pack=[arm.name for arm in pack.arms])
     evaluations = {
-        pack.out / arm.name: Evaluation(arm.ladder or job.ladder, job.sequences, job.precision)
+        pack.out / arm.name: Evaluation(
+            arm.ladder or job.ladder, arm.sequences or job.sequences, job.precision
+        )
         for arm in pack.arms
         if arm.name in pack.todo
     }

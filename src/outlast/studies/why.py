@@ -10,6 +10,8 @@ The runs that `outlast analyse` looks at, and trainings that test an explanation
   ``values``: queries and keys, or values, stay as initialised. Attention is absent in the first
   phase, so that these differ from ``dat`` after the switch alone: which part of attention carries
   what it adds?
+- ``chained``: an entangled task. A key asks for the running sum at its place, so that what is
+  recalled is itself a state.
 
 After arXiv 2510.00258, whose explanation has no measurements. All arms are ours.
 """
@@ -22,7 +24,7 @@ from typing import Literal
 from outlast.registry import studies
 from outlast.runs.records import Claim
 from outlast.runs.spec import RunSpec, Settings
-from outlast.studies.base import Arm, Study
+from outlast.studies.base import Analysis, Arm, Study
 from outlast.studies.dat import DEMO_LSTM, DEMO_TASK, LONG, PAPER_TASK, RETRY
 
 TITLE = "Why delayed attention works"
@@ -30,6 +32,15 @@ QUESTION = (
     "Delayed attention keeps the state on long sequences, and some hybrids lose recall with it. "
     "What does each pathway learn, which part of attention is needed, and why is recall lost?"
 )
+#: the keys are what the first phase forgets, so they are looked for along the way, too
+ANALYSES = (
+    *map(Analysis, ("anatomy", "state-probe")),
+    Analysis("key-probe", along=True),
+    *map(Analysis, ("sharpness", "ablation")),
+    Analysis("gradients", toward="dat"),
+)
+#: the paper's task, in which a key asks for the running sum at its place
+CHAINED_TASK = PAPER_TASK.replace("length=25", "layout=chained, length=25")
 
 
 @studies.register("why")
@@ -126,7 +137,7 @@ def _demo() -> Study:
     return Study(
         "why", "demo", TITLE, QUESTION, arms,
         _part_claims("serial", {"qk": "queries and keys fixed"}), (1, 2, 3),
-        default=("serial-joint", "serial-dat", "serial-conv", "serial-qk"),
+        default=("serial-joint", "serial-dat", "serial-conv", "serial-qk"), analyses=ANALYSES,
     )  # fmt: skip
 
 
@@ -143,9 +154,21 @@ def _paper() -> Study:
     }
     taken_apart = ["parallel2", "serial2"]
     arms = list(_arms(PAPER_TASK, designs, taken_apart, ways, "", 10, settings))
+    entangled = {"chained2": designs["parallel2"]}
+    arms += _arms(CHAINED_TASK, entangled, [], ways, "", 10, settings)
     parts = {"uniform": "uniform weights", "qk": "queries and keys fixed"}
     claims = [*_conv_claims("serial2"), *_conv_claims("serial4")]
     claims += _part_claims("parallel2", parts)
+    claims.append(
+        Claim(
+            "DAT transfers to a task in which recall needs the state",
+            "chained2-dat",
+            3,
+            "the open question of arXiv 2510.00258",
+            low=0.9,
+            stated="before",
+        )
+    )
     apart = {f"serial2-{name}" for name in ("uniform", "hard", "qk", "values")}
     default = [arm.name for arm in arms if arm.name not in apart]
-    return Study("why", "paper", TITLE, QUESTION, arms, claims, default=default)
+    return Study("why", "paper", TITLE, QUESTION, arms, claims, default=default, analyses=ANALYSES)

@@ -1,0 +1,243 @@
+"""`outlast reproduce reach`: one recipe for state and recall, as far as it goes.
+
+The recipe is a serial hybrid of two blocks with delayed attention. A short convolution before
+attention gives each digit its key, which the first phase forgets. A scalable softmax keeps
+attention sharp at length. Recipe, screen and arms are ours.
+
+First a **screen**: parts of the recipe are replaced one at a time, by every registered recurrence,
+and by some designs, weights, schemes and methods. A few pairs are added: a recurrence beside
+attention, where no convolution stands between them. Successive halving by the joint accuracy at 10
+times the training length finds the best, on seeds of its own. The survivors are then trained over
+the seeds of the study. ``--with ITEM`` adds a candidate: see `outlast.studies.joining`.
+
+Then the **arms**, by the group that their names begin with:
+
+- ``layout-*``: the recipe and joint training on the three layouts of `composite`.
+- ``far-*``: rows up to 400 times the training length, by keys of two tokens, and ``far-4000``.
+  ``far-repeat`` has keys that come again, ``far-one-token`` has 10,240 keys of one token.
+- ``weights-*``: ``far-separate`` with other weights in its attention.
+- ``task-*``: the recipe on other tasks. A sum modulo 2 is a parity; permutations of S5 come with
+  recall and alone.
+- ``recurrence-*``: every recurrence in the recipe, with DAT and jointly. At `full` some have
+  variants, as ``recurrence-deltanet-negative-false-dat``.
+- ``state-*``: every recurrence on a sum alone; by default without attention, which has nothing to
+  do there. ``state-*-dat`` and ``state-*-joint`` are the hybrids.
+- ``outcome-*``: supervision by the outcome alone, without running sums.
+- ``switch-*``, ``mode-*``, ``size-*``, ``entangled-*``, ``pure-*``, ``steps-*``: open questions
+  (`outlast.studies.reach_questions`). They are run if they are named. ``steps-*`` is at `full`
+  alone.
+
+``demo`` is of modulus 2 and width 64 and runs on a laptop in minutes. ``full`` wants a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from outlast.errors import SpecError
+from outlast.models.presets import ORTHOGONAL
+from outlast.models.presets import reach as reach_recipe
+from outlast.registry import methods, mixers, studies
+from outlast.runs.spec import RunSpec
+from outlast.studies.base import SCREEN, Arm, Screen, Study
+from outlast.studies.joining import is_recurrence
+from outlast.studies.reach_arms import (
+    NEAR,
+    Arguments,
+    Plan,
+    candidate_arms,
+    changed,
+    far_arms,
+    layout_arms,
+    outcome_arms,
+    recurrence_arms,
+    task_arms,
+    weights_arms,
+)
+from outlast.studies.reach_claims import JOINT, LAYOUTS, full_claims, layout_claims
+from outlast.studies.reach_questions import question_arms, step_arms
+from outlast.sweep.halving import Halving
+from outlast.workflow.create import canonical
+
+TITLE = "How far a recipe for state and recall reaches"
+QUESTION = (
+    "A hybrid is trained on short sequences that need a running sum and values under keys. Which "
+    "design, recurrence, weights and method let it work on sequences up to 4,000 times as long?"
+)
+
+
+@studies.register("reach")
+def reach(scale: Literal["demo", "full"] = "demo", with_: tuple[str, ...] = ()) -> Study:
+    """One recipe for state and recall: screened against others, then taken as far as it goes.
+
+    Args:
+        scale: `demo` runs on a laptop in minutes, `full` wants a GPU.
+        with_: Items that join the screen, each in the place of what the recipe has of its kind.
+    """
+    return _demo(with_) if scale == "demo" else _full(with_)
+
+
+def recurrences() -> list[str]:
+    """Every registered mixer that can hold a state, those of plug-ins too."""
+    return [name for name in mixers.names() if is_recurrence(name)]
+
+
+def _arms(plan: Plan, joining: Sequence[str]) -> list[Arm]:
+    parts = (
+        layout_arms(plan), candidate_arms(plan, joining), recurrence_arms(plan), task_arms(plan)
+    )  # fmt: skip
+    arms = [arm for part in parts for arm in part]
+    runs: dict[RunSpec, str] = {}
+    for arm in arms:
+        run = canonical(replace(arm.run, label=""))
+        if run in runs and arm.name.startswith("candidate-with-"):
+            item = arm.label.removeprefix("with ")
+            raise SpecError(f"with={item}: the study has it already, as {runs[run]}")
+        runs[run] = arm.name
+    return arms
+
+
+def _screen(arms: Sequence[Arm], halving: Halving, **rest: object) -> Screen:
+    names = [arm.name for arm in arms if arm.name.startswith("candidate-")]
+    first = ("layout-separate", "layout-separate-joint")
+    return Screen((*first, *names), halving, **rest)  # type: ignore[arg-type]
+
+
+# ---- on a laptop -------------------------------------------------------------------------------
+
+
+def _demo(joining: Sequence[str]) -> Study:
+    small = replace(reach_recipe("small"), seeds=(0, 1, 2, 3))
+    # fewer keys are learned in fewer steps
+    recipe = replace(
+        small,
+        task=changed(small.task, keys=96),
+        methods=("dat(latest=0.4, otherwise=retry)",),
+        settings=replace(small.settings, steps=1400, decay_from=0.9),
+    )
+    attention, rest = "attention(heads=2, weights=scalable)", "@ 64, head=2"
+    plan = Plan(
+        recipe,
+        designs={"parallel": f"1 x ({ORTHOGONAL} | {attention} > mlp) {rest}"},
+        recurrences=(ORTHOGONAL, "gru", "deltanet"),
+        items={"softmax": "weights=softmax"},
+        beside=(),
+        tasks={"parity": "parity(length=8)", "copy": "copy(signs=2, length=8)"},
+        state=("modsum(modulus=2, length=8)", f"1 x (RECURRENCE > mlp) {rest}"),
+        steps=2000,
+        switches=(50, 100, 200, 400, 800),
+        sizes={
+            "2-blocks": f"2 x ({ORTHOGONAL} > conv(kernel=2) > {attention} > mlp) {rest}",
+            "width-32": f"{recipe.model.partition(' @ ')[0]} @ 32, head=2",
+            "width-128": f"{recipe.model.partition(' @ ')[0]} @ 128, head=2",
+        },
+        entangled="entangled_parity(keys=96, length=8)",
+        attention=f"2 x ({attention} > mlp) {rest}",
+    )
+    # keys of one token: a single block has no layer that could join two of them
+    layouts: dict[str, Arguments] = {layout: {"layout": layout} for layout in LAYOUTS}
+    many: dict[str, Arguments] = {"many-keys": {"keys": 32768}}
+    far = list(far_arms(small, layouts | many, {}, sequences=(64, 64)))
+    outcome = replace(recipe.settings, steps=2500)
+    arms = [
+        *_arms(plan, joining), *far, *weights_arms(far[0]),
+        *outcome_arms(recipe, outcome), *question_arms(plan),
+    ]  # fmt: skip
+    # with fewer steps the first phase of the recipe has no time to converge
+    halving = Halving(at=10.0, rounds=2, keep=0.3, seeds=1, steps=1.0)
+    shown = ("separate", "chained")
+    return Study(
+        "reach", "demo", TITLE, QUESTION, arms, [*layout_claims(shown, 10, 0.9), JOINT],
+        NEAR, default=(SCREEN, *(f"layout-{name}" for name in shown), "layout-separate-joint"),
+        screen=_screen(arms, halving, seeds=(100, 101), steps=1.0, survivors=1),
+    )  # fmt: skip
+
+
+# ---- on a GPU ----------------------------------------------------------------------------------
+
+ITEMS = {
+    **{name: f"weights={name}" for name in ("softmax", "asentmax", "sink")},
+    "temperature": "weights=temperature(59)",  # the tokens of the longest row in training
+    "tra": "attention(tra)",  # it makes its own weights
+    "forget": "scheme=forget",
+    # a switch without a threshold
+    "adaptive": "dat(switch=converged, rate=0.5)",
+    "ramp": "dat(mode=ramp, rate=0.5, latest=0.25, otherwise=retry)",
+}
+#: recurrences with other arguments than their defaults, which change what they can compute.
+#: `hadamard` is no recurrence: it sees a few tokens and holds no state, so that it would take the
+#: place of the convolution
+VARIANTS = (
+    "linear_attention(normaliser=inline)",
+    "linear_attention(fixation=true)",
+    "deltanet(negative=false)",
+)
+#: methods that are tried beside DAT, where they are registered
+METHODS = ("state_passing", "state_noise", "branch_dropout", "random_windows", "ema")
+TASKS = {
+    "parity-recall": "composite(modulus=2, keys=1024, queries=8, length=25)",
+    "permutation-recall": "composite(group=S5, keys=1024, queries=8, length=25)",
+    "parity": "parity(length=25)",
+    "permutation": "permutation(group=S5, length=25)",
+    "flipflop": "flipflop(length=64)",
+    "copy": "copy(length=25)",
+    "addition": "addition(order=reversed, length=10)",
+}
+
+
+def _full(joining: Sequence[str]) -> Study:
+    preset = reach_recipe()
+    # by_length comes with the recipe; with bf16 the study takes about half as long
+    settings = replace(preset.settings, precision="bf16")
+    recipe = replace(preset, seeds=tuple(range(10)), settings=settings)
+    attention = "attention(weights=scalable)"
+    block = f"lstm > conv(kernel=2) > {attention} > mlp"
+    plan = Plan(
+        recipe,
+        designs={
+            "parallel": f"2 x (lstm | {attention} > mlp)",
+            "parallel-conv": f"2 x (lstm | (conv(kernel=2) > {attention}) > mlp)",
+            "serial-without-conv": f"2 x (lstm > {attention} > mlp)",
+            "4-blocks": f"4 x ({block})",
+        },
+        recurrences=("lstm", *(name for name in recurrences() if name != "lstm"), *VARIANTS),
+        items=ITEMS | {name: f"method={name}" for name in METHODS if name in methods},
+        beside=("gru", "slstm", "deltanet"),
+        tasks=TASKS,
+        state=("modsum(modulus=10, length=25)", "2 x (RECURRENCE > mlp)"),
+        steps=5000,
+        switches=(250, 500, 1000, 2000, 4000),
+        sizes={
+            **{f"{blocks}-block{'s' * (blocks > 1)}": f"{blocks} x ({block})" for blocks in (1, 4)},
+            **{f"width-{width}": f"2 x ({block}) @ {width}" for width in (64, 256)},
+        },
+        entangled="entangled_parity(keys=1024, length=25)",
+        attention=f"4 x ({attention} > mlp)",
+    )
+    two_tokens: Arguments = {"keys": 320, "key_tokens": 2}
+    far = list(
+        far_arms(
+            recipe,
+            {layout: {"layout": layout, **two_tokens} for layout in LAYOUTS}
+            | {"one-token": {"keys": 10240}},
+            {"4000": {"keys": 400, "key_tokens": 2}, "repeat": {"repeat": "latest"}},
+            sequences=(256, 64),
+        )
+    )
+    outcome = replace(recipe.settings, steps=12000, batch_size=256)
+    arms = [
+        *_arms(plan, joining), *far, *weights_arms(far[0]),
+        *outcome_arms(recipe, outcome), *question_arms(plan), *step_arms(plan),
+    ]  # fmt: skip
+    # 7,500 and 10,000 steps: `latest` of DAT is a share, and phase 1 needs its time
+    halving = Halving(at=10.0, rounds=2, keep=0.25, seeds=2, steps=0.75)
+    default = [SCREEN, *(f"layout-{layout}" for layout in LAYOUTS), "layout-separate-joint"]
+    default += [f"far-{name}" for name in (*LAYOUTS, "4000")]
+    default += ["recurrence-*", "task-*", "outcome-wait"]
+    default += [f"state-{name}" for name in plan.named_recurrences]
+    return Study(
+        "reach", "full", TITLE, QUESTION, arms, full_claims(), (1, 3, 10, 40), default=default,
+        screen=_screen(arms, halving, seeds=(100, 101, 102, 103), steps=0.5, survivors=2),
+    )  # fmt: skip
