@@ -31,8 +31,8 @@ from tiny_runs import CPU, create, outlast, tiny, trained
 
 #: the order in which one example can use what another left
 ORDER = (
-    "list", "show", "check", "train", "resume", "eval", "analyse", "report", "view", "export",
-    "reproduce", "bench", "doctor", "completion",
+    "list", "show", "check", "train", "sweep", "resume", "eval", "analyse", "report", "view",
+    "export", "reproduce", "bench", "doctor", "completion",
 )  # fmt: skip
 
 

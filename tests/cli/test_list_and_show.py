@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,11 @@ from outlast.cli.explaining import accepted, meanings
 from outlast.errors import SpecError, bad_value
 from outlast.mixers import Mixer
 from outlast.models.build import canonical_layout
-from outlast.registry import KINDS, Entry
+from outlast.models.presets import preset_layout
+from outlast.registry import KINDS, Entry, trackers
 from outlast.runs.records import read_run
+from outlast.specs import Spec
+from outlast.tasks.composite import Composite
 from tiny_runs import outlast
 
 
@@ -25,10 +29,10 @@ def test_list_shows_every_item_with_its_summary(shown: Shell) -> None:
     lines = shown("list").out.splitlines()
     for registry in KINDS.values():
         for name in registry.names():
-            (line,) = [x for x in lines if x.split()[:1] == [name]][:1] or [""]
+            named = [x for x in lines if x.split()[:1] == [name]]  # several kinds may have it
             summary = registry.entry(name).summary
             assert summary
-            assert summary.split()[0] in line, name
+            assert any(summary.split()[0] in line for line in named), name
 
 
 def test_list_says_where_an_item_of_another_package_is_from(shown: Shell) -> None:
@@ -48,6 +52,20 @@ def test_list_of_a_kind_shows_only_that_kind(kind: str, shown: Shell) -> None:
     assert not (others - set(KINDS[kind].names())) & listed
     example = lines[-1].removeprefix("outlast show NAME tells more: outlast show ")
     assert example in KINDS[kind].names()
+
+
+def test_trackers_are_listed_and_explained(shown: Shell) -> None:
+    assert "trackers" in shown("list").line
+    text = shown("list", "trackers").line
+    for name in trackers.names():
+        assert name in text
+        page = shown("show", name).line
+        assert f"use: outlast train ... --track {name}" in page
+        assert f"install: pip install -e '.[{name}]' in a clone" in page
+        for parameter in trackers.entry(name).parameters():
+            assert parameter.name in page
+    assert "offline" in shown("show", "wandb(mode=offline)").line
+    assert "Event files" in shown("show", "tracker", "tensorboard").line
 
 
 def test_list_takes_the_plural_of_a_kind(shown: Shell) -> None:
@@ -103,6 +121,20 @@ def test_ranges_come_from_the_checks(shown: Shell) -> None:
     assert "latest none a step >= 0, or a share" in shown("show", "dat").line
 
 
+@pytest.mark.parametrize(
+    ("spec", "row"),
+    [
+        ("composite(key_tokens=2)", "keys 1024 a whole number >= 5 How many"),
+        ("composite(repeat=latest)", "keys 1024 a whole number >= 2 How many"),
+        ("composite(10, 8, length=9, key_tokens=2)", "key_tokens 2 a whole number from 2 to 13 "),
+        ("recall(length=9)", "keys 128 a whole number >= length=9, as keys are distinct"),
+        ("random_windows(from=3, to=5)", "to 5 a number of keys from from=3 on"),
+    ],
+)
+def test_ranges_are_those_beside_the_other_arguments(spec: str, row: str, shown: Shell) -> None:
+    assert row in shown("show", spec).line
+
+
 def test_meanings_are_read_from_the_docstrings_of_a_class_and_its_bases() -> None:
     class Base:
         """A base.
@@ -131,20 +163,26 @@ def test_meanings_are_read_from_the_docstrings_of_a_class_and_its_bases() -> Non
     }
 
 
+def test_arguments_tell_a_study_from_a_preset_of_its_name(shown: Shell) -> None:
+    assert "reach  (preset)" in shown("show", "reach").out
+    text = shown("show", "reach(scale=full)").out
+    assert "(study)" in text
+    assert "(preset)" not in text
+
+
 @pytest.mark.parametrize("name", KINDS["preset"].names())
 def test_show_of_a_preset_has_its_line_and_a_command_that_works(
     name: str, here: Path, monkeypatch: pytest.MonkeyPatch, shown: Shell
 ) -> None:
-    text = shown("show", name).out
-    factory = KINDS["preset"].entry(name).factory
-    assert f"stands for: {factory()}" in " ".join(text.split())
+    text = shown("show", "preset", name).out
+    (line,) = re.findall("stands for: (.+?) use:", " ".join(text.split()))
+    assert str(preset_layout(Spec(name))) in line
     (command,) = re.findall("^use: outlast (.+)$", text, re.MULTILINE)
     words = shlex.split(command)
     # creates the run, and does not train it
     monkeypatch.setattr("outlast.workflow.train.train_and_evaluate", lambda *_: None)
     shown(*words)
-    layout = canonical_layout(words[words.index("--model") + 1], full=True)
-    assert read_run(Path(words[-1])).model == str(layout) == str(canonical_layout(name, full=True))
+    assert read_run(Path(words[-1])).model == str(canonical_layout(name, full=True))
 
 
 @pytest.mark.parametrize(("spec", "scale"), [("phase1", "demo"), ("dat(scale=paper)", "paper")])
@@ -250,6 +288,30 @@ def test_show_of_a_task_draws_an_example(shown: Shell) -> None:
     assert "an example of length 4" in text
 
 
+@pytest.mark.parametrize("name", [n for n in KINDS["task"].names() if n != "text"])
+def test_show_and_docstring_of_a_task_say_how_often_a_guess_is_right(
+    name: str, shown: Shell
+) -> None:
+    page = shown("show", "task", name).line
+    task = api.task(name)
+    assert f"a guess is right in {100 * task.chance_level(task.asked[0]):.3g} % of answers" in page
+    assert "A guess is right " in page
+
+
+def test_show_names_the_parts_whose_chance_levels_differ(
+    monkeypatch: pytest.MonkeyPatch, shown: Shell
+) -> None:
+    class Uneven(Composite):
+        """A task of a plug-in whose parts are not guessed alike."""
+
+        def chance_level(self, part: str) -> float:
+            return 0.5 if part == "state" else super().chance_level(part)
+
+    monkeypatch.setitem(KINDS["task"]._entries, "uneven", Entry("uneven", Uneven, "the test"))
+    levels = "a guess is right in 50 % of state, 33.3 % of recall"
+    assert levels in shown("show", "uneven(modulus=3)").line
+
+
 # ---- doctor -----------------------------------------------------------------------------------
 
 
@@ -261,6 +323,15 @@ def test_doctor_counts_the_cores_that_may_be_used(
     assert "3 cores to use, torch has 1 thread cuda" in shown("doctor").line
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
     assert "3 cores to use, torch has 2 threads cuda" in shown("doctor").line
+
+
+def test_doctor_names_a_package_of_every_extra(shown: Shell) -> None:
+    text = shown("doctor").line
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    extras = tomllib.loads(project.read_text("utf-8"))["project"]["optional-dependencies"]
+    for extra in set(extras) - {"dev", "docs", "trackers"}:  # the last is the sum of four
+        names = [re.split(r"[^\w-]", requirement)[0] for requirement in extras[extra]]
+        assert any(f" {name} " in text for name in names), f"doctor does not know {extra}"
 
 
 @pytest.mark.parametrize("gpu", [False, True], ids=["no GPU", "a GPU"])

@@ -18,12 +18,12 @@ DESCRIPTION = """Train short, test long.
 - outlast --version: the version
 - outlast completion bash: Tab completion"""
 VERBS = (
-    "list", "show", "check", "train", "resume", "eval", "analyse", "report", "view", "export",
-    "reproduce", "bench", "doctor", "completion",
+    "list", "show", "check", "train", "sweep", "resume", "eval", "analyse", "report", "view",
+    "export", "reproduce", "bench", "doctor", "completion",
 )  # fmt: skip
 
-#: flags of `train` that may be given several times
-REPEATED = ("--method", "--grid")
+#: flags of `train`, `sweep`, `resume` and `reproduce` that may be given several times
+REPEATED = ("--method", "--grid", "--track")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,8 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments and arguments[0] in VERBS:  # only that one is imported
             verb, *rest = arguments
-            if verb in ("train", "resume"):
+            if verb in ("train", "sweep", "resume"):
                 rest = _current_flags(rest)
+            if verb in ("train", "sweep") and any(word.startswith("--preset") for word in rest):
+                from outlast.cli.presets import with_preset
+
+                rest = with_preset(rest, _grid_axes(rest))
             code = tyro.cli(_function(verb), args=rest, prog=f"outlast {verb}")
         else:
             code = run_all(arguments)

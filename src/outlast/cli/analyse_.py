@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from outlast.analysis.runs import AnalysisSettings
+    from outlast.analysis.seed_processes import SeedProcesses
     from outlast.runs.analyses import Row
 
 #: the analysis that --toward is for
@@ -25,11 +26,12 @@ def main(
     ],
     only: tuple[str, ...] = (),
     lengths: tuple[float, ...] = (1, 3, 10),
-    sequences: int = 256,
+    sequences: int | None = None,
     seeds: str | None = None,
     steps: tuple[int, ...] = (),
     toward: Path | None = None,
     device: str = "auto",
+    processes: int | None = None,
 ) -> int:
     """Find out why trained runs work or fail; the tables lie in FOLDER/analysis.
 
@@ -44,7 +46,8 @@ def main(
         only: Some analyses; by default all that the run has something for. They are anatomy,
             ablation, state-probe, key-probe, sharpness, covariance, token-filter and gradients.
         lengths: Multiples of the training length.
-        sequences: Sequences of each length.
+        sequences: Sequences of each length; by default 256, for ablation 128 and for token-filter
+            64, as these make many passes.
         seeds: Some of the run's seeds, such as 0-3.
         steps: Of checkpoints that were kept (--keep-checkpoints); by default the end of training.
             A step of a switch is looked at for the seeds that switched then.
@@ -53,8 +56,12 @@ def main(
             DESIGN-dat beside a run DESIGN-joint, if it has the same model, task and seeds; else
             for the run itself.
         device: auto, cpu, cuda, cuda:1 ...
+        processes: On the CPU, processes that analyse seeds side by side, each with one thread; by
+            default one for each core. The tables do not depend on it.
     """
     from outlast.analysis.runs import ANALYSES, AnalysisSettings, function_of, runs_beside
+    from outlast.analysis.seed_processes import SeedProcesses
+    from outlast.arguments import check_whole
     from outlast.cli.common import say
     from outlast.cli.exit_codes import MISTAKE
     from outlast.errors import OutlastError, bad_value
@@ -66,6 +73,8 @@ def main(
         raise OutlastError("give at least one run folder")
     for name in only:
         function_of(name)
+    if processes is not None:
+        check_whole("processes", processes, 1)
     if toward is not None and GRADIENTS not in (only or ANALYSES):
         raise bad_value("toward", toward, f"{GRADIENTS} among the analyses (--only)")
     settings = AnalysisSettings(
@@ -80,64 +89,72 @@ def main(
         accepted = "a run folder, or the end of the name of a run beside these, such as dat"
         raise bad_value("toward", toward, accepted)
     code = 0
-    for run in runs:
-        say(f"\n{run.name}" if len(runs) > 1 else str(run))
-        try:
-            missed = _analyse(run, only, settings, picked)
-        except OutlastError as error:
-            if len(runs) == 1:
-                raise
-            missed = [str(error)]
-        for words in missed:
-            sys.stderr.write(f"error: {words}\n")
-            code = MISTAKE
+    with SeedProcesses(processes) as beside:
+        for run in runs:
+            say(f"\n{run.name}" if len(runs) > 1 else str(run))
+            try:
+                missed = _analyse(run, only, settings, picked, beside)
+            except OutlastError as error:
+                if len(runs) == 1:
+                    raise
+                missed = [str(error)]
+            for words in missed:
+                sys.stderr.write(f"error: {words}\n")
+                code = MISTAKE
     return code
 
 
 def _analyse(
-    run: Path, only: Sequence[str], settings: AnalysisSettings, device: torch.device
+    run: Path,
+    only: Sequence[str],
+    settings: AnalysisSettings,
+    device: torch.device,
+    processes: SeedProcesses,
 ) -> list[str]:
     """Analyse one run; which of the analyses that were asked for it has nothing for."""
     from dataclasses import replace
 
-    from outlast.analysis.runs import ANALYSES, analyse_run, left_out, seed_steps, solution_beside
+    from outlast.analysis.runs import ANALYSES, left_out, seed_steps, solution_beside
     from outlast.analysis.sequences import NothingToSeeError
-    from outlast.cli.common import console, say
-    from outlast.runs.analyses import AnalysisTable, table_to_extend, write_analysis
+    from outlast.cli.analysing import write_table
+    from outlast.cli.common import say
+    from outlast.runs.analyses import table_to_extend
 
     missed = []
     if settings.toward is not None and not settings.toward.is_dir():
         solution = solution_beside(run, settings.toward.name)
         settings = replace(settings, toward=solution)
         say(f"  {GRADIENTS} toward {'the run itself' if solution is None else solution.name}")
-    for words in left_out(run, settings):
+    for words in left_out(run, only or tuple(ANALYSES), settings):
         say(f"  {words}")
     for name in only or ANALYSES:  # before any work whose rows could not be added
         table_to_extend(run, name, settings.record(name), seed_steps(run, name, settings))
     for name in only or ANALYSES:
-        with console.status(name) as status:
-            try:
-                rows = analyse_run(run, name, settings, device, status.update)
-            except NothingToSeeError as nothing:
-                if only:
-                    missed.append(f"{name} of {run}: {nothing}")
-                else:
-                    say(f"\n{name}: left out, {nothing}")
-                continue
-        table = AnalysisTable(analysis=name, settings=settings.record(name), rows=rows)
-        path = write_analysis(run, table)
-        say(f"\n{name}: {len(rows):,} rows in {path}")
-        _show(name, rows)
+        try:
+            written = write_table(run, name, settings, device, processes)
+        except NothingToSeeError as nothing:
+            if only:
+                missed.append(f"{name} of {run}: {nothing}")
+            else:
+                say(f"\n{name}: left out, {nothing}")
+            continue
+        say(f"\n{name}: {len(written.rows):,} rows in {written.path}")
+        for words in written.left_out:
+            say(f"  left out: {words}")
+        _show(name, written.rows)
     return missed
 
 
 def _show(name: str, rows: list[Row]) -> None:
     """The headline of a table: its number by length or step, the mean over seeds."""
     from outlast.analysis.headlines import HEADLINES, headline
+    from outlast.cli.common import say
     from outlast.cli.tables import Column, show_table
 
     wanted, lines = HEADLINES[name], headline(name, rows)
     if not lines:
+        if wanted.nothing:
+            say(f"  {wanted.nothing}")
         return
     places = sorted({place for line in lines for place in line.values})
     titles = [f"{place:g} x" if wanted.by == "multiple" else f"{place:g}" for place in places]

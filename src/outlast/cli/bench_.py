@@ -23,7 +23,8 @@ def main(
     Example: outlast bench tra --sections cpu --repeats 1
 
     Args:
-        name: What to measure: tra, seeds, lstm or llama (TRA in a Llama of transformers).
+        name: What to measure: tra, seeds, lstm, llama (TRA in a Llama of transformers) or long
+            (tests of 1,000 to 100,000 items).
         sections: Parts of it; by default all that the device can show in short time.
         budget: Seconds after which nothing new is begun.
         repeats: Turns of each side; the median is shown. Fewer than 20 are for trying out.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: what sweeps on a cluster and trackers use; `mlflow` brings `mlflow-skinny` with it
+MORE = ("ray", "tensorboard", "wandb", "mlflow-skinny", "trackio")
+
 
 def main() -> None:
     """Say what is installed, which devices there are, and which kernels would be used.
@@ -26,7 +29,7 @@ def main() -> None:
 
     add("outlast", __version__)
     add("python", f"{platform.python_version()} on {_system()}")
-    others = (*libraries.PACKAGES.values(), "transformers", "lightning", "datasets")
+    others = (*libraries.PACKAGES.values(), "transformers", "lightning", "datasets", *MORE)
     for name in ("torch", "numpy", "safetensors", "triton", *others):
         try:
             add(name, version(name))

@@ -15,6 +15,7 @@ def main(
     lengths: tuple[float, ...] = LADDER,
     sequences: int | None = None,
     precision: Literal["fp32", "tf32", "bf16"] = "fp32",
+    chunk: int | None = None,
     device: str = "auto",
     out: Path | None = None,
 ) -> None:
@@ -27,6 +28,8 @@ def main(
         lengths: Multiples of the training length.
         sequences: Fresh sequences for each length; by default 2048, or 256 of text.
         precision: Of matmuls; whatever it was in training, exact by default.
+        chunk: The most tokens of a sequence that are read at a time; by default sequences of up to
+            4096 tokens are read whole, and longer ones in chunks that fit in memory.
         device: auto, cpu, cuda, cuda:1 ...
         out: The .json file to write; by default the results.json of the run, written anew; if that
             had more lengths or sequences, it is kept as results-before.json.
@@ -52,7 +55,7 @@ def main(
     for run in runs:
         if len(runs) > 1:
             say(f"\n{run.name}")
-        evaluation = Evaluation(lengths, sequences, precision)
+        evaluation = Evaluation(lengths, sequences, precision, chunk)
         with length_status() as on_length:
             rows = evaluate_run(run, evaluation, picked, out, say, on_length)
         show_results(run, rows, out)

@@ -17,7 +17,7 @@ from typing import Any
 
 from outlast.errors import SpecError
 from outlast.registry import Entry, Parameter, Registry
-from outlast.specs import Spec
+from outlast.specs import Spec, Value
 
 #: the heads of attention, if the spec does not say how many
 HEADS = 4
@@ -51,21 +51,33 @@ def read_args(docstring: str) -> dict[str, str]:
     return lines
 
 
-def accepted(registry: Registry, entry: Entry, parameter: Parameter) -> str:
-    """What an argument accepts, in words; for a number with its range."""
+def accepted(
+    registry: Registry, entry: Entry, parameter: Parameter, written: Spec | None = None
+) -> str:
+    """What an argument accepts, in words; for a number with its range.
+
+    The range may depend on other arguments: they are as the spec `written` has them.
+    """
     words = parameter.accepts
     numbers = ("a whole number", "a number")
     if not words.startswith(numbers):
         return words
-    spec = Spec(entry.name, (), ((parameter.name, PROBE),))
+    others = {} if written is None else _named(registry, entry, written)
+    spec = Spec(entry.name, (), tuple((others | {parameter.name: PROBE}).items()))
     try:
         try_item(registry, spec)
     except SpecError as error:
         pattern = rf"(?:^|: ){re.escape(parameter.name)}={PROBE}(?:\.0)?: expected (.+)$"
         if match := re.search(pattern, str(error)):
-            others = re.sub(rf"^({'|'.join(numbers)})", "", words)
-            return match[1] if others in match[1] else match[1] + others
+            alternatives = re.sub(rf"^({'|'.join(numbers)})", "", words)
+            return match[1] if alternatives in match[1] else match[1] + alternatives
     return words
+
+
+def _named(registry: Registry, entry: Entry, spec: Spec) -> dict[str, Value]:
+    """The arguments of a spec, each with its name."""
+    names = [p.name for p in entry.parameters(registry.caller_arguments)]
+    return dict(zip(names, spec.args, strict=False)) | dict(spec.kwargs)
 
 
 def try_item(registry: Registry, spec: Spec) -> None:

@@ -8,21 +8,22 @@ import tyro
 
 
 def main(kind: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="KIND")] = "all") -> None:
-    """Show every task, mixer, scheme, weights, method, preset and study, plug-ins included.
+    """Show every task, mixer, scheme, weights, method, preset, study and tracker, plug-ins too.
 
     Example: outlast list task
 
     Args:
-        kind: Show only this kind: task, mixer, scheme, weights, method, preset or study.
+        kind: Show only this kind: task, mixer, scheme, weights, method, preset, study or
+            tracker.
     """
     from outlast.cli.common import console
     from outlast.cli.tables import Column, show_table
     from outlast.errors import bad_value
-    from outlast.registry import KINDS, OURS
+    from outlast.registry import OURS, SHOWN
 
-    chosen = [r for name, r in KINDS.items() if kind in ("all", name, r.plural)]
+    chosen = [r for name, r in SHOWN.items() if kind in ("all", name, r.plural)]
     if not chosen:
-        raise bad_value("kind", kind, " | ".join(["all", *KINDS]))
+        raise bad_value("kind", kind, " | ".join(["all", *SHOWN]))
     for registry in chosen:
         rows = []
         for item, summary in registry.summaries().items():

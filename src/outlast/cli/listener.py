@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,6 +21,9 @@ from outlast.runs.status import finished, own_state
 from outlast.train.run_state import Progress
 from outlast.workflow.progress import progress
 from outlast.workflow.train import Listener, Outcome
+
+if TYPE_CHECKING:
+    from outlast.trackers.tracking import Tracking
 
 
 class ConsoleListener(Listener):
@@ -114,6 +118,15 @@ class ConsoleListener(Listener):
             say(f"\na page of all of them: {command('report', self.named)}")
         for folder, error in diverged.items():
             say(f"diverged: {self.names[folder]}: {error}")
+
+
+def tracked(lines: Sequence[str]) -> list[Tracking]:
+    """The listener that feeds trackers, if there are any; one that cannot work is an error."""
+    if not lines:
+        return []
+    from outlast.trackers.tracking import Tracking
+
+    return [Tracking(lines, say)]
 
 
 def _names(folders: Sequence[Path]) -> dict[Path, str]:

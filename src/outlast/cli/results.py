@@ -36,7 +36,7 @@ def show_accuracies(rows: Sequence[ResultRow], parts: Sequence[str]) -> None:
     columns = [Column("length", "number"), Column("", "number"), Column("test")]
     columns += [Column("joint", "number"), Column("worst seed", "number", 1)]
     columns += [Column(part, "number", 2 + index) for index, part in enumerate(parts)]
-    columns.append(Column("NaN", "number"))
+    columns += [Column("distance", "number"), Column("NaN", "number")]
     places = dict.fromkeys((r["variant"], r["length"], r["multiple"]) for r in rows)
     table = []
     for variant, length, multiple in places:
@@ -44,15 +44,17 @@ def show_accuracies(rows: Sequence[ResultRow], parts: Sequence[str]) -> None:
         tested = [r["exact"] for r in rung if r["exact"] is not None]
         start = [f"{length:g}", f"{multiple:g} x", variant or ""]
         if not tested:
-            table.append([*start, "n/a", "", *("" for _ in parts), ""])
+            table.append([*start, "n/a", "", *("" for _ in parts), "", ""])
             continue
         joint = [exact["joint"] for exact in tested]
         means = [sum(exact[part] for exact in tested) / len(tested) for part in parts]
         shares = [f"{number:.3f}" for number in (sum(joint) / len(joint), min(joint), *means)]
         nan = sum(row.get("nan", 0.0) for row in rung) / len(tested)
-        table.append([*start, *shares, f"{nan:.2g}" if nan else ""])
-    # these two are shown only where they say something
-    optional = ("test", "NaN")
+        far = [mean for row in rung for mean in row.get("distance", {}).values()]
+        distance = f"{sum(far) / len(far):.3f}" if far else ""
+        table.append([*start, *shares, distance, f"{nan:.2g}" if nan else ""])
+    # these are shown only where they say something
+    optional = ("test", "distance", "NaN")
     used = [i for i, c in enumerate(columns) if c.name not in optional or any(r[i] for r in table)]
     show_table(
         [columns[i] for i in used],
@@ -86,6 +88,10 @@ def remarks(rows: Sequence[ResultRow]) -> list[str]:
         if not is_tested(row):
             place = f"length {row['length']:g} ({row['multiple']:g} x)"
             lines.append(f"n/a at {place}: {row.get('reason') or 'the results do not say why'}")
+    if any(row.get("distance") for row in rows):
+        lines.append(
+            "distance: of the outputs to the right distribution, as total variation; 0 is the best"
+        )
     broken = dict.fromkeys(row["seed"] for row in rows if row.get("nan") and "seed" in row)
     if broken:
         seeds = f"seed{'s' * (len(broken) > 1)} {seed_words(tuple(broken))}"

@@ -16,6 +16,7 @@ def main(
     device: str = "auto",
     seeds_at_once: int | None = None,
     processes: int | None = None,
+    track: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
 ) -> int:
     """Go on with a run that was stopped or killed; the result is the same as if it had not been.
 
@@ -33,17 +34,19 @@ def main(
         device: auto, cpu, cuda, cuda:1 ...
         seeds_at_once: Seeds stepped at once from here on, as for train; by default as on record.
         processes: Processes on the CPU, likewise. Either changes the result by rounding alone.
+        track: A tracker, as for train; it gets what it does not have yet, of a finished run too.
     """
-    from outlast.cli.listener import ConsoleListener
+    from outlast.cli.listener import ConsoleListener, tracked
     from outlast.errors import bad_value, incompatible
     from outlast.machine import pick_device
     from outlast.runs.grids import packs_of, run_folders
     from outlast.runs.spec import Settings, read_seeds
     from outlast.workflow.subset import take_seeds
-    from outlast.workflow.train import train_and_evaluate
+    from outlast.workflow.train import Listeners, train_and_evaluate
 
     # a bad number is an error before a folder is made
     Settings(seeds_at_once=seeds_at_once or 0, processes=processes or 0)
+    tracking = tracked(track)
     picked = pick_device(device)
     named = (folder, *beside)
     folders, written = [run for f in named for run in run_folders(f)], " ".join(map(str, named))
@@ -63,8 +66,9 @@ def main(
         named, folders, packs = (out,), [out], [[out]]
     with ConsoleListener(folders, named) as listener:
         for pack in packs:
+            everyone = Listeners([listener, *tracking])
             outcome = train_and_evaluate(
-                pack, picked, listener, seeds_at_once=seeds_at_once, processes=processes
+                pack, picked, everyone, seeds_at_once=seeds_at_once, processes=processes
             )
             if not outcome.ended:
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -18,7 +19,7 @@ def main(
     spec: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SPEC")],
     of_kind: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[SPEC]")] = None,
 ) -> None:
-    """Explain a task, model, mixer, scheme, weights, method, preset or study, and its arguments.
+    """Explain a task, model, mixer, scheme, weights, method, preset, study or tracker.
 
     Example: outlast show "composite(modulus=10, layout=chained)"
 
@@ -27,7 +28,7 @@ def main(
         of_kind: If several kinds have the name, the kind may come first: study dat.
     """
     from outlast.errors import SpecError
-    from outlast.registry import KINDS, presets, suggest
+    from outlast.registry import KINDS, SHOWN, suggest, trackers
     from outlast.specs import Spec, parse, parse_layout
 
     kind, spec = _split(spec, of_kind)
@@ -42,40 +43,41 @@ def main(
         _show_model(spec)
         return
     kinds = [kind for kind, registry in KINDS.items() if node.name in registry]
+    if not kinds and node.name in trackers:
+        kinds = [trackers.kind]
     if not kinds:
-        known = {n for r in KINDS.values() for n in r.names()}
+        known = {n for r in SHOWN.values() for n in r.names()}
         raise SpecError(f"there is nothing called {node.name!r}{suggest(node.name, known)}")
     if node.args or node.kwargs:
-        _show_entry(_kind_that_takes(node, kinds), node)
-    else:
-        for kind in kinds:  # dat is a method and a study
-            _show_entry(kind, node)
-    if node.name in presets:
+        kinds = [_kind_that_takes(node, kinds)]
+    for kind in kinds:  # dat is a method and a study
+        _show_entry(kind, node)
+    if "preset" in kinds:
         _show_model(spec)
 
 
 def _split(first: str, second: str | None) -> tuple[str | None, str]:
     """The kind, if it stands before the line, and the line."""
     from outlast.errors import bad_value
-    from outlast.registry import KINDS
+    from outlast.registry import SHOWN
 
     if second is None:
         kind, _, line = first.strip().partition(" ")
-        return (kind, line) if kind in KINDS and line else (None, first)
-    if first not in KINDS:
-        raise bad_value("kind", first, " | ".join(KINDS))
+        return (kind, line) if kind in SHOWN and line else (None, first)
+    if first not in SHOWN:
+        raise bad_value("kind", first, " | ".join(SHOWN))
     return first, second
 
 
 def _kind_that_takes(node: Spec, kinds: list[str]) -> str:
     """The first kind whose item has these arguments; the error of the first one, if none has."""
     from outlast.errors import SpecError
-    from outlast.registry import KINDS
+    from outlast.registry import SHOWN
 
     errors = []
     for kind in kinds:
         try:
-            KINDS[kind].bind(node)
+            SHOWN[kind].bind(node)
             return kind
         except SpecError as error:
             errors.append(error)
@@ -87,16 +89,17 @@ def _show_entry(kind: str, spec: Spec) -> None:
 
     from outlast.cli.common import console, say, wrapped
     from outlast.cli.explaining import try_item
-    from outlast.registry import KINDS
+    from outlast.errors import how_to_install
+    from outlast.registry import SHOWN
 
-    registry = KINDS[kind]
+    registry = SHOWN[kind]
     entry, plain = registry.entry(spec.name), not spec.args and not spec.kwargs
     if kind != "study" and not plain:
         try_item(registry, spec)
     title = spec.name if plain else str(registry.canonical(spec))
     console.print(f"[bold]{escape(title)}[/bold]  ({kind})", soft_wrap=True)
     home = inspect.getmodule(entry.factory)
-    documented = kind != "preset" and home is not None
+    documented = kind not in ("preset", "tracker") and home is not None
     text = inspect.getdoc(home) if documented else inspect.getdoc(entry.factory)
     say(f"\n{reflow((text or entry.summary).partition(chr(10) + 'Args:')[0].rstrip())}\n")
     paper = getattr(entry.factory, "paper", "")
@@ -109,6 +112,11 @@ def _show_entry(kind: str, spec: Spec) -> None:
         _show_study(entry.factory(**registry.bind(spec)), title)
     elif kind == "preset":
         _show_preset(spec)
+    elif kind == "tracker":
+        extra = getattr(entry.factory, "extra", "")
+        say(f"use: outlast train ... --track {shlex.quote(str(spec))}")
+        if extra:
+            say(f"install: {how_to_install(extra)}")
 
 
 def reflow(text: str) -> str:
@@ -154,7 +162,7 @@ def _show_arguments(registry: Registry, spec: Spec) -> None:
     for p in entry.parameters(registry.caller_arguments):
         default = "(needed)" if p.default is REQUIRED else write_value(to_value(p.default))
         value = write_value(to_value(bound[p.python_name])) if p.python_name in bound else default
-        words = f"{accepted(registry, entry, p)}\n{meaning.get(p.name, '')}".rstrip()
+        words = f"{accepted(registry, entry, p, spec)}\n{meaning.get(p.name, '')}".rstrip()
         rows.append((p.name, value, words))
     if rows:
         columns = [Column("argument", "name", style="bold"), Column("value")]
@@ -189,10 +197,21 @@ def _show_task(task: Any) -> None:
         f"asks: {', '.join(task.asked)}{helping}; trained on lengths {low} to {high} "
         f"({task.tokens(high)} tokens); {task.vocabulary} tokens, {task.classes} answers"
     )
-    say(wrapped(about))
+    say(wrapped(f"{about}; {_chance(task)}"))
     short = max(task.shortest, min(4 * task.multiple, high))
     batch = task.sample(short, 1, torch.Generator().manual_seed(0))
     say(f"\nan example of length {short}:\n{fold_columns(draw(task, batch))}")
+
+
+def _chance(task: Any) -> str:
+    """How often a guess at an answer is right; parts of one level share it."""
+    parts: dict[str, list[str]] = {}
+    for part in task.asked:
+        parts.setdefault(f"{100 * task.chance_level(part):.3g} %", []).append(part)
+    if len(parts) == 1:
+        return f"a guess is right in {next(iter(parts))} of answers"
+    levels = [f"{level} of {' and '.join(names)}" for level, names in parts.items()]
+    return f"a guess is right in {', '.join(levels)}"
 
 
 def fold_columns(drawing: str) -> str:
@@ -220,6 +239,7 @@ def _show_study(study: Study, title: str) -> None:
     from outlast.cli.common import console, say, wrapped
     from outlast.cli.tables import Column, show_table
     from outlast.reporting.claims import OPEN, Verdict
+    from outlast.studies.base import scales
 
     default = {arm.name for arm in study.choose()}
     say(wrapped(f"{study.title} ({study.scale}): {study.question}"))
@@ -240,20 +260,42 @@ def _show_study(study: Study, title: str) -> None:
     scale = "" if study.scale == "demo" else f" --scale {study.scale}"
     say(f"\nuse: outlast reproduce {study.name}{scale}")
     if study.scale == "demo":
-        say(f'the larger one: outlast show "{study.name}(scale=paper)"')
+        say(f'the larger one: outlast show "{study.name}(scale={scales(study.name)[-1]})"')
 
 
 def _show_preset(spec: Spec) -> None:
     """The line that it stands for, and a command that trains it."""
-    import shlex
-
     from outlast.cli.common import say, wrapped
-    from outlast.registry import presets
+    from outlast.models.presets import find_preset
+    from outlast.runs.spec import RunSpec
 
-    layout = presets.entry(spec.name).factory(**presets.bind(spec))
-    say(wrapped(f"stands for: {layout}"))
-    words = ["--task", "parity", "--model", str(spec), "--out", f"runs/{spec.name}"]
+    preset = find_preset(spec)
+    out = ["--out", f"runs/{spec.name}"]
+    if isinstance(preset, RunSpec):
+        from outlast.cli.presets import as_flags
+
+        words = [word for flag in as_flags(preset) for word in flag]
+        say(wrapped(f"stands for: outlast train {shlex.join(words)}"))
+        words = ["--preset", str(spec), *out]
+    else:
+        say(wrapped(f"stands for: {preset}"))
+        words = ["--task", "parity", "--model", str(spec), *out]
     say(f"use: outlast train {shlex.join(words)}\n")
+
+
+def _task_for(line: str) -> str:
+    """A task that a model can be shown on: its own, if it is the model of a whole training."""
+    from outlast.models.presets import find_preset
+    from outlast.registry import presets
+    from outlast.runs.spec import RunSpec
+    from outlast.specs import Spec, parse_layout
+
+    layout = parse_layout(line)
+    if isinstance(layout.node, Spec) and layout.node.name in presets:
+        preset = find_preset(layout.node)
+        if isinstance(preset, RunSpec):
+            return preset.task
+    return "composite" if layout.head is None else "parity"  # of two answers
 
 
 def _show_model(line: str) -> None:
@@ -263,7 +305,7 @@ def _show_model(line: str) -> None:
     from outlast.cli.common import console, say, wrapped
     from outlast.cli.tables import Column, show_table
 
-    example = task("composite")
+    example = task(_task_for(line))
     built = model(line, example, seed=0)
     console.print(f"[bold]{escape(wrapped(f'{built.layout}  (model)'))}[/bold]\n", soft_wrap=True)
     modules: list[tuple[str, str, Any]] = [

@@ -1,0 +1,53 @@
+"""`--preset NAME` of `train` and `sweep`: the flags it stands for, as far as they are not given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from outlast.runs.spec import RunSpec
+
+
+def with_preset(arguments: Sequence[str], in_grid: Collection[str]) -> list[str]:
+    """The words of a command with the flags of its preset, if it names one.
+
+    `in_grid` are the names of what a grid has several values of.
+    """
+    name = _named(arguments)
+    if name is None:
+        return list(arguments)
+    from outlast.models.presets import find_preset
+    from outlast.runs.spec import RunSpec
+    from outlast.specs import parse
+
+    preset = find_preset(parse(name))
+    flags = as_flags(preset) if isinstance(preset, RunSpec) else [["--model", name]]
+    typed = {_plain(argument) for argument in arguments if argument.startswith("--")}
+    typed |= {axis.replace("_", "-") for axis in in_grid}
+    return [*arguments, *(word for flag in flags if _plain(flag[0]) not in typed for word in flag)]
+
+
+def _plain(flag: str) -> str:
+    """The name of a flag: ``--no-by-length`` and ``--by_length=...`` are ``by-length``."""
+    name = flag.partition("=")[0].replace("_", "-")
+    return name.removeprefix("--no-").removeprefix("--")
+
+
+def _named(arguments: Sequence[str]) -> str | None:
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == "--preset":
+            return following
+        if argument.startswith("--preset="):
+            return argument.partition("=")[2]
+    return None
+
+
+def as_flags(run: RunSpec) -> list[list[str]]:
+    """A training as flags of `outlast train`; settings that are the default are left out."""
+    from outlast.reporting.run_facts import changed_settings, flag_words
+
+    flags = [flag_words("task", run.task), flag_words("model", run.model)]
+    flags += [flag_words("method", method) for method in run.methods]
+    changed = changed_settings(run.settings)
+    return [*flags, *(flag_words(name.replace("_", "-"), value) for name, value in changed)]
