@@ -1,0 +1,132 @@
+"""The table and the figure of a page of findings, from a folder of a study."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs_site import DOCS, ROOT
+from docs_site.code_blocks import read_blocks
+from findings import page_table
+from findings.__main__ import command_parser
+from findings.copy_errors import _ambiguous
+from findings.page_figure import draw_table
+from findings.page_table import Cell
+from findings.seed_figure import draw
+from findings.seed_table import Row, read, short, write
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    shares = {3: (1.0, 0.25), 7: (0.99999, 0.0)}
+    rows = [
+        {"multiple": times, "length": 5 * times, "seed": seed, "exact": {"joint": share[index]}}
+        for seed, share in shares.items()
+        for index, times in enumerate((1, 3))
+    ]
+    rows.append(rows[0] | {"variant": "dense", "exact": {"joint": 0.5}})
+    rows.append(rows[2] | {"variant": "dense", "exact": None})
+    (tmp_path / "dat").mkdir()
+    (tmp_path / "dat" / "results.json").write_text(json.dumps({"rows": rows}))
+    arms = [{"name": "dat"}, {"name": "not-run"}]
+    (tmp_path / "study.json").write_text(json.dumps({"arms": arms}))
+    return tmp_path
+
+
+def test_table_has_every_seed_by_its_name_and_is_read_back(study: Path) -> None:
+    write([study], study / "seeds.csv")
+    assert (study / "seeds.csv").read_text().splitlines() == [
+        "arm,variant,times,items,part,seed_3,seed_7",
+        "dat,,1,5,joint,1,0.999990",
+        "dat,,3,15,joint,0.25,0",
+        "dat,dense,1,5,joint,0.5,",
+    ]
+    first, second, dense = read(study / "seeds.csv")
+    assert first == Row("dat", "", 1, 5, "joint", {3: 1.0, 7: 0.99999})
+    assert second.seeds == {3: 0.25, 7: 0.0}
+    assert (dense.variant, dense.seeds) == ("dense", {3: 0.5})
+    with pytest.raises(SystemExit, match="expected the folder of a study"):
+        write([study / "dat"], study / "other.csv")
+
+
+def test_share_that_is_not_quite_all_does_not_look_like_it() -> None:
+    assert [short(share) for share in (1.0, 0.99996, 0.5, 0.00004, 0.0)] == [
+        "1", "0.999960", "0.5", "0.000040", "0",
+    ]  # fmt: skip
+
+
+def test_figure_shows_the_arms_that_match_and_names_what_there_is(tmp_path: Path) -> None:
+    rows = [Row(arm, "", 3, 15, "joint", {0: 0.1, 1: 1.0}) for arm in ("dat", "joint")]
+    draw(rows, ["joint", "d*"], [3], "joint", tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit, match="arms=jiont: expected one of dat, joint"):
+        draw(rows, ["jiont"], [3], "joint", tmp_path / "other.png")
+    with pytest.raises(SystemExit, match="times=7, part=joint: expected one of 3"):
+        draw(rows, ["joint"], [7], "joint", tmp_path / "other.png")
+    assert not (tmp_path / "other.png").exists()
+
+
+PAGE = """Words.
+| | `1 x` | lr |
+|---|---|---|
+| no | 1 | 2 |
+
+| outputs | lr | **steps** | share |
+|---|---|---|---|
+| **10** | 1e-3 | – 1050 900 | 0.5 [0.1, 0.9] |
+| 1,036 | 1e-3 | – – – | 1 [1, 1] |
+"""
+
+
+def test_table_of_a_page_is_read_and_drawn(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    table = page_table.read(page, ["steps", "share"])
+    assert table.names == ("10", "1,036")
+    assert table.cells[0] == (Cell((1050, 900), 1), Cell(spread=(0.5, 0.1, 0.9)))
+    assert table.cells[1][0] == Cell((), 3)
+    both = page_table.read(page, ["steps"], ["outputs", "lr"])
+    assert both.names == ("outputs 10, lr 1e-3", "outputs 1,036, lr 1e-3")
+    draw_table(both, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_table_that_a_page_has_not_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    with pytest.raises(SystemExit, match="expected a table with the columns step, lr"):
+        page_table.read(page, ["step"], ["lr"])
+    with pytest.raises(SystemExit, match="'1e-3 x': expected a number for each seed"):
+        page_table.read_cell("1e-3 x")
+
+
+def figure_commands() -> Iterator[Any]:
+    for page in sorted((DOCS / "findings").glob("*.md")):
+        for block in read_blocks(page):
+            for words in block.commands() if block.language == "bash" else ():
+                if {"figure", "page-figure"} & set(words) and "findings" in words:
+                    yield pytest.param(page, words[words.index("findings") + 1 :], id=page.stem)
+
+
+@pytest.mark.parametrize(("page", "words"), list(figure_commands()))
+def test_command_on_a_page_draws_a_picture_of_it(page: Path, words: list[str]) -> None:
+    command = command_parser().parse_args(words)
+    picture = ROOT / command.png
+    assert f"](../img/{picture.name})" in page.read_text(encoding="utf-8")
+    assert picture.stat().st_size < 80_000
+    if command.verb == "figure":
+        arms = {row.arm for row in read(ROOT / command.csv)}
+        assert set(command.arms) <= arms
+    else:
+        assert ROOT / command.page == page
+        assert page_table.read(page, command.columns, command.names).names
+
+
+def test_signs_are_ambiguous_where_the_same_ones_before_lead_elsewhere() -> None:
+    line = [1, 2, 3, 1, 2, 4, 1, 2, 3]
+    assert _ambiguous(line, 2) == [2, 5, 8]
+    assert _ambiguous(line, 4) == []

@@ -1,0 +1,118 @@
+"""The numbers of docs/findings/why.md are those of docs/data/why-paper.csv."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from docs_site import DOCS
+from findings.seed_table import read
+from outlast.studies.why import why
+
+PAGE = (DOCS / "findings/why.md").read_text(encoding="utf-8")
+TABLE = {
+    (row.arm, row.times, row.part): list(row.seeds.values())
+    for row in read(DOCS / "data/why-paper.csv")
+}
+DAT = ("parallel2-dat", "serial2-dat", "serial4-dat")
+CONVOLUTION = ("serial2-conv", "serial4-conv")
+ARMS = {
+    "jointly": "joint",
+    "only the losses ordered": "control",
+    "DAT": "dat",
+    "DAT, values fixed": "values",
+    "DAT, queries and keys fixed": "qk",
+    "DAT, hard weights": "hard",
+    "DAT, uniform weights": "uniform",
+    "jointly, convolution": "conv-joint",
+    "DAT, convolution": "conv",
+}
+COLUMNS = (("state", 3), ("recall", 3), ("joint", 10))
+#: shares of the CSV, and most of those of the page, have three digits
+ROUNDING = 0.0005
+
+
+def cells() -> Iterator[tuple[str, float, str, str]]:
+    """Arm, length, part and text of each cell of the table of arms."""
+    _, _, section = PAGE.partition("## Arm by arm")
+    design = ""
+    for line in section.partition("Share of keys")[0].splitlines():
+        words = [word.strip() for word in line.strip("|").split("|")]
+        if len(words) != 5 or words[1] not in ARMS:
+            continue
+        design = words[0].strip("`") or design
+        for (part, times), text in zip(COLUMNS, words[2:], strict=True):
+            yield f"{design}-{ARMS[words[1]]}", times, part, text
+
+
+def test_every_arm_that_was_run_is_in_the_table() -> None:
+    assert {arm for arm, *_ in cells()} == {arm for arm, *_ in TABLE}
+
+
+@pytest.mark.parametrize(("arm", "times", "part", "text"), list(cells()))
+def test_cell_is_mean_worst_and_best_of_the_seeds(
+    arm: str, times: float, part: str, text: str
+) -> None:
+    shares = TABLE[arm, times, part]
+    expected = (sum(shares) / len(shares), min(shares), max(shares))
+    numbers = [(float(word), len(word.partition(".")[2])) for word in re.findall(r"[\d.]+", text)]
+    for (number, digits), share in zip(numbers, expected, strict=True):
+        written = 0.5 * 10 ** -(digits or 3)  # 0 and 1 stand for .000 and 1.000
+        assert abs(number - share) <= ROUNDING + written + 1e-9
+
+
+def holds(arm: str, times: float, part: str, least: float) -> int:
+    """How many seeds have at least this share."""
+    return sum(share >= least for share in TABLE[arm, times, part])
+
+
+def test_least_sum_with_dat_is_the_one_that_is_named() -> None:
+    words = re.search(r"the sum is right in ([\d.]+) or more on (\d+) of (\d+) seeds", PAGE)
+    assert words is not None
+    least, number, of = float(words[1]), int(words[2]), int(words[3])
+    assert sum(len(TABLE[arm, 10, "state"]) for arm in DAT) == of
+    assert sum(holds(arm, 10, "state", least) for arm in DAT) == number
+    assert min(min(TABLE[arm, 10, "state"]) for arm in DAT) == least
+
+
+def test_seeds_that_recall_with_dat_are_counted() -> None:
+    assert "at 1 x on 30 of 30 seeds; at 3 x on 10 of 10 seeds in `parallel2`, 0 in `seri" in PAGE
+    assert sum(holds(arm, 1, "recall", 0.99) for arm in DAT) == 30
+    assert [holds(arm, 3, "recall", 0.99) for arm in DAT] == [10, 0, 2]
+    assert "partly; with a convolution 20 of 20" in PAGE
+    assert sum(holds(arm, 3, "recall", 0.99) for arm in CONVOLUTION) == 20
+
+
+def test_seeds_of_the_other_sentences_are_counted() -> None:
+    assert "nine of ten seeds have 0.94 or more there, and one has 0.68" in PAGE
+    assert sorted(TABLE["serial4-conv-joint", 3, "joint"])[:2] == [0.68, 0.94]
+    assert "At 10 x eight of ten hold jointly, and all ten with DAT" in PAGE
+    assert holds("serial4-conv-joint", 10, "joint", 0.9) == 8
+    assert holds("serial4-conv", 10, "joint", 0.9) == 10
+    assert "right in 0.902 [0.053, 0.999] of the sequences, and in 0.99 or more on nine of" in PAGE
+    assert holds("chained2-dat", 3, "joint", 0.99) == 9
+    assert "the sum is right in 0.25 (`parallel2`), 0.46 (`serial2`), 0.75 (`serial4`)" in PAGE
+    means = [sum(TABLE[f"{d}-joint", 3, "state"]) / 10 for d in ("parallel2", "serial2", "serial4")]
+    assert [round(mean, 2) for mean in means] == [0.25, 0.46, 0.75]
+
+
+def test_every_part_of_the_paper_s_explanation_has_a_verdict() -> None:
+    _, _, claims = PAGE.partition("## The claims of the paper")
+    assert "gradients that come through\nattention push the recurrence away from the state" in PAGE
+    assert "| attention's gradients push the recurrence away from the state |" in claims
+    assert "and attention finds shortcuts." in PAGE
+    assert re.search(r"\| attention finds shortcuts \|.*\| open at paper scale \|", claims)
+
+
+def test_guide_says_how_to_take_attention_apart_as_the_study_does() -> None:
+    guide = (DOCS / "analyse.md").read_text(encoding="utf-8")
+    arms = {arm.name: arm for arm in why().arms}
+    for name in ("qk", "values"):
+        method = arms[f"serial-{name}"].run.methods[-1]
+        assert f"+ {method}" in guide, method
+    for name in ("uniform", "hard"):
+        weights = f"weights={name}"
+        assert weights in str(arms[f"serial-{name}"].run.model)
+        assert f"heads=2, {weights}" in guide

@@ -1,0 +1,57 @@
+"""``python -m findings table FOLDER CSV`` and the like: see ``python -m findings --help``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from findings import page_table
+from findings.copy_errors import describe
+from findings.page_figure import draw_table
+from findings.seed_figure import draw
+from findings.seed_table import read, write
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """What can be typed."""
+    parser = argparse.ArgumentParser(prog="findings", description=main.__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    table = verbs.add_parser("table", help="every seed of every arm of studies, as a CSV file")
+    table.add_argument("folders", type=Path, nargs="+", metavar="folder")
+    table.add_argument("csv", type=Path)
+    figure = verbs.add_parser("figure", help="some arms of such a table, each seed a dot")
+    figure.add_argument("csv", type=Path)
+    figure.add_argument("png", type=Path)
+    figure.add_argument("--arms", nargs="+", required=True, help="names or patterns, in order")
+    figure.add_argument("--times", nargs="+", type=float, required=True, help="one panel for each")
+    figure.add_argument("--part", default="joint", help="joint, state or recall")
+    page = verbs.add_parser("page-figure", help="a table that stands on a page, each seed a dot")
+    page.add_argument("page", type=Path)
+    page.add_argument("png", type=Path)
+    page.add_argument("--columns", nargs="+", required=True, help="their heads; a panel for each")
+    page.add_argument("--names", nargs="+", default=[], help="columns that name a line")
+    copies = verbs.add_parser("copy-errors", help="where a run of copy errs, and what is before")
+    copies.add_argument("folder", type=Path)
+    copies.add_argument("--seed", type=int, default=0)
+    copies.add_argument("--times", type=float, default=10)
+    copies.add_argument("--rows", type=int, default=64)
+    return parser
+
+
+def main() -> None:
+    """Write a table of every seed, draw some of its arms, or look at what was copied wrongly."""
+    words = command_parser().parse_args()
+    if words.verb == "table":
+        write(words.folders, words.csv)
+    elif words.verb == "page-figure":
+        draw_table(page_table.read(words.page, words.columns, words.names), words.png)
+    elif words.verb == "copy-errors":
+        lines = describe(words.folder, words.seed, words.times, words.rows)
+        sys.stdout.write("\n".join(lines) + "\n")
+    else:
+        draw(read(words.csv), words.arms, words.times, words.part, words.png)
+
+
+if __name__ == "__main__":
+    main()
