@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 # the models of the tests are tiny, and threads that wait in a spin fight for the cores;
@@ -71,3 +73,10 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _the_same_chance_every_time() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_still_heard_after_each_test() -> Iterator[None]:
+    yield
+    assert logging.getLogger("outlast").level == logging.NOTSET
+    assert logging.getLogger("outlast").isEnabledFor(logging.WARNING)

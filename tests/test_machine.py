@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pty
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,15 @@ import torch
 
 import outlast.machine as machine
 from outlast.errors import OutlastError
-from outlast.machine import cores, free_memory, memory_left, pick_device, precision, signals
+from outlast.machine import (
+    cores,
+    free_memory,
+    least_level,
+    memory_left,
+    pick_device,
+    precision,
+    signals,
+)
 from tiny_runs import CPU
 
 CUDA = torch.device("cuda")
@@ -31,6 +41,19 @@ def test_error_names_a_device_that_is_not_there(name: str) -> None:
 def test_auto_takes_the_gpu_where_there_is_one() -> None:
     assert pick_device("cpu").type == "cpu"
     assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_least_level_lasts_as_long_as_its_context(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("outlast.kernels")
+    for level in (logging.WARNING, logging.INFO):  # a logger that is quieter already stays so
+        with least_level("outlast.kernels", logging.WARNING), least_level("outlast.kernels", level):
+            log.warning("inside")
+            log.info("unheard")
+    with suppress(OutlastError), least_level("outlast.kernels", logging.ERROR):
+        log.warning("unheard")
+        raise OutlastError("an error ends it too")
+    log.warning("after")
+    assert caplog.messages == ["inside", "inside", "after"]
 
 
 @pytest.mark.parametrize("outside", ["highest", "high"])
@@ -84,6 +107,7 @@ def test_output_after_a_hangup_is_an_error_of_nobody(lost: bool) -> None:
     pid, terminal = pty.fork()
     if pid == 0:  # pragma: no cover
         code = 1
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also if the tests run under nohup
         try:
             with signals() as asked:
                 os.write(1, b"listening")

@@ -103,7 +103,7 @@ def test_summaries_read_without_importing_are_those_of_the_items():
             methods,
             "curriculum(8, loss)",
             "curriculum(from=8, by=loss)",
-            "curriculum(from=8, by=loss, until=0.5, level=0.1, grow=1)",
+            "curriculum(from=8, by=loss, until=0.5, level=0.1, grow=1, patience=200)",
         ),
         (
             methods,

@@ -212,6 +212,12 @@ BROKEN_SPECS = [
     ("f g", "expected the end, found 'g'", "g"),
     ("f(1, $)", "did not expect '$'", "$"),
     ("f(x-y)", "did not expect '-'", "-"),
+    (
+        "f(a=/tmp)",
+        """did not expect '/'; text that is no word needs quotes, such as folder="/""",
+        "/",
+    ),
+    ("f(1) / 2", "did not expect '/'", "/"),
     ('f("open)', "this quote is not closed", '"'),
     ("f(1e999)", "expected a number that is not too large, found '1e999'", "1e999"),
     ("f(1_000)", "expected ',' or ')', found '_000'", "_000"),

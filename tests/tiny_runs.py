@@ -308,9 +308,9 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Look again and again, for a minute at most."""
-    end = time.monotonic() + 60
+def wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:
+    """Look again and again, for so many seconds at most."""
+    end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come to pass in a minute"
+        assert time.monotonic() < end, f"it did not come to pass in {seconds:g} s"
         time.sleep(0.01)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from outlast.kernels.tra import threshold_relative_attention
     from outlast.methods.delay import delay
     from outlast.reporting.page import report
+    from outlast.trackers.tracking import track
     from outlast.workflow.load import load
     from outlast.workflow.train import Listener
 
@@ -46,6 +47,7 @@ __all__ = [
     "results",
     "task",
     "threshold_relative_attention",
+    "track",
 ]
 
 _HOMES = {
@@ -60,6 +62,7 @@ _HOMES = {
     "results": "outlast.api",
     "task": "outlast.api",
     "threshold_relative_attention": "outlast.kernels.tra",
+    "track": "outlast.trackers.tracking",
 }
 
 

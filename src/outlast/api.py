@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from itertools import islice
 from os import PathLike
 from typing import Any, Literal, overload
@@ -19,16 +20,17 @@ from outlast.errors import OutlastError, RunFolderError, bad_value
 from outlast.machine import pick_device
 from outlast.methods import Method
 from outlast.models import Model, build_model
+from outlast.models.presets import find_training
 from outlast.registry import tasks
 from outlast.runs.folder import RESULTS, has_file
 from outlast.runs.grids import run_folders
 from outlast.runs.records import ResultRow, read_results
-from outlast.runs.spec import MOST_SEEDS, RunSpec, Settings, read_seeds
-from outlast.specs import Layout, Spec
+from outlast.runs.spec import MOST_SEEDS, RENAMED, RunSpec, Settings, read_seeds
+from outlast.specs import Layout, Spec, parse
 from outlast.tasks import Task
 from outlast.workflow.create import create_runs
 from outlast.workflow.progress import with_progress
-from outlast.workflow.train import Listener, train_and_evaluate
+from outlast.workflow.train import Listener, Listeners, train_and_evaluate
 
 log = logging.getLogger(__name__)
 
@@ -69,51 +71,60 @@ def model(layout: str | Layout, task: str | Spec | Task, seed: int | None = None
 
 
 def fit(
-    task: str | Spec | Task,
-    model: str | Layout,
-    out: str | PathLike[str],
-    methods: str | Spec | Method | Sequence[str | Spec | Method] = (),
+    task: str | Spec | Task | None = None,
+    model: str | Layout | None = None,
+    out: str | PathLike[str] | None = None,
+    methods: str | Spec | Method | Sequence[str | Spec | Method] | None = None,
     seeds: str | Iterable[int] = range(10),
     device: str | torch.device = "auto",
     overwrite: bool = False,
     progress: bool | None = None,
-    listener: Listener | None = None,
+    callbacks: Sequence[Listener] = (),
+    preset: str | Spec | None = None,
     **settings: Any,
 ) -> list[ResultRow]:
     """Train all seeds of a model together and test them; a row for each seed and length.
 
     The folder `out` is a run like any other, for `outlast.load`, `outlast.results`,
-    `outlast.report` and the command line.
+    `outlast.report` and the command line. Task, model and folder are needed; with a preset, the
+    folder alone.
 
     Args:
         task: What to learn: a line such as "composite(modulus=10)", or a task of `outlast.task`.
         model: The model: a line such as "4 x (lstm > attention > mlp) @ 128", or a `Layout`. Each
             seed draws its own weights.
         out: The run folder to make.
-        methods: What changes while training, such as "dat"; one or several.
+        methods: What changes while training, such as "dat"; one or several, or ``()`` for none.
         seeds: Trained together: numbers, or a line such as "0-4".
         device: auto, cpu, cuda, cuda:1 ...
         overwrite: Replace a run that is already in the folder.
         progress: Whether progress is shown on stderr; by default on a terminal or in a notebook.
-        listener: Is told what happens: an object of a subclass of `outlast.Listener`.
+        callbacks: Are told what happens: objects of subclasses of `outlast.Listener`, such as
+            ``outlast.track("tensorboard")``.
+        preset: A whole training in one word, such as "reach": task, model, methods and settings, as
+            far as they are not given.
         settings: The numbers of training, as `outlast train` has them: ``steps=2000, lr=3e-3``.
     """
     check_flag("overwrite", overwrite)
     if progress is not None:
         check_flag("progress", progress)
-    if listener is not None and not isinstance(listener, Listener):
-        raise bad_value("listener", shown(listener), "an object of a subclass of outlast.Listener")
+    listener = Listeners(_read_callbacks(callbacks))
     folder, picked = as_path("out", out), _read_device(device)
+    whole = None if preset is None else _read_preset(preset)
+    if whole is not None:
+        task = whole.task if task is None else task
+        model = whole.model if model is None else model
+        methods = whole.methods if methods is None else methods
     run = RunSpec(
         _task_line(task),
         str(_model_line(model, "model")),
-        _method_lines(methods),
+        _method_lines(() if methods is None else methods),
         _read_seeds(seeds),
-        _read_settings(settings),
+        _read_settings(settings, whole.settings if whole else Settings()),
         folder.name,
     )
     create_runs([(run, folder)], picked, overwrite)
-    with with_progress(listener or Listener(), progress) as watching:
+    with with_progress(listener, progress) as watching:
         outcome = train_and_evaluate([folder], picked, watching)
     if not outcome.ended:
         raise KeyboardInterrupt(f"{folder} is saved; 'outlast resume {folder}' goes on")
@@ -222,6 +233,17 @@ def _method_lines(methods: object) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _read_callbacks(callbacks: object) -> list[Listener]:
+    accepted = "a list of objects of subclasses of outlast.Listener"
+    if not isinstance(callbacks, list | tuple):
+        raise bad_value("callbacks", shown(callbacks), accepted)
+    for callback in callbacks:
+        if not isinstance(callback, Listener):
+            raise bad_value("callbacks", shown(callback), accepted)
+    # what is said about all runs goes to the log if nobody listens
+    return list(callbacks) or [Listener()]
+
+
 def _read_seeds(seeds: object) -> tuple[int, ...]:
     if isinstance(seeds, str):
         seeds = read_seeds(seeds)
@@ -237,12 +259,20 @@ def _read_seeds(seeds: object) -> tuple[int, ...]:
     return tuple(as_whole("seeds", seed, 0, MOST_SEED) for seed in first)
 
 
-def _read_settings(settings: dict[str, Any]) -> Settings:
+def _read_preset(preset: object) -> RunSpec:
+    if not isinstance(preset, str | Spec):
+        raise bad_value("preset", shown(preset), "a preset that is a whole training, such as reach")
+    return find_training(parse(preset))
+
+
+def _read_settings(settings: dict[str, Any], default: Settings) -> Settings:
     plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in settings.items()}
     for name, value in plain.items():
         if not isinstance(value, str | int | float | None):
             raise bad_value(name, shown(value), "a number, a word or true | false")
-    return Settings.read(plain)
+    names = {RENAMED.get(name, name) for name in plain}
+    others = {name: value for name, value in asdict(default).items() if name not in names}
+    return Settings.read(others | plain)
 
 
 def _read_device(device: object) -> torch.device:

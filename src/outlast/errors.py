@@ -28,7 +28,12 @@ class MissingExtraError(OutlastError, ImportError):
     """A part of outlast whose optional package is not installed."""
 
     def __init__(self, part: str, package: str, extra: str) -> None:
-        super().__init__(f"{part} needs {package}: pip install 'outlast[{extra}]'")
+        super().__init__(f"{part} needs {package}: {how_to_install(extra)}")
+
+
+def how_to_install(extra: str) -> str:
+    """What installs an extra, in a clone of the repository or from a registry that has outlast."""
+    return f"pip install -e '.[{extra}]' in a clone, or pip install 'outlast[{extra}]'"
 
 
 def short_of_memory(error: BaseException) -> bool:

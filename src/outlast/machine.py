@@ -1,4 +1,4 @@
-"""The machine: device, precision of matmuls, signals, allocator, cores, free memory.
+"""The machine: device, precision of matmuls, signals, log levels, allocator, cores, free memory.
 
 Linux keeps the limits of a container by control groups, which are folders. The limit of a group
 holds for the processes in it and in the groups below. Version 2 has one tree of groups, version 1
@@ -8,6 +8,7 @@ has one for each kind of limit.
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 import os
 import platform
@@ -100,6 +101,18 @@ def signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def least_level(name: str, level: int) -> Iterator[None]:
+    """Inside, the logger passes on nothing below this level; afterwards it is as before."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(max(before, level))
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _leave_lost_terminal() -> None:

@@ -64,11 +64,15 @@ LOOK = 1.0
 
 
 class ProcessDiedError(OutlastError, RuntimeError):
-    """A child that ended without an answer; `how` says by which signal, or with which exit code."""
+    """A child that ended without an answer; `how` says by which signal, or with which exit code.
+
+    `was_killed` says whether it was ended by SIGKILL, as the system does if memory runs out.
+    """
 
     def __init__(self, code: int) -> None:
+        self.was_killed = code == -SIGKILL
         how = f"was ended by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        self.how = how + ", perhaps for want of memory" * (code == -SIGKILL)
+        self.how = how + ", perhaps for want of memory" * self.was_killed
         super().__init__(f"a child process {self.how}")
 
 

@@ -8,7 +8,7 @@ underscore (``from_``) and read without it (``from=8``).
 
 Another package adds items by an entry point in one of the groups ``outlast.tasks``,
 ``outlast.mixers``, ``outlast.schemes``, ``outlast.weights``, ``outlast.methods``,
-``outlast.presets`` and ``outlast.studies``::
+``outlast.presets``, ``outlast.studies`` and ``outlast.trackers``::
 
     [project.entry-points."outlast.tasks"]
     dyck = "my_package.dyck:Dyck"
@@ -316,6 +316,10 @@ weightings = Registry("weights", "outlast.mixers.attention.weights", ("self", "w
 methods = Registry("method", "outlast.methods")
 presets = Registry("preset", "outlast.models")
 studies = Registry("study", "outlast.studies")
+#: for --track; they decide nothing of a run, and so are no kind of its notation
+trackers = Registry("tracker", "outlast.trackers")
 KINDS: dict[str, Registry] = {
     r.kind: r for r in (tasks, mixers, schemes, weightings, methods, presets, studies)
 }
+#: what `outlast list` and `outlast show` tell of
+SHOWN: dict[str, Registry] = KINDS | {trackers.kind: trackers}

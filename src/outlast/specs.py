@@ -260,8 +260,11 @@ class _Reader:
             if match is None:
                 column = len(text) - len(text[position:].lstrip())
                 stray = text[column]
-                open_quote = "this quote is not closed"
-                problem = open_quote if stray in "\"'" else f"did not expect {stray!r}"
+                problem = f"did not expect {stray!r}"
+                if stray in "\"'":
+                    problem = "this quote is not closed"
+                elif text.count("(", 0, column) > text.count(")", 0, column):
+                    problem += '; text that is no word needs quotes, such as folder="/tmp/logs"'
                 raise self._error(problem, column)
             kind = str(match.lastgroup)
             yield kind, match.group(kind), match.start(kind)

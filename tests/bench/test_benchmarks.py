@@ -30,6 +30,7 @@ def test_every_benchmark_has_known_sections_with_a_docstring(benchmark):
         ("seeds", "scaling peers mps bf16 loop lengths kernels between large", "cpu processes"),
         ("lstm", "one plain many", "cpu"),
         ("llama", "train generate memory", "cpu"),
+        ("long", "equal thousands hundred_thousand", "equal thousands"),
     ],
 )
 def test_default_sections(name, cuda, cpu):
@@ -42,7 +43,7 @@ def test_default_sections(name, cuda, cpu):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("tar", {}, r"name=tar: expected tra \| seeds \| lstm \| llama"),
+        ("tar", {}, r"name=tar: expected tra \| seeds \| lstm \| llama \| long"),
         ("tra", {"sections": ("forward",)}, r"sections=forward: expected cpu \| trained where"),
         ("lstm", {"sections": ("one",)}, r"sections=one: expected cpu where there"),
         ("lstm", {"sections": ("two",)}, r"sections=two: expected one \| plain"),

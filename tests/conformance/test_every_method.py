@@ -11,8 +11,10 @@ MORE = [
     "dat(switch=0.3, phase1=full, mode=ramp, ramp=30)",
     "dat(switch=below(1e-9), otherwise=retry, latest=0.2)",
     "dat(switch=below(1e-9), otherwise=wait, recurrent=0)",
+    "dat(switch=converged(patience=20, tolerance=0.05))",
     "loss_order(switch=60)",
     "curriculum(from=2, by=loss, level=0.5, grow=2)",
+    "curriculum(from=2, by=plateau, patience=20)",
 ]
 
 

@@ -1,10 +1,15 @@
 """A value that an item cannot take is refused by name: the field, the value, what is accepted."""
 
+import re
+from contextlib import nullcontext
+
 import pytest
 
 from outlast import registry
+from outlast.cli.explaining import accepted, try_item
 from outlast.errors import SpecError
 from outlast.models import build_model
+from outlast.specs import Spec
 from outlast.tasks.composite import Composite
 from outlast.tasks.modsum import ModSum
 
@@ -32,7 +37,12 @@ TASKS = [
     ("hierarchical_flipflop(length=7)", "length=7: expected an even number of tokens"),
     ("hierarchical_flipflop(levels=0)", "levels=0: expected a whole number from 1 to 64"),
     ("regular(language=tomita8)", "language=tomita8: expected tomita1 | tomita2 | "),
-    ("regular(accepting=[1])", "accepting=[1]: expected none with language=tomita4, but own"),
+    (
+        "regular(accepting=[1])",
+        "accepting=[1]: expected nothing with language=tomita4; give it with language=own alone",
+    ),
+    ("regular(language=d2, length=25)", "length=25: expected a multiple of 2, as d2 has no words"),
+    ("regular(language=abab, length=6)", "length=6: expected a multiple of 4, as abab has no"),
     ("regular(language=own)", "transitions=[]: expected 2 to 64 lists with a state each for the"),
     ("regular(language=own, transitions=[[0, 2], [0, 0]], accepting=[0])", "transitions=[[0, 2], "),
     ("regular(language=own, transitions=[[0, 0], [1, 1]], accepting=[1])", "accepting=[1]: expect"),
@@ -43,15 +53,29 @@ TASKS = [
     ("composite(modulus=1)", "modulus=1: expected a whole number >= 2"),
     ("composite(keys=8, length=9)", "keys=8: expected a whole number >= length=9"),
     ("composite(queries=0)", "queries=0: expected a whole number >= 1"),
-    ("composite(key_tokens=0)", "key_tokens=0: expected a whole number >= 1"),
+    (
+        "composite(key_tokens=0)",
+        "key_tokens=0: expected a whole number from 1 to 4 with keys=1024 and length=25",
+    ),
     (
         "composite(keys=4, key_tokens=2)",
-        "key_tokens=2: expected so many that keys=4 make at least ",
+        "key_tokens=2: expected a whole number from 3 to 20 with keys=4 and length=25",
     ),
-    ("composite(key_tokens=5)", "key_tokens=5: expected so few that keys=1024 make at most 1,099,"),
+    ("composite(key_tokens=5)", "key_tokens=5: expected a whole number from 1 to 4 with keys=1024"),
+    (
+        "composite(key_tokens=5, repeat=latest)",
+        "key_tokens=5: expected a whole number from 1 to 4 with keys=1024",
+    ),
+    (
+        "composite(keys=500000, key_tokens=2, length=1000000000000)",
+        "keys=500000: expected a number with a power from length=1000000000000 to 1,099,511,627,",
+    ),
+    ("composite(keys=1, key_tokens=2)", "keys=1: expected a whole number >= 5"),
     ("composite(keys=1, repeat=latest)", "keys=1: expected a whole number >= 2"),
     ("composite(repeat=last)", "repeat=last: expected never | latest; did you mean 'latest'?"),
     ("composite(layout=chaned)", "did you mean 'chained'?"),
+    ("composite(group=S4)", "group=S4: expected S3 | S5 | A5 or none"),
+    ("composite(modulus=6, group=S3)", "modulus=6: expected none beside group=S3"),
     ("copy(signs=1)", "signs=1: expected a whole number >= 2"),
     ("copy(length=1)", "length=1: expected a whole number >= 2"),
     ("flipflop(length=7)", "length=7: expected an even number of tokens"),
@@ -69,6 +93,7 @@ MIXERS = [
     ("attention(heads=-2)", "heads=-2: expected a divisor of the width, 8"),
     ("deltanet(heads=0)", "mixer deltanet: heads=0: expected a whole number >= 1"),
     ("gated_deltanet(conv=0)", "mixer gated_deltanet: conv=0: expected a whole number >= 1"),
+    ("hadamard(convolutions=9)", "convolutions=9: expected a whole number from 0 to 8"),
     ("linear_attention(feature=exp)", "feature=exp: expected elu | relu"),
     ("mamba2(state=0)", "mixer mamba2: state=0: expected a whole number >= 1"),
     ("mamba2(expand=0)", "mixer mamba2: expand=0: expected a whole number >= 1"),
@@ -124,7 +149,7 @@ SCHEMES = [
     ("fire(threshold=0)", "threshold=0.0: expected a number > 0"),
 ]
 METHODS = [
-    ("zzz", "there is no method 'zzz' (there are: curriculum, dat, "),
+    ("zzz", "there is no method 'zzz' (there are: "),
     ("ema(1.0)", "method ema: decay=1.0: expected a number between 0 and 1"),
     ("ema(0)", "method ema: decay=0.0: expected a number between 0 and 1"),
     ("ema(-0.5)", "method ema: decay=-0.5: expected a number between 0 and 1"),
@@ -136,8 +161,11 @@ METHODS = [
     ("ema(0.9, decay=0.8)", "method ema: decay is given twice: 0.9 and decay=0.8; give it once"),
     ("curriculum(from=0)", "method curriculum: from=0: expected a length >= 1"),
     ("curriculum(from_=8)", "has no argument 'from_'; did you mean 'from'?"),
-    ("curriculum(until=0.0)", "until=0.0: expected a share of training from 0 to 1"),
-    ("curriculum(until=1.5)", "until=1.5: expected a share of training from 0 to 1"),
+    ("curriculum(until=0.0)", "until=0.0: expected a share of training > 0 and up to 1"),
+    ("curriculum(until=1.5)", "until=1.5: expected a share of training > 0 and up to 1"),
+    ("token_mix(share=0)", "share=0.0: expected a share of the tokens > 0 and up to 1"),
+    ("block_shuffle(share=0)", "share=0.0: expected a share of the sequences > 0 and up to 1"),
+    ("random_windows(until=0)", "until=0.0: expected a share of training > 0 and up to 1"),
     ("curriculum(level=0)", "level=0.0: expected a loss > 0"),
     ("curriculum(grow=0)", "grow=0: expected a whole number >= 1"),
     ("curriculum(by=time)", "by=time: expected steps | loss"),
@@ -216,6 +244,31 @@ def test_bad_model_line_is_refused_with_field_value_and_accepted(line, says):
     assert says in str(caught.value)
 
 
+#: how the range of a share is written, and whether it has 0 and 1 in it
+SHARES = {
+    "from 0 to 1": (True, True),
+    "from 0 to below 1": (True, False),
+    "> 0 and up to 1": (False, True),
+    "between 0 and 1": (False, False),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, r in registry.KINDS.items() for name in r.names()]
+)
+def test_range_of_a_share_says_whether_its_ends_are_accepted(kind, name):
+    items = registry.KINDS[kind]
+    entry = items.entry(name)
+    for parameter in entry.parameters(items.caller_arguments):
+        words = accepted(items, entry, parameter)
+        forms = [form for form in SHARES if re.search(rf"{form}(?![\d,])", words)]
+        for value, is_accepted in zip((0.0, 1.0), SHARES[forms[0]] if forms else (), strict=False):
+            field = re.escape(f"{parameter.name}={value}: expected ")
+            expected = nullcontext() if is_accepted else pytest.raises(SpecError, match=field)
+            with expected:
+                try_item(items, Spec(name, (), ((parameter.name, value),)))
+
+
 @pytest.mark.parametrize("weights", ["scalable", "temperature(length=3)", "asentmax"])
 def test_weights_that_scale_queries_are_refused_beside_a_scheme_without_queries(weights):
     with pytest.raises(SpecError) as caught:
@@ -237,6 +290,8 @@ def test_asentmax_does_not_offer_a_learned_alpha():
         (lambda: ModSum(supervision="dense"), "supervision=dense: expected outcome"),
         (lambda: Composite(layout="mixed"), "layout=mixed: expected separate"),
         (lambda: Composite(keys=True), "keys=True"),
+        (lambda: Composite(key_tokens=True), "key_tokens=True: expected a whole number from 1 to"),
+        (lambda: Composite(key_tokens=2.0), "key_tokens=2.0: expected a whole number from 1 to 4"),
     ],
 )
 def test_bad_value_in_a_plain_call_of_a_task_is_refused(make, says):

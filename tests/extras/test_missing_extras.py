@@ -20,4 +20,4 @@ except outlast.OutlastError as error:
 def test_missing_extra_is_an_error_that_says_what_to_install(package, library):
     script = SCRIPT.format(package=package, library=library)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert f"pip install 'outlast[{package}]'" in done.stdout, done.stderr
+    assert f"pip install -e '.[{package}]' in a clone" in done.stdout, done.stderr

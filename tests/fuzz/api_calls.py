@@ -155,6 +155,12 @@ def are_seeds(value: Any) -> bool:
     return 0 < len(set(numbers)) == len(numbers) and all(whole(0, 2**64 - 1)(n) for n in numbers)
 
 
+def are_callbacks(value: Any) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    return all(isinstance(callback, outlast.Listener) for callback in value)
+
+
 def is_ladder(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         value = list(value) if value.ndim == 1 else []
@@ -201,8 +207,10 @@ CALLS: dict[str, Call] = {
             "model": LAYOUT,
             "out": sound("run", odd=("", "a\0b", "a" * 5000), accepts=is_new_path),
             "methods": sound(
-                (), "ema(0.9)", ["ema"], odd=("dta", ["dat", 3]), accepts=is_method, large=False
+                (), None, "ema(0.9)", ["ema"], odd=("dta", ["dat", 3]),
+                accepts=either(nothing, is_method), large=False,
             ),
+            "preset": sound(None, odd=("serial", "raech", 3), accepts=nothing),
             "seeds": sound(
                 [0], "0-1", range(2), odd=([0, 0], [-1], [True], "a", [2**64]), accepts=are_seeds,
                 large=False,
@@ -210,9 +218,9 @@ CALLS: dict[str, Call] = {
             "device": DEVICE,
             "overwrite": FLAG,
             "progress": sound(False, accepts=either(nothing, FLAG.accepts)),
-            "listener": sound(
-                None, lambda: outlast.Listener(), odd=(outlast.Listener,),
-                accepts=either(nothing, instance(outlast.Listener)),
+            "callbacks": sound(
+                (), lambda: [outlast.Listener()], odd=(outlast.Listener, [outlast.Listener]),
+                accepts=are_callbacks,
             ),
             "batch_size": sound(2, odd=(0, 2.5), accepts=whole(1), large=False),
             "lr": sound(0.01, odd=(0, -1.0), accepts=number(1e-30, 1e30), large=False),

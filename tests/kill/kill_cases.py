@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from outlast.registry import methods
 from outlast.specs import parse
 
 Command = tuple[str, ...]
 
+PARITY = "parity(length=4)"
+DOCS = Path(__file__).parents[2] / "docs"
+#: tasks for methods that do not go with the usual one
+FITTING = {"block_shuffle": f'text("{DOCS}", files="*.md", length=20, reach=4)'}
 RETRY = "dat(switch=below(0.000001), latest=6, otherwise=retry)"
 #: methods in the forms that keep a state
 METHODS = (
@@ -23,11 +28,13 @@ METHODS = (
     "dat(mode=ramp, switch=9, ramp=6)",
     "dat(mode=detach, switch=0.5, recurrent=0.5)",
     "dat(switch=plateau(patience=3), latest=18)",
+    "dat(switch=converged(patience=6), latest=18)",
     RETRY,
     "loss_order(switch=12)",
     "ema(0.9)",
     "curriculum(from=2, by=steps, until=0.8)",
     "curriculum(from=2, by=loss, level=1.2)",
+    "curriculum(from=2, by=plateau, patience=3)",
 )
 
 
@@ -54,7 +61,7 @@ class Case:
     most: int = 5
 
 
-def train(*options: str, out: str = "run", task: str = "parity(length=4)") -> Command:
+def train(*options: str, out: str = "run", task: str = PARITY) -> Command:
     """A run of less than a second."""
     usual = {
         "--model": "lstm > attention(heads=2) @ 8",
@@ -80,7 +87,10 @@ def _of_methods() -> list[Case]:
     """A case for each method; one that is not in the table is taken as it comes."""
     known = {parse(spec).name for spec in METHODS}
     specs = [*METHODS, *(name for name in methods.names() if name not in known)]
-    return [Case(spec, (train(*_method_options([spec])),)) for spec in specs]
+    return [
+        Case(spec, (train(*_method_options([spec]), task=FITTING.get(spec, PARITY)),))
+        for spec in specs
+    ]
 
 
 GRID = ("--grid", "lr=0.004,0.001", "method=none,dat(switch=6)")

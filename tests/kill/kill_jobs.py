@@ -132,7 +132,7 @@ def _prepare(job: Job) -> None:
 
     torch.set_num_threads(1)
     create.datetime = _Clock  # type: ignore[attr-defined]
-    Evaluation.__init__.__defaults__ = ((1, 3), 64, "fp32")  # a short test, as the runs are short
+    Evaluation.__init__.__defaults__ = ((1, 3), 64, "fp32", None)  # short, as the runs are
     _note(job.notes, STARTED)
     _fork_helpers(job)
     _hook_writes(job)

@@ -247,6 +247,13 @@ class EmbedsTheFuture(Scheme):
         return x + x.mean(1, keepdim=True)
 
 
+@breaks("scheme", "can be run")
+class LooksUpAFutureDistance(Scheme):
+    def bias(self, positions, keys):
+        table = torch.zeros(self.heads, 8)
+        return table[:, 9 + positions[:, None] - keys].unsqueeze(0)
+
+
 @breaks("scheme", "chunks equal the whole")
 class CountsFromTheFirstQuery(Scheme):
     def bias(self, positions, keys):
@@ -349,7 +356,7 @@ def no_question(scale: Literal["demo", "paper"] = "demo") -> Any:
     return replace(_phase1(scale), name="no_question", question="It is so.")
 
 
-@breaks("study", "has a demo and a paper scale")
+@breaks("study", "has a demo and a larger scale")
 def no_paper(scale: Literal["demo"] = "demo") -> Any:
     return replace(_phase1(scale), name="no_paper")
 

@@ -13,7 +13,7 @@ from plug_in_package import ROOT
 
 def test_wheel_has_the_rules_and_the_command(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         source.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, source)
     shutil.copytree(

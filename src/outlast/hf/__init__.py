@@ -1,4 +1,4 @@
-"""Outlast in Hugging Face's transformers: ``pip install 'outlast[hf]'``.
+"""Outlast in Hugging Face's transformers: the extra ``hf``.
 
 - `DelayedAttention`: delayed attention as a callback for `transformers.Trainer`; `hold_back` puts a
   model that was saved in phase 1 back into phase 1.

@@ -23,13 +23,15 @@ from transformers import AutoModelForCausalLM
 
 from outlast.errors import OutlastError
 from outlast.hf.family_checks import CHECKS, VOCABULARY, Result, run_checks
+from outlast.machine import least_level
 from outlast.runs.folder import write_text
 
 INTRODUCTION = """# Delayed attention in the hybrid families of transformers
 
 This file is written by a command:
 
-```
+<!-- not run: it takes minutes; a test checks the families with the extra `hf` -->
+```bash
 python -m outlast.hf.families --out docs/families.md
 ```
 
@@ -310,11 +312,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("families", nargs="*", help="names of families; all by default")
     parser.add_argument("--out", type=Path, help="a Markdown file; by default standard output")
     arguments = parser.parse_args(argv)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("outlast").setLevel(logging.ERROR)  # a check loads a model of phase 1
     chosen = [family(name) for name in arguments.families] or FAMILIES
-    text = document(check(chosen), datetime.datetime.now(datetime.UTC).date().isoformat())
+    transformers.utils.logging.disable_progress_bar()
+    # a check loads a model of phase 1, which is worth a warning elsewhere
+    with least_level("outlast", logging.ERROR), least_level("transformers", logging.ERROR):
+        results = check(chosen)
+    text = document(results, datetime.datetime.now(datetime.UTC).date().isoformat())
     if arguments.out is None:
         sys.stdout.write(text)
     else:

@@ -179,4 +179,6 @@ def _metric_trigger(switch: object) -> Trigger:
         return trigger
     if spec.name == "plateau" and not (spec.args or spec.kwargs):
         raise bad_value("switch", spec, "plateau(patience=...), in evaluations of metric=")
-    return make_trigger(spec, 1)
+    named = make_trigger(spec, 1)
+    require(not named.held_out, "switch", spec, METRIC_SWITCH)
+    return named

@@ -1,4 +1,4 @@
-"""Outlast in Lightning (``pip install 'outlast[lightning]'``): `DelayedAttention` is a callback."""
+"""Outlast in Lightning (the extra ``lightning``): `DelayedAttention` is a callback."""
 
 from outlast.errors import MissingExtraError
 

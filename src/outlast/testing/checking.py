@@ -21,6 +21,7 @@ from outlast.registry import (
     weightings,
 )
 from outlast.specs import parse
+from outlast.studies.base import scales
 from outlast.testing import attention, sampling, training
 from outlast.testing import methods as method_rules
 from outlast.testing import mixers as mixer_rules
@@ -31,6 +32,15 @@ from outlast.testing.subjects import WIDTHS, Subject, with_options
 
 #: the rule that an item breaks if its constructor raises
 BUILT = "can be built"
+#: the rule that it breaks if a plain forward pass raises; nothing else is tested then
+RUN = "can be run"
+#: what to do about an item that cannot be built or run; no rule of a `RuleSet` says it
+FIXES = {
+    BUILT: "make the constructor work with this line; if it cannot, raise a SpecError that names "
+    "the argument, its value and what is accepted",
+    RUN: "make its forward pass work on what it was given: inputs of (rows, tokens, width) in "
+    "float64. Every tensor that it makes needs the dtype and the device of its input",
+}
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,9 @@ class Report:
                 more = f" (and {len(lines) - 1} more of its options)" if len(lines) > 1 else ""
                 rule = _RULES.get(result.rule)
                 texts = [result.rule, f"  {result.line}{more}: {result.reason}"]
-                if rule is not None:
+                if rule is None:
+                    texts.append(f"  fix: {FIXES[result.rule]}")
+                else:
                     texts += [f"  rule: {rule.text}", f"  why: {rule.why}", f"  fix: {rule.fix}"]
                 paragraphs.append("\n".join(texts))
         return "\n\n".join(paragraphs)
@@ -158,7 +170,7 @@ def _each_option(
     registry: Registry,
     line: str,
     build: Callable[[str], Any],
-    cases: Callable[[str], Iterator[Case]],
+    cases: Callable[[str], Iterator[Step]],
 ) -> Iterator[Step]:
     """Whether a line and its other options can be built, and the cases of those that can."""
     for option in with_options(registry, line):
@@ -196,8 +208,20 @@ def _method_steps(line: str) -> Iterator[Step]:
     return _each_option(methods, line, methods.build, cases)
 
 
-def _layer_cases(subject: Subject) -> Iterator[Case]:
+def _forward(subject: Subject) -> Result:
+    """What comes of a plain forward pass."""
+    try:
+        subject.make()(subject.input())
+    except Exception as error:  # of the item
+        return Result(RUN, str(subject), "failed", raised(error))
+    return Result(RUN, str(subject), "passed")
+
+
+def _layer_steps(subject: Subject) -> Iterator[Step]:
     """The cases of a mixer; those of attention also with memory for one query at a time."""
+    yield (forward := _forward(subject))
+    if forward.status == "failed":  # every other rule would fail of it
+        return
     rules = [*mixer_rules.MIXER_RULES, *mixer_rules.RULES]
     once = list(training.RULES)
     is_attention = isinstance(subject.make(), Attention)
@@ -210,8 +234,8 @@ def _layer_cases(subject: Subject) -> Iterator[Case]:
 
 
 def _mixer_steps(line: str) -> Iterator[Step]:
-    def cases(option: str) -> Iterator[Case]:
-        return _layer_cases(Subject.mixer(option))
+    def cases(option: str) -> Iterator[Step]:
+        return _layer_steps(Subject.mixer(option))
 
     return _each_option(mixers, line, Subject.mixer, cases)
 
@@ -224,8 +248,11 @@ def _attention_steps(
     def build(option: str) -> Subject:
         return Subject.mixer(layer(option), attention.WIDTHS)
 
-    def cases(option: str) -> Iterator[Case]:
-        yield from _layer_cases(build(option))
+    def cases(option: str) -> Iterator[Step]:
+        for step in _layer_steps(build(option)):
+            yield step
+            if isinstance(step, Result) and step.status == "failed":
+                return
         yield from (Case(rule, option, option) for rule in rules)
 
     return _each_option(registry, line, build, cases)
@@ -244,7 +271,7 @@ def _preset_steps(line: str) -> Iterator[Step]:
 
 def _study_steps(line: str) -> Iterator[Step]:
     name = parse(line).name
-    for scale in study_rules.scales(name) or ["demo"]:
+    for scale in scales(name) or ["demo"]:
         option = f"{name}(scale={scale})"
         try:
             subject = study_rules.at_scale(name, scale)

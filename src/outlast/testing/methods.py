@@ -6,7 +6,7 @@ import copy
 import json
 import math
 
-from outlast.methods import Control, Method, Setup
+from outlast.methods import Control, Event, Method, Setup
 from outlast.methods.base import PATHWAYS, Losses, MethodState
 from outlast.registry import methods
 from outlast.testing.compare import untouched_random_state
@@ -24,6 +24,16 @@ def losses(step: int) -> Losses:
     """Those of the block that ends at `step`: they stand still for a while, then fall."""
     values = [2.3 * math.exp(-max(0, s - 30) / 10) for s in range(step - BLOCK, step)]
     return {part: list(values) for part in SETUP.parts}
+
+
+def observe(method: Method, step: int, state: MethodState) -> list[Event]:
+    """Show a method the block that ends at `step`, and the held-out losses that it wants."""
+    shown = losses(step)
+    events = method.observe(step, shown, state)
+    if multiples := method.held_out(state):
+        last = {part: values[-1] for part, values in shown.items()}
+        method.observe_held_out(step, dict.fromkeys(multiples, last), state)
+    return events
 
 
 def controls(method: Method, state: MethodState, begin: int) -> list[Control]:
@@ -71,8 +81,8 @@ def state_from_json_resumes_exactly(line: str) -> None:
         require(resumed == state, f"the state is changed by JSON: {state} to {resumed}")
         same = controls(other, resumed, step) == controls(method, state, step)
         require(same, f"resumed at step {step}, it wants other controls")
-        events = method.observe(step + BLOCK, losses(step + BLOCK), state)
-        others = other.observe(step + BLOCK, losses(step + BLOCK), resumed)
+        events = observe(method, step + BLOCK, state)
+        others = observe(other, step + BLOCK, resumed)
         require(others == events, f"resumed at step {step}, it has other events")
         require(resumed == state, f"resumed at step {step}, it comes to another state")
 
@@ -94,7 +104,7 @@ def control_is_a_pure_function(line: str) -> None:
             same = same and controls(method, state, step + 50) == later
         require(same, f"asked again, it wants other controls of the steps from {step}")
         require(state == before, "`control` changes the state")
-        method.observe(step + BLOCK, losses(step + BLOCK), state)
+        observe(method, step + BLOCK, state)
 
 
 @RULES.rule
@@ -109,7 +119,7 @@ def controls_and_events_are_valid(line: str) -> None:
     for step in range(0, SETUP.steps, BLOCK):
         for control in controls(method, state, step):
             _check_control(control)
-        for event in method.observe(step + BLOCK, losses(step + BLOCK), state):
+        for event in observe(method, step + BLOCK, state):
             require(event.name, "an event has no name")
             json.dumps(event.details, allow_nan=False)
 
@@ -122,7 +132,7 @@ def _check_control(control: Control) -> None:
     low, high = control.lengths
     fits = SETUP.lengths[0] <= low <= high <= SETUP.lengths[1]
     require(fits, f"lengths={control.lengths}: expected some within {SETUP.lengths}")
-    for name in ("gate", "upstream_grad", "rate"):
+    for name in ("gate", "upstream_grad", "keep", "rate"):
         table = getattr(control, name)
         require(set(table) == set(PATHWAYS), f"{name} has the pathways {', '.join(table)}")
         most = math.inf if name == "rate" else 1
@@ -142,6 +152,6 @@ def seeds_do_not_share_state(line: str) -> None:
     fresh = copy.deepcopy(theirs)
     before = controls(method, theirs, 0)
     for step in range(0, SETUP.steps, BLOCK):
-        method.observe(step + BLOCK, losses(step + BLOCK), mine)
+        observe(method, step + BLOCK, mine)
     require(theirs == fresh, "the state of another seed has changed")
     require(controls(method, theirs, 0) == before, "another seed now has other controls")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,15 +14,17 @@ from outlast.methods import Setup
 from outlast.registry import methods, studies, tasks
 from outlast.runs.records import ALL, RunRecord, read_run, read_study, write_run, write_study
 from outlast.runs.spec import RunSpec
-from outlast.studies import Claim, Study
+from outlast.studies import Arm, Claim, Study
+from outlast.studies.base import SCREEN, scales
 from outlast.studies.matching import size_of
+from outlast.sweep.halving import check_halving
 from outlast.tasks import Task
 from outlast.testing.rules import RuleSet, require
 from outlast.workflow.create import canonical
 
 STATISTICS = get_args(get_type_hints(Claim)["statistic"])
 #: names in a study's folder that are not arms
-TAKEN = ("report", "study.json")
+TAKEN = ("report", "study.json", SCREEN)
 RULES = RuleSet["StudyAtScale"]()
 
 
@@ -44,12 +46,6 @@ def at_scale(name: str, scale: str) -> StudyAtScale:
     return StudyAtScale(name, scale, studies.entry(name).factory(scale=scale))
 
 
-def scales(name: str) -> list[str]:
-    """What the study's own signature offers."""
-    offered = [p.annotation for p in studies.entry(name).parameters() if p.name == "scale"]
-    return [scale for annotation in offered for scale in get_args(annotation)]
-
-
 @cache
 def _task(line: str) -> Task:
     task: Task = tasks.build(line)
@@ -62,14 +58,15 @@ def _size(model: str, task: str) -> int:
 
 
 @RULES.rule
-def has_a_demo_and_a_paper_scale(subject: StudyAtScale) -> None:
-    """Its function takes `scale: Literal["demo", "paper"]`.
+def has_a_demo_and_a_larger_scale(subject: StudyAtScale) -> None:
+    """Its function takes `scale: Literal["demo", "paper"]`; `full` where there is no paper.
 
-    Why: `outlast reproduce` offers both.
-    Fix: `demo` runs on a laptop in minutes, `paper` is what the claims are about.
+    Why: `outlast reproduce` offers these.
+    Fix: `demo` runs on a laptop in minutes, the other one is what the claims are about.
     """
     offered = scales(subject.name)
-    require({"demo", "paper"} <= set(offered), f"its scales are {', '.join(offered) or 'none'}")
+    expected = offered in (["demo", "paper"], ["demo", "full"])
+    require(expected, f"its scales are {', '.join(offered) or 'none'}")
 
 
 @RULES.rule
@@ -158,7 +155,7 @@ def _problems(study: Study, claim: Claim) -> Iterator[str]:
     length = task.lengths[1] * claim.multiple
     bands = [bound for bound in (claim.low, claim.high) if bound is not None]
     checks = {
-        "a multiple that is not in the ladder": claim.multiple in study.ladder,
+        "a multiple that is not in the ladder": claim.multiple in _ladder(study, arms[claim.arm]),
         "an unknown part": claim.part in _parts(task),
         "another measure than its task's": claim.measure == task.measure,
         "an unknown variant": claim.variant is None or claim.variant in task.variants,
@@ -179,6 +176,10 @@ def _problems(study: Study, claim: Claim) -> Iterator[str]:
     yield from (problem for problem, fine in checks.items() if not fine)
 
 
+def _ladder(study: Study, arm: Arm) -> Sequence[float]:
+    return arm.ladder or study.ladder
+
+
 def _parts(task: Task) -> tuple[str, ...]:
     """What a claim may be about."""
     return (ALL, *task.test_parts[1:]) if task.measure == "bits" else ("joint", *task.parts)
@@ -186,21 +187,24 @@ def _parts(task: Task) -> tuple[str, ...]:
 
 @RULES.rule
 def every_arm_can_be_tested_on_the_whole_ladder(subject: StudyAtScale) -> None:
-    """The ladder rises from 1, and no arm has a task with a ceiling below its end.
+    """Ladders rise from 1, and no arm has a task with a ceiling below the end of its ladder.
 
     Why: Curves of arms are compared at all lengths.
     Fix: Raise the number of keys of the task, or shorten the ladder. Use at least 2000 sequences,
-    or 100 of text, in which many bytes count.
+    or 100 of text, in which many bytes count. An arm with a longer ladder may have 64.
     """
     study = subject.study
-    rises = study.ladder[0] == 1 and list(study.ladder) == sorted(set(study.ladder))
-    require(rises, f"ladder={study.ladder}: expected multiples that rise from 1")
     bits = all(_task(arm.run.task).measure == "bits" for arm in study.arms)
     least = 100 if bits else 2000
     require(study.sequences >= least, f"sequences={study.sequences}: expected at least {least}")
     for arm in study.arms:
-        task = _task(arm.run.task)
-        longest = task.lengths[1] * study.ladder[-1]
+        task, ladder = _task(arm.run.task), _ladder(study, arm)
+        rises = ladder[0] == 1 and list(ladder) == sorted(set(ladder))
+        require(rises, f"arm {arm.name}: ladder={ladder}: expected multiples that rise from 1")
+        fewest = 64 if ladder[-1] > study.ladder[-1] else least
+        enough = arm.sequences is None or arm.sequences >= fewest
+        require(enough, f"arm {arm.name}: sequences={arm.sequences}: expected at least {fewest}")
+        longest = task.lengths[1] * ladder[-1]
         fits = task.ceiling is None or longest <= task.ceiling
         require(fits, f"arm {arm.name}: length {longest:g} is past the ceiling of its task")
 
@@ -221,3 +225,20 @@ def study_json_holds_the_study(subject: StudyAtScale) -> None:
     names = [arm.name for arm in record.arms]
     require(names == [arm.name for arm in study.arms], f"the recorded arms are {names}")
     require(record.claims == tuple(study.claims), "the recorded claims are others")
+
+
+@RULES.rule
+def screen_is_of_arms_and_has_seeds_of_its_own(subject: StudyAtScale) -> None:
+    """What is screened are arms of the study, scored where they can be tested, on other seeds.
+
+    Why: An arm that is chosen by its seeds looks better on them than it is.
+    Fix: Give the screen seeds that no arm has.
+    """
+    study, screen = subject.study, subject.study.screen
+    if screen is None:
+        return
+    candidates = study.candidates()
+    check_halving(candidates, screen.halving)
+    require(1 <= screen.survivors <= len(candidates), f"{screen.survivors} arms are to survive")
+    shared = {seed for arm in study.arms for seed in arm.run.seeds} & set(screen.seeds)
+    require(not shared, f"arms and the screen share the seeds {sorted(shared)}")

@@ -27,7 +27,7 @@ WIDTHS = (16, 32, 64, 128)
 VOCABULARY, CLASSES = 7, 5
 ROWS, TOKENS = 3, 7
 #: what stands for an item of ours that cannot be made without an argument
-EXAMPLES = {"temperature": "temperature(length=3)"}
+EXAMPLES = {"temperature": "temperature(length=3)", "abc": 'abc("d0=-0.5 d1 p0=-1")'}
 
 
 @dataclass(frozen=True)

@@ -223,17 +223,45 @@ def chance_level_is_what_a_guess_gets(task: Task) -> None:
     """
     rows = 512
     drawn = task.sample(task.lengths[1], rows, generator())
+    support = task.support(drawn.inputs, 0, drawn.inputs.shape[1])
     for index, part in enumerate(task.parts):
         level, asked = task.chance_level(part), drawn.targets[drawn.part == index]
         require(0 < level < 1, f"chance_level({part!r}) is {level}: expected from 0 to 1")
         if not len(asked):
             continue
-        counts = asked.bincount()
-        blind, best = 1 / int((counts > 0).sum()), float(counts.max() / counts.sum())
+        if support is None:
+            counts = asked.bincount()
+            blind, best = 1 / int((counts > 0).sum()), float(counts.max() / counts.sum())
+        else:
+            shares = support[drawn.part == index].float().mean(0)
+            blind, best = float(shares.mean()), float(shares.max())
         slack = 5 * (level * (1 - level) / rows) ** 0.5
         fits = blind - slack <= level <= best + slack
         said = f"chance_level({part!r}) is {level:.3f}"
         require(fits, f"{said}: a blind guess gets {blind:.3f}, the best single answer {best:.3f}")
+
+
+@RULES.rule
+def support_holds_the_targets(task: Task) -> None:
+    """If the target is a distribution, `support` has every target, and chunks of it fit together.
+
+    Why: `targets` has a draw from the distribution. A test reads long rows in chunks.
+    Fix: Return (batch, stop - start, classes), True for each right answer at a place.
+    """
+    drawn = task.sample(task.lengths, 16, generator())
+    rows, tokens = drawn.inputs.shape
+    support = task.support(drawn.inputs, 0, tokens)
+    if support is None:
+        raise NotApplicable("its targets are the only right answers")
+    shape = (rows, tokens, task.classes)
+    fits = support.shape == shape and support.dtype == torch.bool
+    require(fits, f"support is {tuple(support.shape)} of {support.dtype}, not {shape} of bool")
+    asked = drawn.part >= 0
+    held = support[asked].gather(1, drawn.targets[asked][:, None])
+    require(bool(held.all()), "a target is not in the support")
+    pieces = [task.support(drawn.inputs, place, place + 1) for place in range(tokens)]
+    together = torch.cat([piece for piece in pieces if piece is not None], 1)
+    require(torch.equal(together, support), "support by chunks is not that of whole rows")
 
 
 @RULES.rule

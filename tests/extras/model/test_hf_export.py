@@ -26,7 +26,8 @@ from tiny_runs import tiny, trained
 WORDED = (
     "addition(hints=true)", "composite", "copy", "count", "dyck", "entangled_parity", "flipflop",
     "hierarchical_flipflop", "majority", "modsum", "needle", "parity", "permutation",
-    "recall", "recall(fillers=2)", "regular", "reverse", "sort",
+    "recall", "recall(fillers=2)", "regular", "reverse", "sort", "set_complement",
+    "composite(group=S3, keys=25)", "regular(language=cycle_navigation)",
 )  # fmt: skip
 
 

@@ -1,48 +1,50 @@
-"""Our recurrences against the torch code of transformers."""
+"""Our recurrences against the torch code of transformers, with gradients."""
+
+import inspect
 
 import pytest
 import torch
+from oracles import HEADS, ROWS, TOKENS, close, close_gradients, leaf, recurrence_inputs, swapped
 
 from outlast.kernels.linear_recurrence import delta_rule
 from outlast.mixers.xlstm import mlstm_cell
 from outlast.registry import mixers
-from outlast.testing.compare import randn
 
 pytest.importorskip("transformers")
 
-ROWS, TOKENS, HEADS, WIDTH = 2, 150, 4, 16
+WIDTH = 16
 
 
-def close(one: torch.Tensor, two: torch.Tensor) -> None:
-    """Theirs is in float32."""
-    torch.testing.assert_close(one.double(), two.double(), rtol=1e-4, atol=1e-5)
+@pytest.fixture
+def qwen3_next(monkeypatch):
+    """The module of Qwen3-Next with its own torch code.
 
-
-def test_delta_rule_equals_that_of_transformers():
+    Where fla can be imported it takes the kernels of fla instead, on a CPU too.
+    """
     from transformers.models.qwen3_next import modeling_qwen3_next as theirs
 
-    q, k, v = (randn(ROWS, HEADS, TOKENS, 8, seed=s).float() for s in range(3))
-    k = torch.nn.functional.normalize(k, dim=-1)
-    beta = 2 * randn(ROWS, HEADS, TOKENS, 1, seed=3).float().sigmoid()
-    log_decay = -randn(ROWS, HEADS, TOKENS, 1, seed=4).float().square()
-    state = randn(ROWS, HEADS, 8, 8, seed=5).float()
-    ours = delta_rule(8**-0.5 * q, k, v, beta, log_decay, state)
-    for function in (theirs.torch_chunk_gated_delta_rule, theirs.torch_recurrent_gated_delta_rule):
-        y, last = function(
-            *(x.transpose(1, 2) for x in (q, k, v)),
-            g=log_decay.squeeze(-1).transpose(1, 2),
-            beta=beta.squeeze(-1).transpose(1, 2),
-            initial_state=state,
-            output_final_state=True,
-        )
-        close(ours[0], y.transpose(1, 2))
-        close(ours[1], last)
+    for name in ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"):
+        monkeypatch.setattr(theirs, name, inspect.unwrap(getattr(theirs, name)))
+    return theirs
 
 
-def test_gated_deltanet_equals_the_layer_of_qwen3_next():
-    from transformers.models.qwen3_next import modeling_qwen3_next as theirs
+@pytest.mark.parametrize("kind", ["chunk", "recurrent"])
+def test_delta_rule_equals_that_of_transformers(kind, qwen3_next):
+    inputs = recurrence_inputs()
+    q, k, v, beta, log_decay, state = inputs.values()
+    theirs, last = getattr(qwen3_next, f"torch_{kind}_gated_delta_rule")(
+        *(swapped(x) for x in (q, k, v)),
+        g=swapped(log_decay.squeeze(-1)),
+        beta=swapped(beta.squeeze(-1)),
+        initial_state=state,
+        output_final_state=True,
+    )
+    ours = delta_rule(q.shape[-1] ** -0.5 * q, k, v, beta, log_decay, state)
+    close_gradients(ours, (swapped(theirs), last), [*inputs.values()])
 
-    config = theirs.Qwen3NextConfig(
+
+def test_gated_deltanet_equals_the_layer_of_qwen3_next(qwen3_next):
+    config = qwen3_next.Qwen3NextConfig(
         hidden_size=WIDTH,
         linear_num_value_heads=HEADS,
         linear_num_key_heads=HEADS,
@@ -53,7 +55,7 @@ def test_gated_deltanet_equals_the_layer_of_qwen3_next():
         layer_types=["linear_attention"],
     )
     torch.manual_seed(0)
-    layer = theirs.Qwen3NextGatedDeltaNet(config, 0)
+    layer = qwen3_next.Qwen3NextGatedDeltaNet(config, 0)
     mixer = mixers.build(f"gated_deltanet(heads={HEADS}, negative=false)", width=WIDTH)
     with torch.no_grad():
         # theirs: q, k, v and gate of one head after another
@@ -70,8 +72,14 @@ def test_gated_deltanet_equals_the_layer_of_qwen3_next():
         mixer.conv.bias.zero_()
         mixer.norm.weight.copy_(layer.norm.weight)
         mixer.out.weight.copy_(layer.out_proj.weight)
-    x = randn(ROWS, TOKENS, WIDTH).float()
-    close(mixer(x)[0], layer(x))
+    x = leaf(ROWS, TOKENS, WIDTH, seed=0)
+    decay, norm = mixer.decay, mixer.norm
+    close_gradients(
+        [mixer(x)[0]],
+        [layer(x)],
+        [x, decay.rate, decay.step.bias, norm.weight, mixer.out.weight],
+        [x, layer.A_log, layer.dt_bias, layer.norm.weight, layer.out_proj.weight],
+    )
 
 
 def test_mamba2_equals_the_layer_of_transformers():
@@ -103,22 +111,30 @@ def test_mamba2_equals_the_layer_of_transformers():
         mixer.skip.copy_(layer.D)
         mixer.norm.weight.copy_(layer.norm.weight)
         mixer.out.weight.copy_(layer.out_proj.weight)
-    x = randn(ROWS, TOKENS, WIDTH).float()
-    close(mixer(x)[0], layer(x))
+    x = leaf(ROWS, TOKENS, WIDTH, seed=0)
+    decay, norm = mixer.decay, mixer.norm
+    close_gradients(
+        [mixer(x)[0]],
+        [layer(x)],
+        [x, decay.rate, decay.step.bias, mixer.skip, norm.weight, mixer.out.weight],
+        [x, layer.A_log, layer.dt_bias, layer.D, layer.norm.weight, layer.out_proj.weight],
+    )
 
 
 def test_mlstm_equals_that_of_transformers():
     from transformers.models.xlstm import modeling_xlstm as theirs
 
-    q, k, v = (randn(ROWS, HEADS, TOKENS, 8, seed=s).float() for s in range(3))
-    write, forget = (20 * randn(ROWS, HEADS, TOKENS, 1, seed=s).float() for s in (3, 4))
-    memory = torch.zeros(ROWS, HEADS, 8, 9)
+    q, k, v = (leaf(ROWS, HEADS, TOKENS, 8, seed=s) for s in range(3))
+    write, forget = (
+        (20 * leaf(ROWS, HEADS, TOKENS, 1, seed=s)).detach().requires_grad_() for s in (3, 4)
+    )
     log_forget = torch.nn.functional.logsigmoid(forget)
-    state = (memory, torch.zeros(ROWS, HEADS, 1, 1))
+    state = (torch.zeros(ROWS, HEADS, 8, 9), torch.zeros(ROWS, HEADS, 1, 1))
     ours, (memory, largest) = mlstm_cell(8**-0.5 * q, k, v, write, log_forget, state)
     y, (c, n, m) = theirs.mlstm_recurrent_sequence_native(
         q, k, v, write.squeeze(-1), forget.squeeze(-1), return_last_states=True
     )
-    close(ours, y)
+    close_gradients([ours], [y], [q, k, v, write, forget])
+    # the state is divided by exp(m), which has no gradient of ours
     close(memory, torch.cat([c, n[..., None]], -1))
     close(largest, m[..., None])

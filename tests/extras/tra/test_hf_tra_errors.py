@@ -93,4 +93,4 @@ def test_stock_model_that_asks_for_tra_is_refused() -> None:
 def test_without_transformers_the_error_says_what_to_install() -> None:
     code = "import sys; sys.modules['transformers'] = None; import outlast.hf"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "outlast.hf needs transformers: pip install 'outlast[hf]'" in run.stderr
+    assert "outlast.hf needs transformers: pip install -e '.[hf]' in a clone, or" in run.stderr

@@ -48,16 +48,17 @@ def test_autocast_stays_near_float32(family: str) -> None:
     assert (lower - exact).norm() <= 0.1 * exact.norm()
 
 
+@pytest.mark.parametrize("length", [40, 1100])  # of the longer one the keys are split
 @pytest.mark.parametrize("kind", [None, "static"])
-def test_generation_with_a_cache_follows_the_whole_pass(kind: str | None) -> None:
-    model, x = wide_model("llama").cuda().eval(), tokens(length=40).cuda()
+def test_generation_with_a_cache_follows_the_whole_pass(kind: str | None, length: int) -> None:
+    model, x = wide_model("llama").cuda().eval(), tokens(length=length).cuda()
     fixed: dict[str, Any] = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
     out = model.generate(x, attention_mask=torch.ones_like(x), cache_implementation=kind, **fixed)
     with torch.no_grad():
-        logits = model(out, use_cache=False).logits[:, 39:-1]
+        logits = model(out, use_cache=False).logits[:, length - 1 : -1]
     logits[..., model.config.eos_token_id] = -torch.inf
     best = logits.max(-1).values
-    chosen = logits.gather(-1, out[:, 40:, None])[..., 0]
+    chosen = logits.gather(-1, out[:, length:, None])[..., 0]
     assert (best - chosen).max() <= 1e-2 * logits[logits.isfinite()].std()
 
 

@@ -9,6 +9,7 @@ import torch
 
 pytest.importorskip("transformers")
 
+import tra_families
 from tra_families import CLOSE, CONFIGS, FAMILIES, SIZES, left_padded, tokens, tra_model
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
@@ -84,6 +85,42 @@ def test_cache_gives_the_logits_of_a_whole_pass(family: str, kind: str) -> None:
     model, x = tra_model(family), tokens()
     whole = model(x, use_cache=False).logits
     torch.testing.assert_close(by_cache(model, x, caches(model)[kind]), whole, **CLOSE)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the tests on the GPU generate after as much")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_next_token_by_the_fused_kernel_has_the_logits_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In Triton's interpreter; a long cache, with and without padding."""
+    pytest.importorskip("triton")
+    from outlast.kernels.tra import op, triton
+
+    sizes = SIZES | {"hidden_size": 32, "head_dim": 16, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 1, "num_hidden_layers": 1}
+    model = tra_families.build(CONFIGS["llama"](**sizes)).float()
+    x, calls = tokens(length=1030), []
+    padded = torch.ones_like(x)
+    padded[1, :500] = 0
+
+    def fused(*inputs: Any, **told: Any) -> torch.Tensor:
+        calls.append(told)
+        return triton.decode.one_query(*inputs, **told)
+
+    monkeypatch.setattr(triton, "one_query", fused)
+    for mask in (None, padded):
+        cache = DynamicCache(config=model.config)
+        earlier = None if mask is None else mask[:, :-1]
+        last = {"past_key_values": cache, "attention_mask": mask}
+        with torch.no_grad():
+            model(x[:, :-1], attention_mask=earlier, past_key_values=cache)
+            wanted = model(x[:, -1:], **last).logits
+            cache.crop(-1)
+            with monkeypatch.context() as patch:
+                patch.setattr(op, "back_end", lambda q, name="": triton)
+                found = model(x[:, -1:], **last).logits
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4 * wanted.abs().max().item())
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -5,7 +5,15 @@ with a dynamic cache, without `torch.compile`. On a GPU training has float32 wei
 bfloat16 (autocast), and generation has weights in bfloat16. The first side is SDPA, so a row of
 `tra` has the ratio to it beside its time.
 
-The error is that of the logits of a short pass against float32 on the CPU.
+The error is that of the logits of a short pass against float32 on the CPU. For TRA in bfloat16 it
+is large, about 0.4, and that is the method, not lost digits. Scores are float32 sums, also where
+they are compared with the threshold. But a new model's scores lie around the threshold of 0. In the
+first layer 0.17 % of the keys that a query sees change sides when the stream is rounded; each of
+them moves the distance of all keys before it, and in the twelfth layer 16 % change sides. With the
+kept keys of the float32 pass the error of bfloat16 is 0.02 (SDPA: 0.014); float32 with the kept
+keys of the bfloat16 pass is off by 0.39. Queries and keys in float32 would not help: it is 0.39
+still. Embeddings that are off by one part in 100,000 move the logits of a float32 model by 0.08
+(SDPA: 0.00002). All this was measured on the CPU, with the large model and 256 tokens.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ a short sequence first, and refused if the two differ.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -30,8 +32,12 @@ class Chunked(nn.Module):
         self.model, self.chunk = model, chunk
 
     def forward(self, tokens: Tensor) -> Tensor:
-        parts, cache = [], None
-        for number, piece in enumerate(tokens.split(self.chunk, 1)):
+        return torch.cat(list(self.in_chunks(tokens)), 1)
+
+    def in_chunks(self, tokens: Tensor, size: int = MOST) -> Iterator[Tensor]:
+        """The logits of one chunk after the other, of at most `size` tokens each."""
+        cache = None
+        for number, piece in enumerate(tokens.split(min(size, self.chunk), 1)):
             if number and cache is None:
                 raise OutlastError(
                     f"{type(self.model).__name__} returned no past_key_values: it cannot be run in "
@@ -39,8 +45,7 @@ class Chunked(nn.Module):
                 )
             output = self.model(piece, past_key_values=cache, use_cache=True)
             cache = getattr(output, "past_key_values", None)
-            parts.append(output.logits)
-        return torch.cat(parts, 1)
+            yield output.logits
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 Shapes::
 
-    hidden_states (b, t, width); q (b, h, t, d); k, v (b, kv heads, keys, d); gate (b, h, t)
+    hidden_states (b, t, width); q (b, h, t, d); k, v (b, kv heads, keys, d)
     mask          None, or (b, 1, 1, keys) int32: the row's first real key, repeated
 
 There is no mask of queries x keys. None means that all keys are real and the last query is at the
@@ -26,6 +26,8 @@ from transformers.masking_utils import causal_mask_function
 from outlast.errors import SpecError, bad_value
 from outlast.kernels.norm.op import fused, rms
 from outlast.kernels.tra import threshold_relative_attention
+from outlast.kernels.tra.op import one_query
+from outlast.kernels.tra.setting import Setting
 
 NAME = "tra"
 #: of `kernels.heads.rms`
@@ -86,6 +88,8 @@ def _first_real(attention_mask: Tensor, keys: int) -> tuple[Tensor, bool]:
         shape = "x".join(map(str, attention_mask.shape))
         raise bad_value("attention_mask", shape, f"{PADDING}, for all {keys} keys")
     real = attention_mask[:, :keys].bool()
+    if not torch.compiler.is_compiling() and bool(real.all()):  # as a rule, and for each new token
+        return real.new_zeros(len(real), dtype=torch.int32), True
     count, start = real.sum(-1), real.int().argmax(-1)
     stop = keys - real.int().flip(-1).argmax(-1)
     whole = ((stop - start == count) | (count == 0)).all()
@@ -110,6 +114,8 @@ def tra_attention(
 ) -> tuple[Tensor, None]:
     """Output (b, t, h, d) and no weights, for `transformers.AttentionInterface`.
 
+    `tra_gate` (b, t, h) is w·x + b of each head: its log σ is what a kept key of distance adds.
+
     A stock model that asks for ``attn_implementation="tra"`` has no gate, and has rotated q and k
     already: that is refused.
     """
@@ -122,19 +128,24 @@ def tra_attention(
         raise bad_value("cu_seq_lens_q", "given", PACKED)
     if options.get("output_attentions"):
         raise bad_value("output_attentions", True, "False: TRA's kernel makes no table of weights")
-    lengths = None
+    start = None
     if attention_mask is not None:
         _check_compact(attention_mask, len(query))
         keys = attention_mask.shape[-1]
         key, value = key[:, :, :keys], value[:, :, :keys]
-        lengths = keys - attention_mask[:, 0, 0, 0]
+        start = attention_mask[:, 0, 0, 0]
+    if query.shape[2] == 1:
+        token = one_query(query, key, value, tra_gate, start, module.tra_setting)
+        if token is not None:
+            return token.transpose(1, 2), None
+    wide = tra_gate if tra_gate.dtype.itemsize >= 4 else tra_gate.float()
     out = threshold_relative_attention(
         query,
         key,
         value,
-        tra_gate,
-        threshold=module.tra_threshold,
-        lengths=lengths,
+        F.logsigmoid(wide).transpose(1, 2),
+        threshold=module.tra_setting.threshold,
+        lengths=None if start is None else key.shape[2] - start,
         padding="left",
         normalised=module.tra_norm,
     )
@@ -163,6 +174,13 @@ def unit_rms(x: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], eps=NORM_EPS)
 
 
+def setting(config: Any, width: int) -> Setting:
+    """The numbers of a config for heads of this width."""
+    threshold = -math.inf if config.tra_threshold is None else config.tra_threshold
+    scale = width**-0.5
+    return Setting(threshold, scale, 0, scale * width if config.tra_norm else 0.0)
+
+
 class TraGate(nn.Linear):
     """w·x + b of each head; a class of its own so that it can be initialised in its own way."""
 
@@ -187,7 +205,7 @@ class TraAttention(nn.Module):
         self.tra_gate = TraGate(config.hidden_size, config.num_attention_heads)
         # a config is slow to read, and this is read for each token
         self.tra_norm = config.tra_norm
-        self.tra_threshold = -math.inf if config.tra_threshold is None else config.tra_threshold
+        self.tra_setting = setting(config, self.head_dim)
 
     def forward(
         self,
@@ -201,18 +219,15 @@ class TraAttention(nn.Module):
         q, k, v = self._heads(hidden_states)
         if past_key_values is not None:
             k, v = past_key_values.update(k, v, self.layer_idx)
-        raw = self.tra_gate(hidden_states)
-        wide = raw if raw.dtype.itemsize >= 4 else raw.float()
-        options["tra_gate"] = F.logsigmoid(wide).transpose(1, 2)
+        options["tra_gate"] = self.tra_gate(hidden_states)
         out, _ = tra_attention(self, q, k, v, attention_mask, **options)
         return self.o_proj(out.reshape(*hidden_states.shape[:-1], -1)), None
 
     def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, each (b, heads, t, d)."""
-        q, k, v = (
-            project(x).unflatten(-1, (-1, self.head_dim))
-            for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        heads = (*x.shape[:-1], -1, self.head_dim)
+        q, k = self.q_proj(x).view(heads), self.k_proj(x).view(heads)
+        v = self.v_proj(x).view(heads)
         if hasattr(self, "q_norm"):  # Qwen3's own, with a learned scale
             q, k = self.q_norm(q), self.k_norm(k)
         if self.tra_norm:

@@ -1,0 +1,1 @@
+"""`outlast bench long`: tests of long sequences, in chunks."""
