@@ -297,7 +297,7 @@ def start_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def outlast(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the real command line in a process of its own."""
     command = [sys.executable, "-m", "outlast", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
 
 
 def is_alive(pid: int) -> bool:
@@ -308,7 +308,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 600) -> None:
     """Look again and again, for so many seconds at most."""
     end = time.monotonic() + seconds
     while not condition():

@@ -16,7 +16,7 @@ def modules_after(code: str) -> set[str]:
     """What is loaded after some lines of Python in a fresh process."""
     ending = "\nimport sys; sys.stderr.write('|'.join(sys.modules))"
     process = subprocess.run(
-        [sys.executable, "-c", code + ending], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code + ending], capture_output=True, text=True, timeout=600
     )
     assert process.returncode == 0, process.stderr
     return set(process.stderr.split("|"))

@@ -35,7 +35,7 @@ from kill_jobs import (
 )
 
 #: seconds after which a command hangs
-PATIENCE = 120
+PATIENCE = 600
 #: at any moment, to all processes of the command, to its first one alone, or to another one
 ANY_MOMENT = ("all processes", "the first process", "another process")
 #: the exit code of a command that is refused

@@ -30,7 +30,7 @@ def test_commands_killed_and_given_again_leave_the_same_files(tmp_path: Path) ->
         [*program, "--json", str(file), "--cases", *KILLED],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     tallies = json.loads(file.read_text())

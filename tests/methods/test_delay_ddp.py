@@ -167,7 +167,7 @@ def ranks(tmp_path_factory) -> list[dict]:
         for rank in range(RANKS)
     ]
     try:
-        errors = [process.communicate(timeout=120)[1] for process in processes]
+        errors = [process.communicate(timeout=600)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -143,7 +143,7 @@ def test_command_finds_the_package_in_a_new_process(site: Path) -> None:
         env={"PYTHONPATH": f"{source}:{site}"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "first  (task, from second-package)" in done.stdout

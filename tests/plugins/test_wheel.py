@@ -23,7 +23,7 @@ def test_wheel_has_the_rules_and_the_command(tmp_path: Path) -> None:
     code = "import setuptools.build_meta as b, sys; print(b.build_wheel(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
-        cwd=source, capture_output=True, text=True, timeout=120,
+        cwd=source, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:

@@ -54,7 +54,7 @@ def measure(page: Path, folder: Path, width: int = PHONE) -> dict[str, object]:
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
     options += [f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
     command = [str(BROWSER), *options, (folder / "frame.html").as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
     (measured,) = re.findall(r'<pre id="measured">(.*?)</pre>', dom, re.DOTALL)
     values: dict[str, object] = json.loads(unescape(measured))
     return values

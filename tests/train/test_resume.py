@@ -372,7 +372,7 @@ def test_resume_command_goes_on_after_a_kill(whole: Callable[..., Path], tmp_pat
 
 
 def _wait_for(condition: Callable[[], bool], process: Any = None) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end, "the run did not get going"
         time.sleep(0.01)

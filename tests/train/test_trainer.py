@@ -156,7 +156,7 @@ def test_training_does_not_load_the_compiler(tmp_path: Path) -> None:
     run = tiny()
     done = subprocess.run(
         [sys.executable, "-c", code, run.task, run.model, str(tmp_path / "run")],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"

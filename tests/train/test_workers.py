@@ -253,7 +253,7 @@ def test_sigterm_and_sighup_save_and_sigkill_leaves_no_worker_behind(tmp_path: P
             os.kill(helper, signal.SIGINT)
             os.kill(helper, number)
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
         wait_until(lambda helpers=helpers: not any(map(is_alive, helpers)))
         assert "Traceback" not in err
         if number != signal.SIGKILL:

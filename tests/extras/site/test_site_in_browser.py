@@ -42,7 +42,7 @@ def address() -> Iterator[str]:
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT / "src"), "tools"]))
     command = [sys.executable, "-m", "docs_site"]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE))) as server:
@@ -92,7 +92,7 @@ def test_mkdocs_with_material_builds_the_same_pages(address: str, tmp_path: Path
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
     command += ["--config-file", str(SITE.parent / "mkdocs.yml"), "--site-dir", str(tmp_path)]
     environment = dict(os.environ, NO_MKDOCS_2_WARNING="1")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     pages, theirs = (
         {path.relative_to(site).as_posix() for path in site.rglob("*.html")}

@@ -72,7 +72,7 @@ def show(browser: Any, address: str) -> Iterator[Open]:
         **options: Any,
     ) -> Any:
         page = browser.new_page(viewport={"width": size[0], "height": size[1]}, **options)
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(120_000)
         pages.append(page)
         if refused:
             allowed.append("Failed to load resource: the server responded with a status of 4")

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 
-def until(page: Any, script: str, argument: object = None, seconds: float = 60) -> Any:
+def until(page: Any, script: str, argument: object = None, seconds: float = 180) -> Any:
     """The value of a script in the page, once it is true."""
     end = time.monotonic() + seconds
     while not (value := page.evaluate(script, argument)):
