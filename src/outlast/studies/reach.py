@@ -18,8 +18,8 @@ Then the **arms**, by the group that their names begin with:
 - ``weights-*``: ``far-separate`` with other weights in its attention.
 - ``task-*``: the recipe on other tasks. A sum modulo 2 is a parity; permutations of S5 come with
   recall and alone.
-- ``recurrence-*``: every recurrence in the recipe, with DAT and jointly. At `full` some have
-  variants, as ``recurrence-deltanet-negative-false-dat``.
+- ``recurrence-*``: every recurrence in the recipe, with DAT and jointly. Some have variants, as
+  ``recurrence-deltanet-negative-false-dat``.
 - ``state-*``: every recurrence on a sum alone; by default without attention, which has nothing to
   do there. ``state-*-dat`` and ``state-*-joint`` are the hybrids.
 - ``outcome-*``: supervision by the outcome alone, without running sums.
@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatch
 from typing import Literal
 
 from outlast.errors import SpecError
@@ -41,6 +42,7 @@ from outlast.models.presets import ORTHOGONAL
 from outlast.models.presets import reach as reach_recipe
 from outlast.registry import methods, mixers, studies
 from outlast.runs.spec import RunSpec
+from outlast.specs import parse
 from outlast.studies.base import SCREEN, Arm, Screen, Study
 from outlast.studies.joining import is_recurrence
 from outlast.studies.reach_arms import (
@@ -99,10 +101,17 @@ def _arms(plan: Plan, joining: Sequence[str]) -> list[Arm]:
     return arms
 
 
-def _screen(arms: Sequence[Arm], halving: Halving, **rest: object) -> Screen:
-    names = [arm.name for arm in arms if arm.name.startswith("candidate-")]
+def _every_recurrence(first: str) -> tuple[str, ...]:
+    """Every recurrence in the notation; that of the recipe stands for its mixer and comes first."""
+    others = [name for name in recurrences() if name != parse(first).name]
+    return (first, *others, *VARIANTS)
+
+
+def _screen(arms: Sequence[Arm], names: Sequence[str], halving: Halving, **rest: object) -> Screen:
+    """The recipe, joint training, and those candidates whose names fit one of these patterns."""
+    screened = [arm.name for arm in arms if any(fnmatch(arm.name, name) for name in names)]
     first = ("layout-separate", "layout-separate-joint")
-    return Screen((*first, *names), halving, **rest)  # type: ignore[arg-type]
+    return Screen((*first, *screened), halving, **rest)  # type: ignore[arg-type]
 
 
 # ---- on a laptop -------------------------------------------------------------------------------
@@ -121,7 +130,7 @@ def _demo(joining: Sequence[str]) -> Study:
     plan = Plan(
         recipe,
         designs={"parallel": f"1 x ({ORTHOGONAL} | {attention} > mlp) {rest}"},
-        recurrences=(ORTHOGONAL, "gru", "deltanet"),
+        recurrences=_every_recurrence(ORTHOGONAL),
         items={"softmax": "weights=softmax"},
         beside=(),
         tasks={"parity": "parity(length=8)", "copy": "copy(signs=2, length=8)"},
@@ -147,11 +156,13 @@ def _demo(joining: Sequence[str]) -> Study:
     ]  # fmt: skip
     # with fewer steps the first phase of the recipe has no time to converge
     halving = Halving(at=10.0, rounds=2, keep=0.3, seeds=1, steps=1.0)
+    names = ("parallel", "gru", "deltanet", "softmax", "with-*")
+    screened = [f"candidate-{name}" for name in names]
     shown = ("separate", "chained")
     return Study(
         "reach", "demo", TITLE, QUESTION, arms, [*layout_claims(shown, 10, 0.9), JOINT],
         NEAR, default=(SCREEN, *(f"layout-{name}" for name in shown), "layout-separate-joint"),
-        screen=_screen(arms, halving, seeds=(100, 101), steps=1.0, survivors=1),
+        screen=_screen(arms, screened, halving, seeds=(100, 101), steps=1.0, survivors=1),
     )  # fmt: skip
 
 
@@ -202,7 +213,7 @@ def _full(joining: Sequence[str]) -> Study:
             "serial-without-conv": f"2 x (lstm > {attention} > mlp)",
             "4-blocks": f"4 x ({block})",
         },
-        recurrences=("lstm", *(name for name in recurrences() if name != "lstm"), *VARIANTS),
+        recurrences=_every_recurrence("lstm"),
         items=ITEMS | {name: f"method={name}" for name in METHODS if name in methods},
         beside=("gru", "slstm", "deltanet"),
         tasks=TASKS,
@@ -239,5 +250,7 @@ def _full(joining: Sequence[str]) -> Study:
     default += [f"state-{name}" for name in plan.named_recurrences]
     return Study(
         "reach", "full", TITLE, QUESTION, arms, full_claims(), (1, 3, 10, 40), default=default,
-        screen=_screen(arms, halving, seeds=(100, 101, 102, 103), steps=0.5, survivors=2),
+        screen=_screen(
+            arms, ["candidate-*"], halving, seeds=(100, 101, 102, 103), steps=0.5, survivors=2
+        ),
     )  # fmt: skip
