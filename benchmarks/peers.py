@@ -11,6 +11,8 @@ sampler, with the same sizes and number of steps, by AdamW on one thread of the 
 The time of Outlast includes its test: 2,048 rows of three kinds at each of six lengths. That of its
 training alone is given beside it. That of the others includes 512 rows at each of two lengths.
 
+Composer does the same job in `peer_composer.py`, in an environment of its own.
+
 Needs `pip install x-transformers transformers`. Numbers go to standard output, as one JSON line for
 each side.
 """
@@ -18,20 +20,17 @@ each side.
 from __future__ import annotations
 
 import argparse
-import ast
-import inspect
-import io
 import json
 import os
 import tempfile
-import textwrap
 import time
-import tokenize
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from code_lines import code_lines
 
 import outlast
 
@@ -162,18 +161,20 @@ def lines_of(side: str) -> int:
     return code_lines(SIDES[side]) + (0 if side == "outlast" else code_lines(by_hand))
 
 
-def code_lines(function: Callable[..., object]) -> int:
-    """Lines with code in the body of a function: not empty, no comment, no docstring."""
-    source = textwrap.dedent(inspect.getsource(function))
-    (definition,) = ast.parse(source).body
-    assert isinstance(definition, ast.FunctionDef)
-    body = definition.body[1:] if ast.get_docstring(definition) else definition.body
-    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    lines = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in (*skipped, tokenize.ENDMARKER) and token.start[0] >= body[0].lineno:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    return len(lines)
+def write_rows(path: Path, length: int, steps: int, seeds: int) -> None:
+    """Write the rows of `by_hand`, as tables of all seeds, for `peer_composer.py`."""
+    task = outlast.task(f"flipflop(length={length})")
+    tables: dict[str, list[torch.Tensor]] = {}
+    for seed in range(seeds):
+        stream = task.stream(batch=32, seed=seed)
+        batches = [batch for batch, _ in zip(stream, range(steps), strict=False)]
+        generator = torch.Generator().manual_seed(1000 + seed)
+        tests = {f" {m}": [task.sample(m * length, 512, generator)] for m in (1, 3)}
+        for name, drawn in {"": batches, **tests}.items():
+            tables.setdefault(f"inputs{name}", []).append(torch.cat([b.inputs for b in drawn]))
+            tables.setdefault(f"targets{name}", []).append(torch.cat([b.targets for b in drawn]))
+    stacked = {name: torch.stack(rows).numpy() for name, rows in tables.items()}
+    np.savez_compressed(path, vocabulary=task.vocabulary, classes=task.classes, **stacked)
 
 
 def main() -> None:
@@ -185,8 +186,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--rows", type=Path, help="write the rows for peer_composer.py, and leave")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.rows:
+        write_rows(arguments.rows, arguments.length, arguments.steps, arguments.seeds)
+        return
     rows = []
     for scheme in arguments.schemes:
         for side in arguments.sides:
