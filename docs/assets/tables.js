@@ -51,6 +51,7 @@ function isGrouped(table) {
 // every word must occur somewhere in the row, or in the first cell of its group
 function addSearch(table) {
   const rows = Array.from(table.tBodies[0].rows);
+  const grouped = rows.map((row) => cellValue(row, 0) === "");
   const groups = [];
   for (const row of rows) groups.push(cellValue(row, 0) || groups.at(-1) || "");
   const line = document.createElement("div");
@@ -68,6 +69,7 @@ function addSearch(table) {
     let shown = 0;
     for (const [index, row] of rows.entries()) {
       const text = `${groups[index]} ${row.textContent}`.toLowerCase();
+      if (grouped[index]) row.cells[0].textContent = words.length ? groups[index] : "";
       row.hidden = !words.every((word) => text.includes(word));
       shown += !row.hidden;
     }
