@@ -235,6 +235,7 @@ BROKEN_LAYOUTS = [
     ("a @", "expected a width, such as @ 128, found the end", ""),
     ("a @ wide", "expected a width, such as @ 128, found 'wide'", "wide"),
     ("a @ 64 > b", "expected the end, found '>'", "> b"),
+    ("a, head=2", "expected a width before any option, such as @ 128, found ','", ", head"),
     ("a @ 64, depth=2", "expected embedding=..., head=..., norm=..., residual=...", "depth"),
     ("a @ 64, head=2, head=3", "each at most once", "head=3"),
 ]

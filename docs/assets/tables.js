@@ -43,9 +43,17 @@ function addSorting(table) {
   });
 }
 
-// every word must occur somewhere in the row
+// A row whose first cell is empty belongs to the row above: such a table keeps its order.
+function isGrouped(table) {
+  return Array.from(table.tBodies[0].rows).some((row) => cellValue(row, 0) === "");
+}
+
+// every word must occur somewhere in the row, or in the first cell of its group
 function addSearch(table) {
   const rows = Array.from(table.tBodies[0].rows);
+  const grouped = rows.map((row) => cellValue(row, 0) === "");
+  const groups = [];
+  for (const row of rows) groups.push(cellValue(row, 0) || groups.at(-1) || "");
   const line = document.createElement("div");
   const field = document.createElement("input");
   const count = document.createElement("span");
@@ -59,8 +67,9 @@ function addSearch(table) {
   const show = () => {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
-    for (const row of rows) {
-      const text = row.textContent.toLowerCase();
+    for (const [index, row] of rows.entries()) {
+      const text = `${groups[index]} ${row.textContent}`.toLowerCase();
+      if (grouped[index]) row.cells[0].textContent = words.length ? groups[index] : "";
       row.hidden = !words.every((word) => text.includes(word));
       shown += !row.hidden;
     }
@@ -75,7 +84,7 @@ function enhance() {
     const rows = table.tBodies[0]?.rows.length ?? 0;
     if (rows < LONG || table.dataset.searchable || !table.tHead) continue;
     table.dataset.searchable = "yes";
-    addSorting(table);
+    if (!isGrouped(table)) addSorting(table);
     addSearch(table);
   }
 }

@@ -171,6 +171,8 @@ def parse_layout(text: str | Layout) -> Layout:
                 raise reader.fail(f"{'=..., '.join(_OPTIONS)}=..., each at most once")
             reader.need("=")
             options[name] = _option(name, reader.value())
+    elif reader.peek() == ("sign", ","):
+        raise reader.fail("a width before any option, such as @ 128")
     reader.end()
     return Layout(node, width, **options)
 

@@ -67,6 +67,8 @@ def test_figure_shows_the_arms_that_match_and_names_what_there_is(tmp_path: Path
         draw(rows, ["jiont"], [3], "joint", tmp_path / "other.png")
     with pytest.raises(SystemExit, match="times=7, part=joint: expected one of 3"):
         draw(rows, ["joint"], [7], "joint", tmp_path / "other.png")
+    with pytest.raises(SystemExit, match="labels: 1 for 2 arms; give one for each arm"):
+        draw(rows, ["*"], [3], "joint", tmp_path / "other.png", ["delayed"])
     assert not (tmp_path / "other.png").exists()
 
 
@@ -121,6 +123,7 @@ def test_command_on_a_page_draws_a_picture_of_it(page: Path, words: list[str]) -
     if command.verb == "figure":
         arms = {row.arm for row in read(ROOT / command.csv)}
         assert set(command.arms) <= arms
+        assert len(command.labels) in (0, len(command.arms))
     else:
         assert ROOT / command.page == page
         assert page_table.read(page, command.columns, command.names).names

@@ -26,6 +26,7 @@ def command_parser() -> argparse.ArgumentParser:
     figure.add_argument("--arms", nargs="+", required=True, help="names or patterns, in order")
     figure.add_argument("--times", nargs="+", type=float, required=True, help="one panel for each")
     figure.add_argument("--part", default="joint", help="joint, state or recall")
+    figure.add_argument("--labels", nargs="+", default=[], help="words for the arms, in order")
     page = verbs.add_parser("page-figure", help="a table that stands on a page, each seed a dot")
     page.add_argument("page", type=Path)
     page.add_argument("png", type=Path)
@@ -50,7 +51,7 @@ def main() -> None:
         lines = describe(words.folder, words.seed, words.times, words.rows)
         sys.stdout.write("\n".join(lines) + "\n")
     else:
-        draw(read(words.csv), words.arms, words.times, words.part, words.png)
+        draw(read(words.csv), words.arms, words.times, words.part, words.png, words.labels)
 
 
 if __name__ == "__main__":

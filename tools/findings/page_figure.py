@@ -35,6 +35,8 @@ def draw_table(table: PageTable, target: Path) -> None:
             ax.set_title(column)
         panels[0].set_yticks(range(len(table.names)), table.names)
         panels[0].tick_params(axis="y", labelcolor=INK)
+        if limit > 1:
+            figure.supxlabel("training step", fontsize=7, color=MUTED)
         figure.savefig(target, metadata={"Software": None})
 
 

