@@ -49,14 +49,14 @@ class Plan:
         """What trackers list its runs under."""
         return self.out.resolve().name
 
+    def check_free(self) -> None:
+        """Raise if a folder is in the place of a run; the rounds of a search check their own."""
+        if self.rule is None:
+            check_free(self.out, self.packs)
+
 
 def show_plan(plan: Plan, machine: Machine) -> None:
-    """How many runs, seeds and packs there are, and where they are trained.
-
-    What is in their way is an error.
-    """
-    if plan.rule is None:
-        check_free(plan.out, plan.packs)
+    """Say how many runs, seeds and packs there are, and where they are trained."""
     seeds = sum(len(run.seeds) for run in plan.candidates.values())
     names = list(plan.candidates)
     many = f"{len(names):,} run{'s' * (len(names) != 1)}, {seeds:,} seed{'s' * (seeds != 1)}"
@@ -80,7 +80,7 @@ def show_plan(plan: Plan, machine: Machine) -> None:
 
 def carry_out(plan: Plan, machine: Machine, tracking: Sequence[Tracking] = ()) -> int:
     """Do it, show how far it is, and return the exit code."""
-    with open_sweep(plan.out, plan.record), sending(tracking) as senders:
+    with open_sweep(plan.out, plan.record, plan.check_free), sending(tracking) as senders:
         show_plan(plan, machine)
         with PackDisplay() as display:
             if plan.rule is None:
