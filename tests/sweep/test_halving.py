@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from outlast.errors import OutlastError, TrainingError
 from outlast.runs.spec import RunSpec
 from outlast.sweep.candidates import find_candidates
-from outlast.sweep.devices import LocalDevices
+from outlast.sweep.devices import Event, Events, LocalDevices
 from outlast.sweep.halving import (
     SCORES,
     Halving,
@@ -20,6 +21,7 @@ from outlast.sweep.halving import (
     joint_accuracy,
     successive_halving,
 )
+from outlast.sweep.work import PackJob
 from outlast.workflow.evaluate import Evaluation
 from tiny_runs import start_processes_at_once, tiny
 
@@ -119,3 +121,28 @@ def test_search_with_run_folders_goes_on_where_it_was(
     assert [len(each["scores"]) for each in scores["rounds"]] == [3, 1]
     with pytest.raises(OutlastError, match="no score at 10 x its length: it was not tested"):
         joint_accuracy(tmp_path / "round2" / best, 10.0)
+
+
+class OneRunFails(LocalDevices):
+    """The devices of this machine, on which the run with lr=0.1 always fails."""
+
+    def run(self, jobs: deque[PackJob], asked: Sequence[int]) -> Events[PackJob]:
+        for job in [job for job in jobs if "lr=0.1" in job.pack.names]:
+            jobs.remove(job)
+            yield Event(job, "failed", OutlastError("a bad number"))
+        yield from super().run(jobs, asked)
+
+
+def test_run_that_failed_in_the_first_round_is_told_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_processes_at_once(monkeypatch)
+    usual = {"steps": 10, "checkpoint_every": 5, "probe_every": 0}
+    runs = find_candidates(tiny(model="lstm @ 8", **usual), ["lr=0.001,0.1"])
+    rounds, outcome = halve(
+        tmp_path, runs, Halving(at=2.0, rounds=2), OneRunFails(["cpu"]), Evaluation((1.0,), 16), 1,
+        lambda number, packs: lambda update: None,
+    )  # fmt: skip
+    assert [list(each.runs) for each in rounds] == [["lr=0.001", "lr=0.1"], ["lr=0.001"]]
+    assert list(outcome.failed.values()) == ["round 1: lr=0.1: a bad number"]
+    assert not outcome.stopped
