@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from outlast.errors import MissingExtraError, OutlastError
+from outlast.errors import MissingExtraError, OutlastError, RunFolderError
 from outlast.sweep import cluster, ray_address, ray_tasks
 from outlast.sweep.attempts import HIDDEN, PROGRESS
 from outlast.sweep.candidates import find_candidates
@@ -206,9 +206,9 @@ def test_need_that_makes_no_sense_is_refused(need: dict[str, float], message: st
         Need(**need)  # type: ignore[arg-type]
 
 
-def packs() -> list[Pack]:
+def packs(length: float = -1.0) -> list[Pack]:
     runs = find_candidates(tiny(steps=5), ["lr=0.001,0.002,0.003"])
-    return cut_packs(runs, Evaluation((-1.0,), 16), 1)
+    return cut_packs(runs, Evaluation((length,), 16), 1)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +239,20 @@ def test_fault_of_a_node_is_told_from_an_error_of_the_pack(
 
     monkeypatch.setattr(ray_tasks, "run_attempt", fail)
     assert re.match(words, str(attempt_in_task(PackJob(pack, tmp_path), Slot("cpu"))))
+
+
+def test_report_that_cannot_be_written_is_not_the_fault_of_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / HIDDEN).mkdir()
+    job = PackJob(packs(length=1.0)[0], tmp_path)
+
+    def fail(path: Path, _: object) -> None:
+        raise RunFolderError(f"cannot write {path}: Stale file handle")
+
+    monkeypatch.setattr(ray_tasks, "write_json", fail)
+    assert attempt_in_task(job, Slot("cpu")) is True
+    assert job.folder.claimed
 
 
 def test_only_packs_that_have_begun_are_looked_at(
