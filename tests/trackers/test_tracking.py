@@ -349,6 +349,16 @@ def test_run_that_cannot_be_read_stops_no_sweep(
     assert named("close") == ["finished"], "those after it are sent"
 
 
+def test_pack_with_a_run_that_cannot_be_read_leaves_no_run_open(
+    tmp_path: Path, plain: Path
+) -> None:
+    copied = tmp_path / "copied"
+    copytree(plain, copied)
+    with RecordedRuns(Tracking(["memo"])) as sender:
+        sender.send([copied, tmp_path / "gone"], "group")
+    assert named("close") == ["failed"]
+
+
 def test_folder_that_is_called_like_a_package_is_not_taken_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

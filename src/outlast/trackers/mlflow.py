@@ -54,7 +54,8 @@ class MLflow(Tracker):
         self.run_id = memory["run_id"]
         self.client.update_run(self.run_id, status="RUNNING")
         for name in self.client.get_run(self.run_id).data.metrics:
-            self.partial[name] = self.client.get_metric_history(self.run_id, name)[-1].step
+            history = self.client.get_metric_history(self.run_id, name)
+            self.partial[name] = max(metric.step for metric in history)  # sorted by the clock
         return memory, self.partial.get(ALWAYS, 0)
 
     def _begin(self, run: TrackedRun) -> Memory:
