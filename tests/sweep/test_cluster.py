@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -239,6 +240,60 @@ def test_fault_of_a_node_is_told_from_an_error_of_the_pack(
 
     monkeypatch.setattr(ray_tasks, "run_attempt", fail)
     assert re.match(words, str(attempt_in_task(PackJob(pack, tmp_path), Slot("cpu"))))
+
+
+class SmallRay(SimpleNamespace):
+    """Ray with places for three packs; the first task to end says that its node is bad."""
+
+    exceptions = SimpleNamespace(
+        RayError=RayError, TaskCancelledError=OSError, RayTaskError=OSError
+    )
+
+    def __init__(self) -> None:
+        super().__init__(waiting=0, most_waiting=0, selectors=[])
+
+    def init(self, **_: object) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 3.0}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        pairs = (("bad", 1.0), ("good", 2.0))
+        return [{"NodeID": n, "Alive": True, "Resources": {"CPU": cpus}} for n, cpus in pairs]
+
+    def remote(self, _: object) -> SmallRay:
+        return self
+
+    def options(self, **options: Any) -> SimpleNamespace:
+        def submit(_: bytes) -> int:
+            self.waiting += 1
+            self.most_waiting = max(self.waiting, self.most_waiting)
+            self.selectors.append(options.get("label_selector"))
+            return len(self.selectors)
+
+        return SimpleNamespace(remote=submit)
+
+    def wait(self, refs: list[int], **_: object) -> tuple[list[int], list[int]]:
+        return refs[:1], refs[1:]
+
+    def get(self, ref: int) -> bool | tuple[str, str, str]:
+        self.waiting -= 1
+        return ("bad", "10.0.0.9", "no torch here") if ref == 1 else True
+
+
+def test_bad_node_does_not_get_the_whole_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = SmallRay()
+    monkeypatch.setattr(cluster, "_import_ray", lambda: ray)
+    monkeypatch.setattr(cluster, "SEEN", 0.0)
+    jobs = deque(PackJob(pack, tmp_path) for pack in packs() * 5)
+    kinds = [event.kind for event in RayCluster("auto").run(jobs, [])]
+    assert kinds == ["died", *["ended"] * 14]
+    assert ray.most_waiting == 6  # one runs and one waits for each place
+    assert ray.selectors == [None] * 6 + [{"ray.io/node-id": "!in(bad)"}] * 9
 
 
 def test_report_that_cannot_be_written_is_not_the_fault_of_a_node(
