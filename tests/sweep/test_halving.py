@@ -17,6 +17,7 @@ from outlast.sweep.halving import (
     SCORES,
     Halving,
     check_halving,
+    describe_rounds,
     halve,
     joint_accuracy,
     successive_halving,
@@ -69,6 +70,14 @@ def test_first_round_may_name_its_steps_and_is_whole_blocks() -> None:
     assert Halving(steps=10**6).shortened(run, 1).settings.steps == 800
 
 
+def test_rounds_are_described_with_what_they_take() -> None:
+    assert describe_rounds(RUNS, Halving(rounds=3, keep=0.4, steps=0.25)) == [
+        "round 1: 8 runs of 1 seed and 200 steps",
+        "round 2: 4 runs of 2 seeds and 400 steps",
+        "round 3: 2 runs of 4 seeds and 800 steps",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -107,15 +116,15 @@ def test_search_with_run_folders_goes_on_where_it_was(
     start_processes_at_once(monkeypatch)
     usual = {"steps": 20, "checkpoint_every": 5, "probe_every": 0}
     runs = find_candidates(tiny(model="lstm @ 8", **usual), ["lr=0.001,0.01,0.1"])
-    rule, told = Halving(at=2.0, rounds=2, keep=0.3), []
+    rule, updates = Halving(at=2.0, rounds=2, keep=0.3), []
     options = (runs, rule, LocalDevices(["cpu"]), Evaluation((1.0, 3.0), 16), 4)
     for _ in range(2):
-        rounds, outcome = halve(tmp_path, *options, lambda number, packs: told.append)
+        rounds, outcome = halve(tmp_path, *options, lambda number, packs: updates.append)
         assert not outcome.failed
         assert not outcome.stopped
         (best,) = rounds[-1].kept
         assert rounds[-1].scores[best] == joint_accuracy(tmp_path / "round2" / best, 2.0)
-    assert [u.state for u in told[-2:]] == ["done", "done"]  # the second time nothing is trained
+    assert [u.state for u in updates[-2:]] == ["done", "done"]  # the second time nothing is trained
     assert [p.name for p in (tmp_path / "round2").glob("lr*")] == [best]
     scores = json.loads((tmp_path / SCORES).read_text())
     assert [len(each["scores"]) for each in scores["rounds"]] == [3, 1]

@@ -243,7 +243,7 @@ def test_one_tracker_twice_is_an_error() -> None:
 
 
 def test_every_callback_is_told_the_same_in_order(tmp_path: Path) -> None:
-    told: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
 
     class Diary(outlast.Listener):
         def __init__(self, name: str) -> None:
@@ -252,19 +252,19 @@ def test_every_callback_is_told_the_same_in_order(tmp_path: Path) -> None:
         def training(self, folder: Path, progress: object) -> None:
             lines = progress.lines  # type: ignore[attr-defined]
             assert {line.seed for line in lines} == {0, 1}
-            told.append((self.name, "training"))
+            calls.append((self.name, "training"))
 
         def ended(self, folders: Sequence[Path], outcome: Outcome) -> None:
             raise RuntimeError(self.name)
 
         def failed(self, folders: Sequence[Path], error: BaseException) -> None:
-            told.append((self.name, f"failed {error}"))
+            calls.append((self.name, f"failed {error}"))
 
     with pytest.raises(RuntimeError, match="first"):
         outlast.fit(
             TASK, MODEL, tmp_path / "run", callbacks=[Diary("first"), Diary("second")], **FEW
         )
-    assert told == [("first", "training"), ("second", "training")] * 3 + [
+    assert calls == [("first", "training"), ("second", "training")] * 3 + [
         ("first", "failed first"), ("second", "failed first")
     ]  # fmt: skip
 

@@ -17,7 +17,7 @@ from outlast.cli.tables import Column, show_table
 from outlast.errors import OutlastError
 from outlast.runs.spec import RunSpec
 from outlast.sweep.engine import Machine, Outcome, Watch, check_free, run_packs
-from outlast.sweep.halving import Halving, Round, halve, joint_accuracy
+from outlast.sweep.halving import Halving, Round, describe_rounds, halve, joint_accuracy
 from outlast.sweep.packs import Pack, cut_packs
 from outlast.sweep.record import SweepRecord, open_sweep
 from outlast.workflow.evaluate import Evaluation
@@ -65,13 +65,8 @@ def show_plan(plan: Plan, machine: Machine) -> None:
         say(f"{many} in {packs:,} pack{'s' * (packs != 1)} on {machine}")
     else:
         say(f"successive halving of {many} on {machine}: {plan.rule}")
-        left = len(names)
-        for number in range(1, plan.rule.rounds + 1):
-            first = plan.rule.shortened(plan.candidates[names[0]], number)
-            count = len(first.seeds)
-            each = f"{count} seed{'s' * (count != 1)} and {first.settings.steps:,} steps"
-            say(f"  round {number}: {left:,} run{'s' * (left != 1)} of {each}")
-            left = plan.rule.count_kept(left)
+        for line in describe_rounds(plan.candidates, plan.rule):
+            say(f"  {line}")
     for name in names[:3]:
         say(f"  {name}")
     if len(names) > 3:

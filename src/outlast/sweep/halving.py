@@ -86,6 +86,18 @@ class Halving:
         return max(1, math.ceil(self.keep * runs - 1e-9))
 
 
+def describe_rounds(candidates: Mapping[str, RunSpec], halving: Halving) -> list[str]:
+    """What each round takes: ``round 1: 8 runs of 1 seed and 100 steps``, by the first run."""
+    first, left, lines = next(iter(candidates.values())), len(candidates), []
+    for number in range(1, halving.rounds + 1):
+        run = halving.shortened(first, number)
+        runs, seeds = f"{left:,} run{'s' * (left != 1)}", len(run.seeds)
+        each = f"{seeds:,} seed{'s' * (seeds != 1)} and {run.settings.steps:,} steps"
+        lines.append(f"round {number}: {runs} of {each}")
+        left = halving.count_kept(left)
+    return lines
+
+
 def _grown(first: float, last: float, share: float) -> float:
     return first * (last / first) ** share
 

@@ -68,8 +68,8 @@ class MLflow(Tracker):
         self.run_id = started.info.run_id
         parameters = [Param(n, str(v)[:LONGEST_PARAMETER]) for n, v in run.config.items()]
         for begin in range(0, len(parameters), MOST_PARAMETERS):
-            some = parameters[begin : begin + MOST_PARAMETERS]
-            self.client.log_batch(self.run_id, params=some)
+            batch = parameters[begin : begin + MOST_PARAMETERS]
+            self.client.log_batch(self.run_id, params=batch)
         return {"run_id": self.run_id, "uri": self.client.tracking_uri}
 
     def _create_experiment(self) -> str:
