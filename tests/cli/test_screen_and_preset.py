@@ -70,8 +70,8 @@ def test_screen_is_carried_out_once_and_its_survivors_are_trained(
 ) -> None:
     command = ["reproduce", "screening", "--device", "cpu", "--workers", "2", "--out", "study"]
     dry = shown(*command, "--dry").line
-    assert "round 1: 3 of 1 seed and 5 steps" in dry
-    assert "round 2: 2 of 2 seeds and 10 steps" in dry
+    assert "round 1: 3 runs of 1 seed and 5 steps" in dry
+    assert "round 2: 2 runs of 2 seeds and 10 steps" in dry
     assert list(here.iterdir()) == []
 
     text = shown(*command).out

@@ -108,15 +108,35 @@ def test_folder_that_cannot_be_used_is_refused_before_the_plan_is_shown(
 ) -> None:
     one = [*TINY, "--model", "lstm @ 4", "--grid", "lr=0.01", "--devices", "cpu"]
     (here / "runs" / "sweep" / "lr=0.01").mkdir(parents=True)
+    before = sorted((here / "runs").rglob("*"))
     for words, message in ((one, "this sweep did not make it"), ([*one, "--dry"], "did not make")):
         result = run(*words)
         assert (result.code, result.out) == (2, "")
         assert message in result.err
+        left = [path for path in sorted((here / "runs").rglob("*")) if path.name != ".lock"]
+        assert left == before  # another sweep may still use the folder
     (here / "runs" / "sweep" / "run.json").write_text("{}")
     for words in (one, [*one, "--dry"]):
         result = run(*words)
         assert (result.code, result.out) == (2, "")
         assert "holds a run" in result.err
+
+
+def test_folder_with_a_name_that_is_too_long_is_an_error(run: Shell) -> None:
+    for more in ([], ["--dry"], ["--pack-seeds", "2"]):
+        result = run(*TINY[:-1], "x" * 300, "--model", "lstm @ 4", "--devices", "cpu", *more)
+        assert result.code == 2
+        assert re.search("^error: cannot .*: File name too long", result.err)
+
+
+@pytest.mark.parametrize("verb", ["resume", "eval", "report"])
+def test_other_verbs_say_how_a_sweep_without_a_run_goes_on(
+    verb: str, here: Path, run: Shell
+) -> None:
+    (here / "s" / "round1").mkdir(parents=True)
+    (here / "s" / "sweep.json").write_text("{}")
+    words = "s: a sweep with no recorded run yet: the command of the sweep goes on with it"
+    assert words in run(verb, "s").err
 
 
 def test_more_threads_than_cores_are_told(run: Shell) -> None:

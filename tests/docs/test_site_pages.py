@@ -26,12 +26,11 @@ from docs_site.pictures import GATE, SCORES, _tra_weights
 from docs_site.reference import reference_pages
 from outlast.cli import VERBS
 from outlast.registry import OURS, SHOWN
-from outlast.runs.folder import METRICS, RESULTS, RUN, STUDY, TRACKERS
+from outlast.runs.folder import METRICS, RESULTS, RUN, STUDY, SWEEP, TRACKERS
 from outlast.runs.records import MetricLine, ResultRow
 from outlast.runs.spec import Settings
 from outlast.sweep.attempts import ATTEMPTS, CLAIMED, HIDDEN
 from outlast.sweep.halving import SCORES as HALVING
-from outlast.sweep.record import SWEEP
 
 NAV = "nav:\n  - Start:\n      - index.md\n      - {how}\n"
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from outlast.errors import RunFolderError
 from outlast.runs.checkpoint import load_state
-from outlast.runs.folder import RUN
+from outlast.runs.folder import LOCK, RUN
+from outlast.sweep import attempts
 from outlast.sweep.attempts import CLAIM, PackFolder
-from tiny_runs import assert_same_run, create, halt, resume, tiny, trained
+from tiny_runs import assert_same_run, create, fails, halt, resume, tiny, trained
 
 
 def pack(out: Path, *names: str) -> PackFolder:
@@ -86,6 +88,29 @@ def test_attempt_goes_on_from_the_checkpoint_of_the_one_before(tmp_path: Path) -
     kept = [sorted(p.name for p in (f / "checkpoints").iterdir()) for f in (whole, behind / "a")]
     assert kept[0] == kept[1]
     assert load_state(lost / "a").step == 10  # whoever wrote it may still be at work
+
+
+def test_copy_that_was_killed_half_way_is_never_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = pack(tmp_path, "a")
+    begun = here.begin()
+    halt(create(tiny(keep_checkpoints="every=5", steps=20), begun / "a"))
+    lost = begun.rename(begun.with_name("~lost"))  # the last by its name
+
+    def files(folder: Path) -> dict[str, bytes]:
+        paths = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+    for number in range(1, len(files(lost)) + 1):
+        with monkeypatch.context() as patch:
+            copy = fails(shutil.copyfile, number, KeyboardInterrupt())
+            patch.setattr(attempts.shutil, "copyfile", copy)
+            with pytest.raises(KeyboardInterrupt):
+                here.begin()
+        whole = here.begin()
+        assert files(whole) == files(lost)
+        shutil.rmtree(whole)
 
 
 def test_attempt_without_a_checkpoint_is_begun_anew(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_random_may_draw_the_whole_grid() -> None:
         (["warmup=uniform(0, 2)"], {"random": 9}, "only 3 different ones"),
         (["lr=log(1e-4, 1e-2)"], {}, "single values, or --random"),
         (["lr=log(0, 1)"], {"random": 2}, "a range above 0"),
+        (["lr=log(1e-4, 1e-2),0.1"], {"random": 2}, "0.1: expected single values, or a"),
         (["lr=uniform(1, 1)"], {"random": 2}, "low < high"),
         (["lr=0.001,1e-3"], {}, "lr=1e-3: expected different runs: it is the same as lr=0.001"),
         (["rl=1,2"], {}, "a setting.*did you mean 'lr'"),

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from outlast.errors import MissingExtraError, OutlastError
+from outlast.errors import MissingExtraError, OutlastError, RunFolderError
 from outlast.sweep import cluster, ray_address, ray_tasks
 from outlast.sweep.attempts import HIDDEN, PROGRESS
 from outlast.sweep.candidates import find_candidates
@@ -206,9 +207,9 @@ def test_need_that_makes_no_sense_is_refused(need: dict[str, float], message: st
         Need(**need)  # type: ignore[arg-type]
 
 
-def packs() -> list[Pack]:
+def packs(length: float = -1.0) -> list[Pack]:
     runs = find_candidates(tiny(steps=5), ["lr=0.001,0.002,0.003"])
-    return cut_packs(runs, Evaluation((-1.0,), 16), 1)
+    return cut_packs(runs, Evaluation((length,), 16), 1)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +240,74 @@ def test_fault_of_a_node_is_told_from_an_error_of_the_pack(
 
     monkeypatch.setattr(ray_tasks, "run_attempt", fail)
     assert re.match(words, str(attempt_in_task(PackJob(pack, tmp_path), Slot("cpu"))))
+
+
+class SmallRay(SimpleNamespace):
+    """Ray with places for three packs; the first task to end says that its node is bad."""
+
+    exceptions = SimpleNamespace(
+        RayError=RayError, TaskCancelledError=OSError, RayTaskError=OSError
+    )
+
+    def __init__(self) -> None:
+        super().__init__(waiting=0, most_waiting=0, selectors=[])
+
+    def init(self, **_: object) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 3.0}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        pairs = (("bad", 1.0), ("good", 2.0))
+        return [{"NodeID": n, "Alive": True, "Resources": {"CPU": cpus}} for n, cpus in pairs]
+
+    def remote(self, _: object) -> SmallRay:
+        return self
+
+    def options(self, **options: Any) -> SimpleNamespace:
+        def submit(_: bytes) -> int:
+            self.waiting += 1
+            self.most_waiting = max(self.waiting, self.most_waiting)
+            self.selectors.append(options.get("label_selector"))
+            return len(self.selectors)
+
+        return SimpleNamespace(remote=submit)
+
+    def wait(self, refs: list[int], **_: object) -> tuple[list[int], list[int]]:
+        return refs[:1], refs[1:]
+
+    def get(self, ref: int) -> bool | tuple[str, str, str]:
+        self.waiting -= 1
+        return ("bad", "10.0.0.9", "no torch here") if ref == 1 else True
+
+
+def test_bad_node_does_not_get_the_whole_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = SmallRay()
+    monkeypatch.setattr(cluster, "_import_ray", lambda: ray)
+    monkeypatch.setattr(cluster, "SEEN", 0.0)
+    jobs = deque(PackJob(pack, tmp_path) for pack in packs() * 5)
+    kinds = [event.kind for event in RayCluster("auto").run(jobs, [])]
+    assert kinds == ["died", *["ended"] * 14]
+    assert ray.most_waiting == 6  # one runs and one waits for each place
+    assert ray.selectors == [None] * 6 + [{"ray.io/node-id": "!in(bad)"}] * 9
+
+
+def test_report_that_cannot_be_written_is_not_the_fault_of_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / HIDDEN).mkdir()
+    job = PackJob(packs(length=1.0)[0], tmp_path)
+
+    def fail(path: Path, _: object) -> None:
+        raise RunFolderError(f"cannot write {path}: Stale file handle")
+
+    monkeypatch.setattr(ray_tasks, "write_json", fail)
+    assert attempt_in_task(job, Slot("cpu")) is True
+    assert job.folder.claimed
 
 
 def test_only_packs_that_have_begun_are_looked_at(

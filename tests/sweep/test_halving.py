@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,17 @@ import pytest
 from outlast.errors import OutlastError, TrainingError
 from outlast.runs.spec import RunSpec
 from outlast.sweep.candidates import find_candidates
-from outlast.sweep.devices import LocalDevices
+from outlast.sweep.devices import Event, Events, LocalDevices
 from outlast.sweep.halving import (
     SCORES,
     Halving,
     check_halving,
+    describe_rounds,
     halve,
     joint_accuracy,
     successive_halving,
 )
+from outlast.sweep.work import PackJob
 from outlast.workflow.evaluate import Evaluation
 from tiny_runs import start_processes_at_once, tiny
 
@@ -67,6 +70,14 @@ def test_first_round_may_name_its_steps_and_is_whole_blocks() -> None:
     assert Halving(steps=10**6).shortened(run, 1).settings.steps == 800
 
 
+def test_rounds_are_described_with_what_they_take() -> None:
+    assert describe_rounds(RUNS, Halving(rounds=3, keep=0.4, steps=0.25)) == [
+        "round 1: 8 runs of 1 seed and 200 steps",
+        "round 2: 4 runs of 2 seeds and 400 steps",
+        "round 3: 2 runs of 4 seeds and 800 steps",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -105,17 +116,42 @@ def test_search_with_run_folders_goes_on_where_it_was(
     start_processes_at_once(monkeypatch)
     usual = {"steps": 20, "checkpoint_every": 5, "probe_every": 0}
     runs = find_candidates(tiny(model="lstm @ 8", **usual), ["lr=0.001,0.01,0.1"])
-    rule, told = Halving(at=2.0, rounds=2, keep=0.3), []
+    rule, updates = Halving(at=2.0, rounds=2, keep=0.3), []
     options = (runs, rule, LocalDevices(["cpu"]), Evaluation((1.0, 3.0), 16), 4)
     for _ in range(2):
-        rounds, outcome = halve(tmp_path, *options, lambda number, packs: told.append)
+        rounds, outcome = halve(tmp_path, *options, lambda number, packs: updates.append)
         assert not outcome.failed
         assert not outcome.stopped
         (best,) = rounds[-1].kept
         assert rounds[-1].scores[best] == joint_accuracy(tmp_path / "round2" / best, 2.0)
-    assert [u.state for u in told[-2:]] == ["done", "done"]  # the second time nothing is trained
+    assert [u.state for u in updates[-2:]] == ["done", "done"]  # the second time nothing is trained
     assert [p.name for p in (tmp_path / "round2").glob("lr*")] == [best]
     scores = json.loads((tmp_path / SCORES).read_text())
     assert [len(each["scores"]) for each in scores["rounds"]] == [3, 1]
     with pytest.raises(OutlastError, match="no score at 10 x its length: it was not tested"):
         joint_accuracy(tmp_path / "round2" / best, 10.0)
+
+
+class OneRunFails(LocalDevices):
+    """The devices of this machine, on which the run with lr=0.1 always fails."""
+
+    def run(self, jobs: deque[PackJob], asked: Sequence[int]) -> Events[PackJob]:
+        for job in [job for job in jobs if "lr=0.1" in job.pack.names]:
+            jobs.remove(job)
+            yield Event(job, "failed", OutlastError("a bad number"))
+        yield from super().run(jobs, asked)
+
+
+def test_run_that_failed_in_the_first_round_is_told_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_processes_at_once(monkeypatch)
+    usual = {"steps": 10, "checkpoint_every": 5, "probe_every": 0}
+    runs = find_candidates(tiny(model="lstm @ 8", **usual), ["lr=0.001,0.1"])
+    rounds, outcome = halve(
+        tmp_path, runs, Halving(at=2.0, rounds=2), OneRunFails(["cpu"]), Evaluation((1.0,), 16), 1,
+        lambda number, packs: lambda update: None,
+    )  # fmt: skip
+    assert [list(each.runs) for each in rounds] == [["lr=0.001", "lr=0.1"], ["lr=0.001"]]
+    assert list(outcome.failed.values()) == ["round 1: lr=0.1: a bad number"]
+    assert not outcome.stopped

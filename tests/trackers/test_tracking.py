@@ -243,7 +243,7 @@ def test_one_tracker_twice_is_an_error() -> None:
 
 
 def test_every_callback_is_told_the_same_in_order(tmp_path: Path) -> None:
-    told: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
 
     class Diary(outlast.Listener):
         def __init__(self, name: str) -> None:
@@ -252,19 +252,19 @@ def test_every_callback_is_told_the_same_in_order(tmp_path: Path) -> None:
         def training(self, folder: Path, progress: object) -> None:
             lines = progress.lines  # type: ignore[attr-defined]
             assert {line.seed for line in lines} == {0, 1}
-            told.append((self.name, "training"))
+            calls.append((self.name, "training"))
 
         def ended(self, folders: Sequence[Path], outcome: Outcome) -> None:
             raise RuntimeError(self.name)
 
         def failed(self, folders: Sequence[Path], error: BaseException) -> None:
-            told.append((self.name, f"failed {error}"))
+            calls.append((self.name, f"failed {error}"))
 
     with pytest.raises(RuntimeError, match="first"):
         outlast.fit(
             TASK, MODEL, tmp_path / "run", callbacks=[Diary("first"), Diary("second")], **FEW
         )
-    assert told == [("first", "training"), ("second", "training")] * 3 + [
+    assert calls == [("first", "training"), ("second", "training")] * 3 + [
         ("first", "failed first"), ("second", "failed first")
     ]  # fmt: skip
 
@@ -347,6 +347,16 @@ def test_run_that_cannot_be_read_stops_no_sweep(
         sender.send([copied], "group")
     assert "gone and others were not sent" in caplog.text
     assert named("close") == ["finished"], "those after it are sent"
+
+
+def test_pack_with_a_run_that_cannot_be_read_leaves_no_run_open(
+    tmp_path: Path, plain: Path
+) -> None:
+    copied = tmp_path / "copied"
+    copytree(plain, copied)
+    with RecordedRuns(Tracking(["memo"])) as sender:
+        sender.send([copied, tmp_path / "gone"], "group")
+    assert named("close") == ["failed"]
 
 
 def test_folder_that_is_called_like_a_package_is_not_taken_for_it(

@@ -25,13 +25,14 @@ from outlast.runs.folder import (
     RESULTS,
     RUN,
     STUDY,
+    SWEEP,
     TRACKERS,
 )
 from outlast.runs.reading import FORMAT
 from outlast.runs.spec import Settings
 from outlast.sweep.attempts import ATTEMPTS, CLAIM, CLAIMED, HIDDEN
 from outlast.sweep.halving import SCORES
-from outlast.sweep.record import SWEEP, SweepRecord
+from outlast.sweep.record import SweepRecord
 from outlast.trackers.lane import Entry
 
 FILES = [

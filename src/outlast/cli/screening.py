@@ -18,6 +18,7 @@ from outlast.studies.base import SCREEN, Arm, Screen, Study
 from outlast.studies.runner import unfinished_arms
 from outlast.studies.screening import run_screen
 from outlast.sweep.engine import Machine, Watch
+from outlast.sweep.halving import describe_rounds
 from outlast.sweep.packs import Pack
 
 
@@ -38,17 +39,10 @@ def screen_of(out: Path, study: Study) -> ScreenRecord | None:
 
 def show_screen(screen: Screen, candidates: Mapping[str, RunSpec]) -> None:
     """How many candidates, seeds and steps each round has."""
-    names = list(candidates)
-    at = f"{screen.halving.at:g} x"
-    say(f"a screen of {len(names)} candidates, by the share of sequences entirely right at {at}:")
-    left = len(names)
-    for number in range(1, screen.halving.rounds + 1):
-        run = screen.halving.shortened(candidates[names[0]], number)
-        each = (
-            f"{len(run.seeds)} seed{'s' * (len(run.seeds) != 1)} and {run.settings.steps:,} steps"
-        )
-        say(f"  round {number}: {left} of {each}")
-        left = screen.halving.count_kept(left)
+    count, at = len(candidates), f"{screen.halving.at:g} x"
+    say(f"a screen of {count} candidates, by the share of sequences entirely right at {at}:")
+    for line in describe_rounds(candidates, screen.halving):
+        say(f"  {line}")
     say(f"  then the best {screen.survivors}, over all seeds of the study\n")
 
 

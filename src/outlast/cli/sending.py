@@ -28,11 +28,11 @@ def sending(tracking: Sequence[Tracking]) -> Iterator[list[RecordedRuns]]:
 
 
 def and_send(watch: Watch, out: Path, group: str, senders: Sequence[RecordedRuns]) -> Watch:
-    """What is told about packs. Those that are done are sent to trackers, too."""
+    """The same watch, which also sends the runs of packs that are done to trackers."""
 
-    def told(update: PackUpdate) -> None:
+    def watch_and_send(update: PackUpdate) -> None:
         watch(update)
         for sender in senders if update.state == "done" else ():
             sender.send([out / name for name in update.pack.names], group)
 
-    return told
+    return watch_and_send

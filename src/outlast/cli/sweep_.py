@@ -89,8 +89,7 @@ def main(
     from outlast.runs.spec import read_methods, read_seeds
     from outlast.sweep.candidates import find_candidates
     from outlast.sweep.halving import Halving, check_halving
-    from outlast.sweep.packs import CPU_SEEDS, GPU_SEEDS
-    from outlast.sweep.record import SWEEP, SweepRecord, check_folder, read_sweep, shared_by_all
+    from outlast.sweep.record import SweepRecord, check_folder, shared_by_all, usual_pack_seeds
     from outlast.workflow.evaluate import Evaluation
 
     if not all(grid):
@@ -111,9 +110,8 @@ def main(
     evaluation = Evaluation(lengths, sequences, precision_of_test)
     tracking = tracked(track)
     with _machine(ray, devices, per_device, threads, gpus_per_pack, memory_per_pack) as machine:
-        if pack_seeds is None:  # as it was, if it goes on
-            usual = GPU_SEEDS if machine.on_gpus else CPU_SEEDS
-            pack_seeds = read_sweep(out).pack_seeds if (out / SWEEP).exists() else usual
+        if pack_seeds is None:
+            pack_seeds = usual_pack_seeds(out, machine.on_gpus)
         record = SweepRecord(
             run=shared_by_all(run),
             axes=axes,
@@ -129,6 +127,7 @@ def main(
         plan = Plan(out, candidates, evaluation, record, rule)
         if dry:
             check_folder(out, record)
+            plan.check_free()
             show_plan(plan, machine)
             return 0
         return carry_out(plan, machine, tracking)

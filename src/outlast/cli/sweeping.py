@@ -17,7 +17,7 @@ from outlast.cli.tables import Column, show_table
 from outlast.errors import OutlastError
 from outlast.runs.spec import RunSpec
 from outlast.sweep.engine import Machine, Outcome, Watch, check_free, run_packs
-from outlast.sweep.halving import Halving, Round, halve, joint_accuracy
+from outlast.sweep.halving import Halving, Round, describe_rounds, halve, joint_accuracy
 from outlast.sweep.packs import Pack, cut_packs
 from outlast.sweep.record import SweepRecord, open_sweep
 from outlast.workflow.evaluate import Evaluation
@@ -49,14 +49,14 @@ class Plan:
         """What trackers list its runs under."""
         return self.out.resolve().name
 
+    def check_free(self) -> None:
+        """Raise if a folder is in the place of a run; the rounds of a search check their own."""
+        if self.rule is None:
+            check_free(self.out, self.packs)
+
 
 def show_plan(plan: Plan, machine: Machine) -> None:
-    """How many runs, seeds and packs there are, and where they are trained.
-
-    What is in their way is an error.
-    """
-    if plan.rule is None:
-        check_free(plan.out, plan.packs)
+    """Say how many runs, seeds and packs there are, and where they are trained."""
     seeds = sum(len(run.seeds) for run in plan.candidates.values())
     names = list(plan.candidates)
     many = f"{len(names):,} run{'s' * (len(names) != 1)}, {seeds:,} seed{'s' * (seeds != 1)}"
@@ -65,13 +65,8 @@ def show_plan(plan: Plan, machine: Machine) -> None:
         say(f"{many} in {packs:,} pack{'s' * (packs != 1)} on {machine}")
     else:
         say(f"successive halving of {many} on {machine}: {plan.rule}")
-        left = len(names)
-        for number in range(1, plan.rule.rounds + 1):
-            first = plan.rule.shortened(plan.candidates[names[0]], number)
-            count = len(first.seeds)
-            each = f"{count} seed{'s' * (count != 1)} and {first.settings.steps:,} steps"
-            say(f"  round {number}: {left:,} run{'s' * (left != 1)} of {each}")
-            left = plan.rule.count_kept(left)
+        for line in describe_rounds(plan.candidates, plan.rule):
+            say(f"  {line}")
     for name in names[:3]:
         say(f"  {name}")
     if len(names) > 3:
@@ -80,7 +75,7 @@ def show_plan(plan: Plan, machine: Machine) -> None:
 
 def carry_out(plan: Plan, machine: Machine, tracking: Sequence[Tracking] = ()) -> int:
     """Do it, show how far it is, and return the exit code."""
-    with open_sweep(plan.out, plan.record), sending(tracking) as senders:
+    with open_sweep(plan.out, plan.record, plan.check_free), sending(tracking) as senders:
         show_plan(plan, machine)
         with PackDisplay() as display:
             if plan.rule is None:

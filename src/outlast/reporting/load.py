@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 
 from outlast.errors import RunFolderError
-from outlast.runs.folder import RESULTS, RUN, STUDY, has_file
-from outlast.runs.grids import grid_runs
+from outlast.runs.folder import RESULTS, RUN, STUDY, SWEEP, has_file
+from outlast.runs.grids import grid_runs, no_runs_of_sweep
 from outlast.runs.records import (
     ArmRecord,
     EventLine,
@@ -27,7 +27,6 @@ from outlast.runs.records import (
     read_study,
 )
 from outlast.runs.records import read_run as read_record
-from outlast.sweep.record import SWEEP
 
 Series = dict[int, dict[int, float]]  # seed -> step -> value
 
@@ -144,21 +143,13 @@ def read(folders: Sequence[Path]) -> tuple[Study, ...]:
         elif inside := grid_runs(folder):
             loose += map(load_run, inside)
         elif has_file(folder, SWEEP):
-            raise RunFolderError(f"{folder}: {_no_runs_of_sweep(folder)}")
+            raise no_runs_of_sweep(folder)
         else:
             raise RunFolderError(
                 f"{folder}: neither a run folder ({RUN}) nor a study ({STUDY}), nor are there runs "
                 f"in it"
             )
     return (*studies, *([_compare(loose)] if loose else []))
-
-
-def _no_runs_of_sweep(folder: Path) -> str:
-    """Why there is no run in the folder of a sweep itself."""
-    rounds = [path for path in sorted(folder.glob("round*")) if grid_runs(path)]
-    if not rounds:
-        return "a sweep with no recorded run yet"
-    return f"a sweep by halving, whose runs are in {', '.join(map(str, rounds))}: give one of these"
 
 
 def load_run(folder: Path) -> Run:

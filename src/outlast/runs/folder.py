@@ -28,6 +28,8 @@ RESULTS = "results.json"
 PREVIOUS_RESULTS = "results-before.json"
 #: marks the folder of a study, in which each arm has a run folder
 STUDY = "study.json"
+#: marks the folder of a sweep, in which each run has a run folder
+SWEEP = "sweep.json"
 #: how each tracker knows the run; see `trackers/`
 TRACKERS = "trackers.json"
 LOCK = ".lock"

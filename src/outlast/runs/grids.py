@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from outlast.errors import RunFolderError
-from outlast.runs.folder import RUN, STUDY, has_file, require_name, why
+from outlast.runs.folder import RUN, STUDY, SWEEP, has_file, require_name, why
 from outlast.runs.records import read_run, read_study
 
 
@@ -31,10 +31,22 @@ def run_folders(folder: Path, of_studies: bool = False) -> list[Path]:
             f"{folder} is a whole study: go on with it by {command!r}, or name the folder of an arm"
         )
     folders = grid_runs(folder)
+    if not folders and has_file(folder, SWEEP):
+        raise no_runs_of_sweep(folder)
     if not folders:
         inside = ", and none of the folders in it is" if folder.is_dir() else ""
         raise RunFolderError(f"{folder} has no {RUN}: it is not a run folder{inside}")
     return folders
+
+
+def no_runs_of_sweep(folder: Path) -> RunFolderError:
+    """Why there is no run in the folder of a sweep itself, and what to do."""
+    rounds = [str(path) for path in sorted(folder.glob("round*")) if grid_runs(path)]
+    if rounds:
+        words = f"a sweep by halving, whose runs are in {', '.join(rounds)}: give one of these"
+    else:
+        words = "a sweep with no recorded run yet: the command of the sweep goes on with it"
+    return RunFolderError(f"{folder}: {words}")
 
 
 def grid_runs(folder: Path) -> list[Path]:

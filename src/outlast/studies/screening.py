@@ -20,8 +20,8 @@ from outlast.runs.spec import RunSpec
 from outlast.studies.base import SCREEN, Arm, Screen, Study
 from outlast.sweep.engine import Machine, Outcome, Watch
 from outlast.sweep.halving import Round, check_halving, halve
-from outlast.sweep.packs import CPU_SEEDS, GPU_SEEDS, Pack
-from outlast.sweep.record import SWEEP, SweepRecord, open_sweep, read_sweep, shared_by_all
+from outlast.sweep.packs import Pack
+from outlast.sweep.record import SweepRecord, open_sweep, shared_by_all, usual_pack_seeds
 from outlast.workflow.create import canonical
 from outlast.workflow.evaluate import Evaluation
 
@@ -40,8 +40,7 @@ def run_screen(
     """Screen arms in the folder `out` of a study; None if it was stopped before its end."""
     check_halving(candidates, screen.halving)
     folder = out / SCREEN
-    usual = GPU_SEEDS if machine.on_gpus else CPU_SEEDS
-    pack_seeds = read_sweep(folder).pack_seeds if (folder / SWEEP).exists() else usual
+    pack_seeds = usual_pack_seeds(folder, machine.on_gpus)
     evaluation = Evaluation((1.0, screen.halving.at), study.sequences, study.precision)
     record = SweepRecord(
         run={name: _written(run) for name, run in candidates.items()},

@@ -148,13 +148,15 @@ def steps_of(folder: Path, names: Sequence[str]) -> list[int]:
 
 
 def _copy_run(source: Path, target: Path) -> None:
-    """Copy a run that may still be written. What is past the checkpoint is cut when it goes on."""
+    """Copy a run that may still be written. What is past the checkpoint is cut when it goes on.
+
+    The record is copied last: if the copy is killed half-way, it has none, and no steps.
+    """
     target.mkdir()
+    if has_file(source, CHECKPOINT):
+        for name in (CHECKPOINT, METRICS):  # in this order: the metrics are never behind
+            shutil.copyfile(source / name, target / name)
+        for path in kept_files(source).values():
+            (target / KEPT).mkdir(exist_ok=True)
+            shutil.copyfile(path, target / KEPT / path.name)
     shutil.copyfile(source / RUN, target / RUN)
-    if not has_file(source, CHECKPOINT):
-        return  # from the beginning
-    for name in (CHECKPOINT, METRICS):  # in this order: the metrics are never behind
-        shutil.copyfile(source / name, target / name)
-    for path in kept_files(source).values():
-        (target / KEPT).mkdir(exist_ok=True)
-        shutil.copyfile(path, target / KEPT / path.name)

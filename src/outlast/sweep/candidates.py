@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -41,6 +42,8 @@ NAMES = (*NO_SETTING, *(f.name for f in fields(Settings)))
 ACCEPTED = "task, model, method, seeds or a setting"
 #: the settings that are whole numbers
 WHOLE = {f.name for f in fields(Settings) if f.type in ("int", "int | None")}
+#: how a range begins
+RANGE = r"(log|uniform)\s*\("
 #: the most characters of a folder's name, and the digits of a hash that tells long names apart
 LONGEST_NAME, DIGITS = 120, 8
 #: how often as many draws are made as there are runs to draw, before it is said that they repeat
@@ -94,7 +97,7 @@ def find_candidates(
     values_by_name = {
         name: _axis(name, values) for name, values in read_axes(axes, NAMES, ACCEPTED).items()
     }
-    _check_given(run, values_by_name)
+    _check_task_and_model(run, values_by_name)
     _check_count(axes, values_by_name, random, most_runs)
     chosen = (
         _crossed(values_by_name) if random is None else _drawn(values_by_name, random, search_seed)
@@ -107,8 +110,13 @@ def find_candidates(
 
 def _axis(name: str, values: list[str]) -> Axis:
     """The values of an axis, or the range that its only value is."""
-    value = parse_value(values[0]) if name not in NO_SETTING and len(values) == 1 else None
-    if not isinstance(value, Spec) or value.name not in ("log", "uniform"):
+    is_range = [name not in NO_SETTING and re.match(RANGE, value) for value in values]
+    if not any(is_range):
+        return values
+    if len(values) > 1:
+        raise bad_value("grid", f"{name}={','.join(values)}", "single values, or a range alone")
+    value = parse_value(values[0])
+    if not isinstance(value, Spec):
         return values
     written, ends = f"{name}={values[0]}", value.args
     numbers = [float(n) for n in ends if isinstance(n, int | float) and not isinstance(n, bool)]
@@ -119,7 +127,7 @@ def _axis(name: str, values: list[str]) -> Axis:
     return Range(numbers[0], numbers[1], value.name == "log", name in WHOLE)
 
 
-def _check_given(run: RunSpec, axes: Mapping[str, Axis]) -> None:
+def _check_task_and_model(run: RunSpec, axes: Mapping[str, Axis]) -> None:
     for name, value in ((TASK, run.task), (MODEL, run.model), (METHOD, " + ".join(run.methods))):
         if name in axes and value:
             raise conflict(name, f"--{name} {value}", f"--grid {name}=...")

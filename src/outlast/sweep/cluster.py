@@ -27,6 +27,9 @@ from outlast.sweep.work import PackJob, Slot
 #: seconds between two looks at all packs; for packs to save when the sweep is asked to stop; until
 #: what a node has written is seen here
 LOOK, SAVE, SEEN = 0.5, 60.0, 90.0
+#: tasks for each place of the cluster: one runs and one waits. More would be lost on a bad node,
+#: which fails tasks faster than others do them
+AHEAD = 2
 #: the share of a GPU that a pack takes, unless it is said
 GPU_SHARE = 0.25
 GIB = 2**30
@@ -138,19 +141,24 @@ class RayCluster:
     def _alive(self) -> list[dict[str, Any]]:
         return [node for node in self.ray.nodes() if node["Alive"]]
 
+    def _packs_on(self, node: dict[str, Any]) -> int:
+        """How many packs a node could hold if it had nothing else to do."""
+        resources, wanted = node["Resources"], self.need.resources.items()
+        return min(int(resources.get(n, 0.0) / value + 1e-9) for n, value in wanted if value)
+
     def _nodes_with_room(self) -> set[str]:
         """The nodes that could hold a pack if they had nothing else to do."""
-        wanted = self.need.resources.items()
-        return {
-            node["NodeID"]
-            for node in self._alive()
-            if all(node["Resources"].get(name, 0.0) >= value for name, value in wanted)
-        }
+        return {node["NodeID"] for node in self._alive() if self._packs_on(node)}
+
+    def _most_submitted(self) -> int:
+        """How many tasks are in the hands of Ray at most, running and waiting."""
+        return max(1, AHEAD * sum(map(self._packs_on, self._alive())))
 
     def run(self, jobs: deque[PackJob], asked: Sequence[int]) -> Events[PackJob]:
         """Do jobs, also those that are added to the queue meanwhile, and tell what happens."""
         device = "cuda" if self.need.gpus else "cpu"
         slot = Slot(device, self.need.cpus, self.need.gpus or 1.0)
+        task = self.ray.remote(make_task())
         running: dict[Any, PackJob] = {}
         last_look = 0.0
         try:
@@ -159,7 +167,8 @@ class RayCluster:
                     yield from self._stop(running)
                     return
                 if jobs:
-                    running |= self._submit(jobs, slot)
+                    count = min(len(jobs), self._most_submitted() - len(running))
+                    running |= self._submit(task, [jobs.popleft() for _ in range(count)], slot)
                 ended, _ = self.ray.wait(list(running), num_returns=1, timeout=LOOK)
                 yield from [self._outcome(ref, running.pop(ref)) for ref in ended]
                 if time.monotonic() - last_look > LOOK:
@@ -169,12 +178,12 @@ class RayCluster:
             for ref in running:
                 self.ray.cancel(ref)
 
-    def _submit(self, jobs: deque[PackJob], slot: Slot) -> dict[Any, PackJob]:
+    def _submit(self, task: Any, jobs: Sequence[PackJob], slot: Slot) -> dict[Any, PackJob]:
         """A task for each job, on nodes without a known fault; on all, if no other has room."""
         avoided = {}
         if self.faults and self._nodes_with_room() - self.faults.keys():
             avoided = {"label_selector": {NODE: f"!in({','.join(self.faults)})"}}
-        task = self.ray.remote(make_task()).options(
+        task = task.options(
             num_cpus=self.need.cpus,
             num_gpus=self.need.gpus,
             memory=None if self.need.memory is None else int(self.need.memory * GIB),
@@ -182,8 +191,7 @@ class RayCluster:
             **avoided,
         )
         submitted = {}
-        while jobs:
-            job = jobs.popleft()
+        for job in jobs:
             forget_reports(job)
             submitted[task.remote(encode(job, slot))] = job
         return submitted

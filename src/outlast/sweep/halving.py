@@ -86,6 +86,18 @@ class Halving:
         return max(1, math.ceil(self.keep * runs - 1e-9))
 
 
+def describe_rounds(candidates: Mapping[str, RunSpec], halving: Halving) -> list[str]:
+    """What each round takes: ``round 1: 8 runs of 1 seed and 100 steps``, by the first run."""
+    first, left, lines = next(iter(candidates.values())), len(candidates), []
+    for number in range(1, halving.rounds + 1):
+        run = halving.shortened(first, number)
+        runs, seeds = f"{left:,} run{'s' * (left != 1)}", len(run.seeds)
+        each = f"{seeds:,} seed{'s' * (seeds != 1)} and {run.settings.steps:,} steps"
+        lines.append(f"round {number}: {runs} of {each}")
+        left = halving.count_kept(left)
+    return lines
+
+
 def _grown(first: float, last: float, share: float) -> float:
     return first * (last / first) ** share
 
@@ -171,18 +183,21 @@ def halve(
 
     `watch` is called before each round and returns what is told about the packs of it. Given again,
     the same search goes on: what is recorded is not trained again. Returns the rounds that are
-    through, and what came of the packs of the last one. The caller has locked `out`.
+    through, and the packs of all rounds that are not at their end. The caller has locked `out`.
     """
-    outcome = Outcome({}, ())
+    failed: dict[str, str] = {}
+    stopped: Sequence[str] = ()
 
     def train(number: int, runs: Mapping[str, RunSpec]) -> dict[str, float | None] | None:
-        nonlocal outcome
+        nonlocal stopped
         folder = out / f"round{number}"
         ladder = evaluation.ladder if number == halving.rounds else (1.0,)
         tests = replace(evaluation, ladder=tuple(sorted({*map(float, ladder), halving.at})))
         packs = cut_packs(runs, tests, pack_seeds)
         outcome = run_packs(folder, packs, machine, watch(number, packs))
-        if outcome.stopped:
+        failed.update({n: f"round {number}: {why}" for n, why in outcome.failed.items()})
+        stopped = outcome.stopped
+        if stopped:
             return None
         if len(outcome.failed) == len(packs):
             reason = next(iter(outcome.failed.values()))
@@ -197,7 +212,7 @@ def halve(
     scores = [{"round": r.number, "scores": dict(r.scores), "kept": list(r.kept)} for r in rounds]
     if scores:
         write_json(out / SCORES, {"at": halving.at, "rounds": scores})
-    return rounds, outcome
+    return rounds, Outcome(failed, stopped)
 
 
 def joint_accuracy(folder: Path, at: float) -> float:

@@ -79,7 +79,8 @@ def attempt_in_task(job: PackJob, slot: Slot) -> bool | str:
         nonlocal last
         if time.monotonic() - last > QUIET:
             last = time.monotonic()
-            write_json(folder / PROGRESS, asdict(progress))
+            with suppress(RunFolderError):  # nothing is lost; a checkpoint would say what is wrong
+                write_json(folder / PROGRESS, asdict(progress))
 
     try:
         return run_attempt(job, slot, tell)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -12,11 +12,18 @@ import msgspec
 from msgspec import Struct
 
 from outlast.errors import RunFolderError, shortened
-from outlast.runs.folder import RUN, STUDY, has_file, locked, require_new_name, write_json
+from outlast.runs.folder import (
+    RUN,
+    STUDY,
+    SWEEP,
+    has_file,
+    locked,
+    require_new_name,
+    write_json,
+)
 from outlast.runs.reading import FORMAT, checked, read_object
 from outlast.runs.spec import CHANGEABLE, RunSpec
-
-SWEEP = "sweep.json"
+from outlast.sweep.packs import CPU_SEEDS, GPU_SEEDS
 
 
 class SweepRecord(Struct, frozen=True, kw_only=True):
@@ -70,6 +77,14 @@ def read_sweep(folder: Path) -> SweepRecord:
     return checked(read_object(folder / SWEEP, "a sweep"), SweepRecord, folder / SWEEP)
 
 
+def usual_pack_seeds(out: Path, on_gpus: bool) -> int:
+    """The most seeds of a pack, if nobody says: as on record for a sweep that goes on."""
+    require_new_name(out)
+    if has_file(out, SWEEP):
+        return read_sweep(out).pack_seeds
+    return GPU_SEEDS if on_gpus else CPU_SEEDS
+
+
 def check_folder(out: Path, record: SweepRecord) -> None:
     """Refuse a folder that has another sweep, a run or a study in it."""
     require_new_name(out)
@@ -85,15 +100,18 @@ def check_folder(out: Path, record: SweepRecord) -> None:
 
 
 @contextmanager
-def open_sweep(out: Path, record: SweepRecord) -> Iterator[None]:
+def open_sweep(
+    out: Path, record: SweepRecord, check: Callable[[], None] = lambda: None
+) -> Iterator[None]:
     """Hold the folder of a sweep for this process, new or to go on with.
 
     A folder that another process holds, or that has another sweep, a run or a study in it, is an
-    error, and nothing in it is touched.
+    error, and nothing in it is touched. `check` raises if something else is in the way.
     """
     check_folder(out, record)
     with locked(out):
-        check_folder(out, record)  # somebody may have been quicker
+        check_folder(out, record)  # another process may have been faster
+        check()
         if not has_file(out, SWEEP):
             write_json(out / SWEEP, msgspec.to_builtins(record))
         yield

@@ -54,7 +54,8 @@ class MLflow(Tracker):
         self.run_id = memory["run_id"]
         self.client.update_run(self.run_id, status="RUNNING")
         for name in self.client.get_run(self.run_id).data.metrics:
-            self.partial[name] = self.client.get_metric_history(self.run_id, name)[-1].step
+            history = self.client.get_metric_history(self.run_id, name)
+            self.partial[name] = max(metric.step for metric in history)  # sorted by the clock
         return memory, self.partial.get(ALWAYS, 0)
 
     def _begin(self, run: TrackedRun) -> Memory:
@@ -67,8 +68,8 @@ class MLflow(Tracker):
         self.run_id = started.info.run_id
         parameters = [Param(n, str(v)[:LONGEST_PARAMETER]) for n, v in run.config.items()]
         for begin in range(0, len(parameters), MOST_PARAMETERS):
-            some = parameters[begin : begin + MOST_PARAMETERS]
-            self.client.log_batch(self.run_id, params=some)
+            batch = parameters[begin : begin + MOST_PARAMETERS]
+            self.client.log_batch(self.run_id, params=batch)
         return {"run_id": self.run_id, "uri": self.client.tracking_uri}
 
     def _create_experiment(self) -> str:

@@ -86,9 +86,13 @@ class Tracking(Listener):
     def send(self, folders: Sequence[Path], group: str) -> None:
         """Send finished runs whole, with a page about them; not those that every tracker has."""
         missing = [folder for folder in folders if not has_concluded(folder, self.working)]
-        for folder in missing:
-            self.begin(folder, group)
-        self._conclude_with_page(missing)
+        try:
+            for folder in missing:
+                self.begin(folder, group)
+            self._conclude_with_page(missing)
+        except BaseException:
+            self.finish("failed")  # no tracker waits for a run that does not come
+            raise
 
     def _conclude_with_page(self, folders: Sequence[Path]) -> None:
         with _page(folders, wanted=any(lane.error is None for lane in self.lanes)) as page:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextvars import Context
 from importlib.metadata import version
+from itertools import count
 from typing import Any
 
 from outlast.errors import OutlastError
@@ -18,7 +19,8 @@ KNOWN = "0.43.0"
 class Trackio(Tracker):
     """A run of trackio. A run that is resumed goes on under the same name.
 
-    trackio cannot take points back. What it has of a step is not sent again.
+    trackio cannot take points back. What it has of a step is not sent again. A second run of the
+    same name has a number behind it.
 
     Args:
         project: The project that the runs are listed under.
@@ -41,7 +43,7 @@ class Trackio(Tracker):
         if memory is not None:
             name = memory["name"]
         else:  # trackio finds runs by their names: those of two sweeps may be called the same
-            name = f"{run.group}-{run.name}" if run.group else run.name
+            name = _free_name(self.project, f"{run.group}-{run.name}" if run.group else run.name)
         # in a context of its own: trackio would end the run that it began before
         self.run: Any = Context().run(
             trackio.init,
@@ -56,8 +58,13 @@ class Trackio(Tracker):
             embed=False,
         )
         if memory is None:
-            return {"name": name}, 0
-        return memory, self._last_step()
+            return {"name": name, "id": self.run.id}, 0
+        last_step = self._last_step()
+        if last_step >= 0 and self.run.id != memory.get("id", self.run.id):
+            raise OutlastError(
+                f"trackio has another run that is called {name}, and would go on with that one"
+            )
+        return {"name": name, "id": self.run.id}, last_step
 
     def _last_step(self) -> int:
         """The last step that trackio has. It reads it when a run is begun, but does not tell it."""
@@ -85,3 +92,15 @@ class Trackio(Tracker):
 
     def close(self, ending: Ending) -> None:
         self.run.finish()
+
+
+def _free_name(project: str, name: str) -> str:
+    """The name, or one with a number behind it if a run in the database here has it."""
+    import trackio
+
+    try:
+        names = {run.name for run in trackio.Api().runs(project)}
+    except ValueError:  # there is no such project yet
+        return name
+    numbered = (f"{name}-{number}" for number in count(2))
+    return name if name not in names else next(each for each in numbered if each not in names)

@@ -7,12 +7,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import tracker_files
 from tracker_files import READERS, expected, memory, same
 
 from outlast.errors import OutlastError
+from outlast.runs.folder import TRACKERS
+from outlast.runs.records import read_run
+from outlast.trackers.base import TrackedRun
+from outlast.trackers.lane import read_entries
+from outlast.trackers.tracking import Tracking
 from outlast.trackers.trackio import Trackio
 from outlast.trackers.wandb import _steps as steps_in
 from tiny_runs import wait_until
@@ -185,6 +191,20 @@ def test_trackio_has_the_table_the_figure_and_the_page(killed: Path) -> None:
     assert last["accuracy by length"]["_type"] == "trackio.table"
     assert "accuracy by length, figure" in last
     assert [run.name for run in trackio.Api().runs("tests")] == ["killed"]
+
+
+def test_trackio_keeps_two_runs_of_one_name_apart(killed: Path, tmp_path: Path) -> None:
+    folders, line = [tmp_path / place / "same" for place in ("here", "elsewhere")], "trackio"
+    for folder in folders:
+        copytree(killed, folder)
+        (folder / TRACKERS).unlink()
+        Tracking([line]).send([folder], "")
+    entries = [read_entries(folder)[line] for folder in folders]
+    assert [entry.memory["name"] for entry in entries] == ["same", "same-2"]
+    assert entries[0].memory["id"] != entries[1].memory["id"]
+    lost = {"name": "same", "id": "of a run that trackio has not"}
+    with pytest.raises(OutlastError, match="another run that is called same"):
+        Trackio().open(TrackedRun(folders[0], read_run(folders[0])), lost)
 
 
 def test_client_that_does_not_say_what_it_has_is_an_error_and_doubles_nothing(home: Path) -> None:
