@@ -22,6 +22,16 @@ def test_rows_have_items_tokens_time_and_memory(bench):
     assert all(row.ms > 0 and row.mib >= 0 and row.side == "2 seeds" for row in rows)
 
 
+def test_farthest_has_the_model_of_the_preset(bench):
+    with patch.multiple(sections, FAR_ITEMS=40, FAR_SEEDS=(1, 2)):
+        sections.farthest(bench)
+    assert [(row.what, row.side) for row in bench.rows] == [
+        ("40 items, 85 tokens", "1 seed"),
+        ("40 items, 85 tokens", "2 seeds"),
+    ]
+    assert all(row.ms > 0 for row in bench.rows)
+
+
 def test_chunks_equal_the_whole_and_an_error_is_seen(bench):
     sections.equal(bench, items=100)
     assert len(bench.rows) == 2

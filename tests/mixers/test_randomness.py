@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch.func import vmap
 
-from outlast.mixers.randomness import draw_positions, drop, fixed_positions, fold_in, random_bits
+from outlast.mixers.randomness import (
+    draw_positions,
+    drop,
+    fixed_positions,
+    fold_in,
+    random_bits,
+    within,
+)
 
 KEY = torch.tensor(1234567890123)
 TOP = 2**31
@@ -95,3 +102,10 @@ def test_fixed_positions_depend_on_the_length_alone():
     assert torch.equal(fixed_positions(9, 50, cpu), fixed_positions(9, 50, cpu))
     assert not torch.equal(fixed_positions(9, 50, cpu), fixed_positions(10, 50, cpu)[:9])
     assert torch.equal(fixed_positions(9, 8, cpu), torch.arange(9))
+
+
+def test_share_of_one_has_all_bits_and_share_of_zero_none():
+    bits = torch.tensor([0, 2**30, 2**31 - 1], dtype=torch.int32)
+    assert within(bits, torch.tensor(1.0)).all(), "2^31 - 1 as a float32 would be 2^31"
+    assert not within(bits, torch.tensor(0.0)).any()
+    assert within(bits, torch.tensor(0.5)).tolist() == [True, False, False]

@@ -68,11 +68,11 @@ def read_cell(text: str) -> Cell:
 
 def _tables(text: str) -> list[list[list[str]]]:
     """Each table of a page as lines of cells, without the rule below its head and without marks."""
-    found = []
+    tables = []
     for block in re.findall(r"(?:^\|.*\n)+", text + "\n", re.MULTILINE):
         lines = [
             [re.sub(r"[*`]", "", cell).strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
             for line in block.splitlines()
         ]
-        found.append([lines[0], *lines[2:]])
-    return found
+        tables.append([lines[0], *lines[2:]])
+    return tables

@@ -42,8 +42,8 @@ def draw(
     tested = [row for row in rows if row.arm in arms and row.part == part and not row.variant]
     for multiple in times:
         if not any(row.times == multiple for row in tested):
-            there = ", ".join(f"{t:g}" for t in sorted({row.times for row in tested}))
-            raise SystemExit(f"times={multiple:g}, part={part}: expected one of {there or 'none'}")
+            known = ", ".join(f"{t:g}" for t in sorted({row.times for row in tested}))
+            raise SystemExit(f"times={multiple:g}, part={part}: expected one of {known or 'none'}")
     with drawing():
         figure = Figure(figsize=(WIDTH, LINE * len(arms) + MARGIN), dpi=180, layout="constrained")
         panels = figure.subplots(1, len(times), sharey=True, squeeze=False)[0]

@@ -64,10 +64,15 @@ def drop(x: Tensor, share: float, key: Tensor | None, first: int = 0) -> Tensor:
     return x.masked_fill(dropped, 0) / (1 - share)
 
 
-def draw_true(key: Tensor, share: Tensor | float, count: int) -> Tensor:
-    """For each of `count` rows, True with the probability `share`, (count,): always at 1."""
+def within(bits: Tensor, share: Tensor | float) -> Tensor:
+    """Whether each of `random_bits` is in a share of them: none at 0, all at 1."""
     # 23 bits, which a float32 holds exactly
-    return (random_bits(key, (count,)) >> 8) < share * 2**23
+    return (bits >> 8) < share * 2**23
+
+
+def draw_true(key: Tensor, share: Tensor | float, count: int) -> Tensor:
+    """For each of `count` rows, True with the probability `share`, (count,)."""
+    return within(random_bits(key, (count,)), share)
 
 
 def draw_normal(key: Tensor, shape: tuple[int, ...]) -> Tensor:

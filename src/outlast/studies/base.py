@@ -116,7 +116,7 @@ class Study:
         if self.name not in studies:
             return ""
         others = [scale for scale in scales(self.name) if scale != self.scale]
-        there = [
+        offering = [
             scale
             for scale in others
             if any(
@@ -124,7 +124,7 @@ class Study:
                 for arm in studies.entry(self.name).factory(scale=scale).arms
             )
         ]
-        return f" at this scale (with --scale {' or '.join(there)} there is)" if there else ""
+        return f" at this scale (with --scale {' or '.join(offering)} there is)" if offering else ""
 
     def candidates(self, **changes: Any) -> dict[str, RunSpec]:
         """The arms that are screened, as the last round of the screen trains them."""

@@ -14,7 +14,8 @@ Then the **arms**, by the group that their names begin with:
 
 - ``layout-*``: the recipe and joint training on the three layouts of `composite`.
 - ``far-*``: rows up to 400 times the training length, by keys of two tokens, and ``far-4000``.
-  ``far-repeat`` has keys that come again, ``far-one-token`` has 10,240 keys of one token.
+  ``far-repeat`` has keys that come again, ``far-one-token`` has 10,240 keys of one token. At `demo`
+  keys have one token, and ``far-many-keys`` goes to 4,000 times the training length.
 - ``weights-*``: ``far-separate`` with other weights in its attention.
 - ``task-*``: the recipe on other tasks. A sum modulo 2 is a parity; permutations of S5 come with
   recall and alone.
@@ -69,6 +70,15 @@ QUESTION = (
     "design, recurrence, weights and method let it work on sequences up to 4,000 times as long?"
 )
 
+#: recurrences with other arguments than their defaults, which change what they can compute.
+#: `hadamard` is no recurrence: it sees a few tokens and holds no state, so that it would take the
+#: place of the convolution
+VARIANTS = (
+    "linear_attention(normaliser=inline)",
+    "linear_attention(fixation=true)",
+    "deltanet(negative=false)",
+)
+
 
 @studies.register("reach")
 def reach(scale: Literal["demo", "full"] = "demo", with_: tuple[str, ...] = ()) -> Study:
@@ -107,11 +117,10 @@ def _every_recurrence(first: str) -> tuple[str, ...]:
     return (first, *others, *VARIANTS)
 
 
-def _screen(arms: Sequence[Arm], names: Sequence[str], halving: Halving, **rest: object) -> Screen:
+def _screened(arms: Sequence[Arm], patterns: Sequence[str]) -> tuple[str, ...]:
     """The recipe, joint training, and those candidates whose names fit one of these patterns."""
-    screened = [arm.name for arm in arms if any(fnmatch(arm.name, name) for name in names)]
-    first = ("layout-separate", "layout-separate-joint")
-    return Screen((*first, *screened), halving, **rest)  # type: ignore[arg-type]
+    candidates = [a.name for a in arms if any(fnmatch(a.name, pattern) for pattern in patterns)]
+    return ("layout-separate", "layout-separate-joint", *candidates)
 
 
 # ---- on a laptop -------------------------------------------------------------------------------
@@ -148,7 +157,8 @@ def _demo(joining: Sequence[str]) -> Study:
     # keys of one token: a single block has no layer that could join two of them
     layouts: dict[str, Arguments] = {layout: {"layout": layout} for layout in LAYOUTS}
     many: dict[str, Arguments] = {"many-keys": {"keys": 32768}}
-    far = list(far_arms(small, layouts | many, {}, sequences=(64, 64)))
+    # a row 4,000 times as long takes some ten seconds of a core
+    far = list(far_arms(small, layouts, many, sequences=(64, 16)))
     outcome = replace(recipe.settings, steps=2500)
     arms = [
         *_arms(plan, joining), *far, *weights_arms(far[0]),
@@ -157,12 +167,12 @@ def _demo(joining: Sequence[str]) -> Study:
     # with fewer steps the first phase of the recipe has no time to converge
     halving = Halving(at=10.0, rounds=2, keep=0.3, seeds=1, steps=1.0)
     names = ("parallel", "gru", "deltanet", "softmax", "with-*")
-    screened = [f"candidate-{name}" for name in names]
+    screened = _screened(arms, [f"candidate-{name}" for name in names])
     shown = ("separate", "chained")
     return Study(
         "reach", "demo", TITLE, QUESTION, arms, [*layout_claims(shown, 10, 0.9), JOINT],
         NEAR, default=(SCREEN, *(f"layout-{name}" for name in shown), "layout-separate-joint"),
-        screen=_screen(arms, screened, halving, seeds=(100, 101), steps=1.0, survivors=1),
+        screen=Screen(screened, halving, seeds=(100, 101), steps=1.0, survivors=1),
     )  # fmt: skip
 
 
@@ -177,14 +187,6 @@ ITEMS = {
     "adaptive": "dat(switch=converged, rate=0.5)",
     "ramp": "dat(mode=ramp, rate=0.5, latest=0.25, otherwise=retry)",
 }
-#: recurrences with other arguments than their defaults, which change what they can compute.
-#: `hadamard` is no recurrence: it sees a few tokens and holds no state, so that it would take the
-#: place of the convolution
-VARIANTS = (
-    "linear_attention(normaliser=inline)",
-    "linear_attention(fixation=true)",
-    "deltanet(negative=false)",
-)
 #: methods that are tried beside DAT, where they are registered
 METHODS = ("state_passing", "state_noise", "branch_dropout", "random_windows", "ema")
 TASKS = {
@@ -250,7 +252,11 @@ def _full(joining: Sequence[str]) -> Study:
     default += [f"state-{name}" for name in plan.named_recurrences]
     return Study(
         "reach", "full", TITLE, QUESTION, arms, full_claims(), (1, 3, 10, 40), default=default,
-        screen=_screen(
-            arms, ["candidate-*"], halving, seeds=(100, 101, 102, 103), steps=0.5, survivors=2
+        screen=Screen(
+            _screened(arms, ["candidate-*"]),
+            halving,
+            seeds=(100, 101, 102, 103),
+            steps=0.5,
+            survivors=2,
         ),
     )  # fmt: skip

@@ -187,8 +187,8 @@ def _last_by_sort(places: Tensor, drawn: Tensor, step: Tensor) -> Tensor:
     count = len(step)
     ordered = (drawn * count + step).sort(1).values
     at = torch.searchsorted(ordered, places * count + step.repeat(2)) - 1
-    found = ordered.gather(1, at.clamp_min(0))
-    return torch.where((at >= 0) & (found // count == places), found % count, -1)
+    nearest = ordered.gather(1, at.clamp_min(0))
+    return torch.where((at >= 0) & (nearest // count == places), nearest % count, -1)
 
 
 def shuffle_items(inputs: Tensor, ends: Tensor, generator: torch.Generator) -> Tensor:

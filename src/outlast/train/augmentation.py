@@ -6,9 +6,8 @@ All chance is a hash of the step's keys, as in `mixers/randomness.py`.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from outlast.mixers.randomness import MIX, SHUFFLE, fold_in, random_bits
+from outlast.mixers.randomness import MIX, SHUFFLE, fold_in, random_bits, within
 from outlast.models.mixing import Mix, partners
 from outlast.tasks import Batch
 from outlast.train.plan import Tables
@@ -24,7 +23,7 @@ def shuffle_blocks(data: Batch, tables: Tables) -> Batch:
     share, size = tables["shuffle"].to(device)[..., None, None].unbind(2)
     size = size.long().clamp_min(1)
     key = fold_in(tables["keys"].to(device), SHUFFLE)
-    chosen = _chosen(random_bits(key, (batch, 1)), share)
+    chosen = within(random_bits(key, (batch, 1)), share)
     place = torch.arange(tokens, device=device)
     block = (place // size).expand_as(data.inputs)
     ends = ((data.part >= 0) * (place + 1)).amax(-1, keepdim=True) + 1  # the last asks nothing
@@ -47,10 +46,5 @@ def draw_mix(data: Batch, tables: Tables, points: int) -> Mix:
     others = partners(shift, batch)[..., None].expand_as(data.inputs)
     same = data.targets == data.targets.gather(1, others)
     same &= (data.part == data.part.gather(1, others)) & (data.part >= 0)
-    chosen = _chosen(random_bits(key, (batch, tokens)), tables["mix"][:, None, None])
+    chosen = within(random_bits(key, (batch, tokens)), tables["mix"][:, None, None])
     return Mix(point % points, shift, same & chosen)
-
-
-def _chosen(bits: Tensor, share: Tensor) -> Tensor:
-    """Whether random bits fall within a share."""
-    return bits < share * 2**31

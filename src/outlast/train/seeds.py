@@ -231,8 +231,8 @@ class StackedModel:
             positions = positions[:, : inputs.shape[-1]]
         tokens, token_axis = _shared(inputs)
         places, place_axis = _shared(positions)
-        own = [None if table is None else 0 for table in (keys, windows, mix, initial)]
-        axes = (0, token_axis, 0, place_axis, *own, 0)
+        optional = [None if table is None else 0 for table in (keys, windows, mix, initial)]
+        axes = (0, token_axis, 0, place_axis, *optional, 0)
         before = [] if carried is None else carried.tensors
         run = vmap(run_one, in_dims=axes)
         logits: Tensor

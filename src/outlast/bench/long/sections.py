@@ -3,7 +3,8 @@
 The task is `composite` with keys of two tokens, the model a hybrid of two blocks, fresh from its
 initialisation: what it answers is no matter here. One sequence is drawn, read in chunks and
 measured, as `outlast eval` does it, once. Memory is what that needs beyond the model, the sequence
-included.
+included. The section `farthest` has the model of the preset ``reach(size=small)`` instead, at 4,000
+times its training length.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from outlast.evaluation.chunks import AT_ONCE
 from outlast.evaluation.ladder import evaluate_stack
 from outlast.machine import precision
 from outlast.methods.base import Control
+from outlast.models.presets import reach
 from outlast.registry import tasks
 from outlast.tasks import Task
 from outlast.train.memory import count_seeds
@@ -29,10 +31,14 @@ TASK = "composite(keys=320, key_tokens=2)"
 MODEL = "2 x (lstm | attention(weights=scalable) > mlp) @ 128"
 EQUAL, THOUSANDS, HUNDRED_THOUSAND = 2_000, (1_000, 10_000), (100_000,)
 SEEDS = (1, 10)
+#: the task of the preset, with as many keys as its longest rows need
+FAR_TASK, FAR_ITEMS, FAR_SEEDS = (
+    "composite(modulus=2, keys=32768, queries=4, length=8)", 32_000, (1, 4)
+)  # fmt: skip
 
 
-def _predictor(task: Task, seeds: int, device: torch.device) -> Predictor:
-    model = StackedModel(MODEL, task, range(seeds), device)
+def _predictor(line: str, task: Task, seeds: int, device: torch.device) -> Predictor:
+    model = StackedModel(line, task, range(seeds), device)
     return model.predictor([Control({}, task.lengths)] * seeds, model.named(model.table))
 
 
@@ -42,7 +48,7 @@ def equal(bench: Bench, items: int = EQUAL) -> None:
     task = tasks.build(TASK)
     tokens = task.sample(items, 1, torch.Generator(bench.device).manual_seed(0)).inputs
     with precision("fp32", bench.device):
-        model = _predictor(task, 1, bench.device)
+        model = _predictor(MODEL, task, 1, bench.device)
         whole = model(tokens)
         for chunk in (tokens.shape[1] // 3, AT_ONCE[bench.device.type] // 64):
             parts = torch.cat(list(model.in_chunks(tokens, chunk)), 2)
@@ -51,20 +57,29 @@ def equal(bench: Bench, items: int = EQUAL) -> None:
             bench.add(Row("equal", what, f"chunk {chunk}", None, error=error))
 
 
-def _measure(bench: Bench, section: str, sizes: Sequence[int], stacks: Sequence[int]) -> None:
-    task = tasks.build(TASK)
+def _measure(
+    bench: Bench,
+    section: str,
+    sizes: Sequence[int],
+    stacks: Sequence[int],
+    lines: tuple[str, str] | None = None,
+) -> None:
+    """A row for each number of items and of seeds; `lines` are a task and a model."""
+    task_line, model_line = lines or (TASK, MODEL)
+    task = tasks.build(task_line)
     for items in sizes:
         for seeds in stacks:
             what = f"{items:,} items, {task.tokens(items):,} tokens"
             if bench.spent(section, what):
                 return
             with precision("fp32", bench.device):
-                bench.add(_row(bench, task, section, what, items, seeds))
+                model = _predictor(model_line, task, seeds, bench.device)
+                row = Row(section, what, count_seeds(seeds), None)
+                bench.add(_measured(bench, model, task, row, items, seeds))
 
 
-def _row(bench: Bench, task: Task, section: str, what: str, items: int, seeds: int) -> Row:
-    model = _predictor(task, seeds, bench.device)
-    row = Row(section, what, count_seeds(seeds), None)
+def _measured(bench: Bench, model: Predictor, task: Task, row: Row, items: int, seeds: int) -> Row:
+    """The row with the time and memory of one test, or with the reason why there is none."""
 
     def test(length: int = items) -> None:
         multiple = length / task.lengths[1]
@@ -93,9 +108,16 @@ def hundred_thousand(bench: Bench) -> None:
     _measure(bench, "hundred_thousand", HUNDRED_THOUSAND, SEEDS[:1])
 
 
+def farthest(bench: Bench) -> None:
+    """One sequence of 32,000 items, by the model of the preset ``reach(size=small)``."""
+    lines = (FAR_TASK, reach("small").model)
+    _measure(bench, "farthest", (FAR_ITEMS,), FAR_SEEDS, lines)
+
+
+SECTIONS = (equal, thousands, hundred_thousand, farthest)
 LONG_BENCHMARK = Benchmark(
     "long",
-    {f.__name__: f for f in (equal, thousands, hundred_thousand)},  # type: ignore[attr-defined]
-    cpu_sections=("equal", "thousands", "hundred_thousand"),
+    {f.__name__: f for f in SECTIONS},  # type: ignore[attr-defined]
+    cpu_sections=("equal", "thousands", "hundred_thousand", "farthest"),
     defaults={"cpu": ("equal", "thousands"), "cuda": ("equal", "thousands", "hundred_thousand")},
 )

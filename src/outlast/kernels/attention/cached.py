@@ -36,16 +36,16 @@ def attend_cached(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _in_two_parts(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The keys before all queries, which need no mask, and the queries' own, which are causal.
+    """The keys before the chunk, which need no mask, and those of the chunk, which are causal.
 
-    Each part is a softmax of its own. The sums of their exponentials say what share each has.
+    Each part has its own softmax. The logarithms of their sums say what share each part has.
     """
     attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     before = k.shape[-2] - q.shape[-2]
     earlier, earlier_sum = attend(q, k[..., :before, :], v[..., :before, :])
-    own, own_sum = attend(q, k[..., before:, :], v[..., before:, :], is_causal=True)
-    share = (earlier_sum - own_sum).sigmoid().unsqueeze(-1).to(own.dtype)
-    return torch.lerp(own, earlier, share)
+    chunk, chunk_sum = attend(q, k[..., before:, :], v[..., before:, :], is_causal=True)
+    share = (earlier_sum - chunk_sum).sigmoid().unsqueeze(-1).to(chunk.dtype)
+    return torch.lerp(chunk, earlier, share)
 
 
 def _in_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

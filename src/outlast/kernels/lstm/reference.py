@@ -32,17 +32,23 @@ def forward(
     gates = torch.empty_like(projected, memory_format=torch.contiguous_format)
     hidden = projected.new_empty(*projected.shape[:-1], d)
     cell = torch.empty_like(hidden)
-    recurrent = weight.mT
+    recurrent, bias = weight.mT, bias[:, None]
     h, c = h0, c0
-    for t in range(projected.shape[2]):
-        z = torch.baddbmm(projected[:, :, t], h, recurrent).add_(bias[:, None])
-        z[..., : 2 * d].sigmoid_()
-        z[..., 2 * d : 3 * d].tanh_()
-        z[..., 3 * d :].sigmoid_()
-        i, f, g, o = z.split(d, -1)
+    # On a CPU a step of a few rows is all overhead, so views are made once and not at every step.
+    z = projected.new_empty(*projected.shape[:2], 4 * d)
+    i, f, g, o = z.split(d, -1)
+    i_and_f = z[..., : 2 * d]
+    tables = (projected, gates, cell, hidden)
+    for x, gates_now, cell_now, hidden_now in zip(*(t.unbind(2) for t in tables), strict=True):
+        torch.baddbmm(x, h, recurrent, out=z).add_(bias)
+        i_and_f.sigmoid_()
+        g.tanh_()
+        o.sigmoid_()
         c = torch.addcmul(f * c, i, g)
         h = o * c.tanh()
-        gates[:, :, t], cell[:, :, t], hidden[:, :, t] = z, c, h
+        gates_now.copy_(z)
+        cell_now.copy_(c)
+        hidden_now.copy_(h)
     return hidden, h, cell, gates
 
 

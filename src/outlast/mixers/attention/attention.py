@@ -219,15 +219,15 @@ class Attention(Mixer):
         is_plain = self.scheme.has_plain_scores and self.weights.is_softmax
         is_unbiased = is_plain and type(self.scheme).bias is Scheme.bias
         # no kernel drops logits, hands out its weights or keeps to a window
-        whole = any(part is not None for part in (inputs.key, hook, inputs.window))
+        needs_scores = any(part is not None for part in (inputs.key, hook, inputs.window))
         if isinstance(hook, Change) and is_unbiased and inputs.key is inputs.window is None:
             return hook.attend(q, k, v), inputs.carry
-        if not whole:
+        if not needs_scores:
             output = self._by_kernel(inputs)
             if output is not None:
                 return output, inputs.carry
         scores = self.heads * k.shape[-2] * self.scheme.scores_memory  # of one query
-        if not whole and is_plain:
+        if not needs_scores and is_plain:
             if is_unbiased:
                 return attend(q, k, v) if packed is None else attend_packed(packed), inputs.carry
             # The bias is one for the whole batch. In training several blocks of it under vmap
