@@ -7,7 +7,7 @@ import torch
 
 import outlast
 from outlast.analysis.headlines import HEADLINES, headline
-from outlast.analysis.runs import ANALYSES, AnalysisSettings, analyse_run
+from outlast.analysis.runs import ANALYSES, AnalysisSettings, analyse_run, prepared
 from outlast.analysis.sequences import NothingToSeeError
 from outlast.cli import main
 from outlast.errors import OutlastError, RunFolderError
@@ -18,6 +18,7 @@ from outlast.reporting.load import read
 from outlast.reporting.panels import NARROW, WIDE
 from outlast.reporting.summary import summarise_arm
 from outlast.runs.analyses import read_analysis
+from outlast.runs.records import read_run
 
 FEW = ["--sequences", "8", "--lengths", "1", "2"]
 
@@ -75,6 +76,15 @@ def test_seeds_and_steps_are_those_asked_for(hybrid: Path) -> None:
     settings = AnalysisSettings((1,), 4, (2,), (0, 4))
     rows = analyse_run(hybrid, "key-probe", settings, torch.device("cpu"))
     assert {(row["seed"], row["step"]) for row in rows} == {(2, 0), (2, 4)}
+
+
+def test_a_model_that_is_prepared_gives_the_same_logits_of_answers(hybrid: Path) -> None:
+    task = outlast.task(read_run(hybrid).task)
+    tokens = next(task.stream(batch=4)).inputs
+    with torch.no_grad():
+        wanted = outlast.load(hybrid, seed=0)(tokens)[0][..., : task.classes]
+        logits = prepared(outlast.load(hybrid, seed=0), task)(tokens)[0]
+    torch.testing.assert_close(logits, wanted)
 
 
 def test_the_page_shows_why_answers_are_wrong(hybrid: Path) -> None:
