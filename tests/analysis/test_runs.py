@@ -17,7 +17,7 @@ from outlast.reporting.gradients_by_step import gradients_figure
 from outlast.reporting.load import read
 from outlast.reporting.panels import NARROW, WIDE
 from outlast.reporting.summary import summarise_arm
-from outlast.runs.analyses import read_analysis
+from outlast.runs.analyses import AnalysisTable, read_analysis
 from outlast.runs.records import read_run
 
 FEW = ["--sequences", "8", "--lengths", "1", "2"]
@@ -123,6 +123,22 @@ def test_the_page_shows_what_is_inside(hybrid: Path) -> None:
     }
     points = [point for point in figure.hover_points if point.ax is keys]
     assert {(point.source, point.x, point.value) for point in points} == expected
+
+
+def test_the_page_reads_the_table_of_a_panel_once(
+    hybrid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["analyse", str(hybrid), "--only", "key-probe", *FEW]) == 0
+    (study,) = read([hybrid])
+    names = []
+
+    def note(folder: Path, name: str) -> AnalysisTable | None:
+        names.append(name)
+        return read_analysis(folder, name)
+
+    monkeypatch.setattr("outlast.reporting.analysis_by_length.read_analysis", note)
+    assert analysis_figure([summarise_arm(study.arms[0])], WIDE) is not None
+    assert names.count("key-probe") == 1
 
 
 def test_the_page_shows_gradients_at_the_steps_that_all_seeds_have(hybrid: Path) -> None:
