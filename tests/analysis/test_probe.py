@@ -15,7 +15,7 @@ from outlast.analysis.probe import (
     state_probe,
     states,
 )
-from outlast.analysis.ridge import Moments, Probe
+from outlast.analysis.ridge import Moments, Probe, read_labels
 from outlast.analysis.sequences import Row, blocks
 from outlast.analysis.watching import watch
 from outlast.errors import SpecError
@@ -58,6 +58,20 @@ def test_probe_reads_nothing_from_what_is_not_a_number() -> None:
     features[0] = torch.nan
     probe = Probe.fit(features, labels)
     assert probe.predict(features).tolist() == [-1, 1, 2, 3, *[0, 1, 2, 3] * 4]
+
+
+def test_probes_that_read_together_read_what_each_reads() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(3, 2000, 5, generator=generator)  # more than are read at once
+    features[1, 7] = torch.inf
+    probes = [
+        Probe.fit(features[:1], torch.randint(4, (1, 2000), generator=generator)) for _ in range(3)
+    ]
+    together = read_labels(probes, features)
+    assert together.shape == (3, 3, 2000)
+    assert all(map(torch.equal, together, [probe.predict(features) for probe in probes]))
+    assert together[:, 1, 7].tolist() == [-1, -1, -1]
+    assert read_labels(probes, features[:0]).shape == (3, 0, 2000)
 
 
 def test_probe_of_features_that_do_not_differ_reads_the_most_frequent_label() -> None:

@@ -7,7 +7,7 @@ import torch
 
 import outlast
 from outlast.analysis.headlines import HEADLINES, headline
-from outlast.analysis.runs import ANALYSES, AnalysisSettings, analyse_run
+from outlast.analysis.runs import ANALYSES, AnalysisSettings, analyse_run, prepared
 from outlast.analysis.sequences import NothingToSeeError
 from outlast.cli import main
 from outlast.errors import OutlastError, RunFolderError
@@ -17,7 +17,8 @@ from outlast.reporting.gradients_by_step import gradients_figure
 from outlast.reporting.load import read
 from outlast.reporting.panels import NARROW, WIDE
 from outlast.reporting.summary import summarise_arm
-from outlast.runs.analyses import read_analysis
+from outlast.runs.analyses import AnalysisTable, read_analysis
+from outlast.runs.records import read_run
 
 FEW = ["--sequences", "8", "--lengths", "1", "2"]
 
@@ -77,6 +78,15 @@ def test_seeds_and_steps_are_those_asked_for(hybrid: Path) -> None:
     assert {(row["seed"], row["step"]) for row in rows} == {(2, 0), (2, 4)}
 
 
+def test_a_model_that_is_prepared_gives_the_same_logits_of_answers(hybrid: Path) -> None:
+    task = outlast.task(read_run(hybrid).task)
+    tokens = next(task.stream(batch=4)).inputs
+    with torch.no_grad():
+        wanted = outlast.load(hybrid, seed=0)(tokens)[0][..., : task.classes]
+        logits = prepared(outlast.load(hybrid, seed=0), task)(tokens)[0]
+    torch.testing.assert_close(logits, wanted)
+
+
 def test_the_page_shows_why_answers_are_wrong(hybrid: Path) -> None:
     assert main(["analyse", str(hybrid), "--only", "anatomy", *FEW]) == 0
     (study,) = read([hybrid])
@@ -113,6 +123,22 @@ def test_the_page_shows_what_is_inside(hybrid: Path) -> None:
     }
     points = [point for point in figure.hover_points if point.ax is keys]
     assert {(point.source, point.x, point.value) for point in points} == expected
+
+
+def test_the_page_reads_the_table_of_a_panel_once(
+    hybrid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["analyse", str(hybrid), "--only", "key-probe", *FEW]) == 0
+    (study,) = read([hybrid])
+    names = []
+
+    def note(folder: Path, name: str) -> AnalysisTable | None:
+        names.append(name)
+        return read_analysis(folder, name)
+
+    monkeypatch.setattr("outlast.reporting.analysis_by_length.read_analysis", note)
+    assert analysis_figure([summarise_arm(study.arms[0])], WIDE) is not None
+    assert names.count("key-probe") == 1
 
 
 def test_the_page_shows_gradients_at_the_steps_that_all_seeds_have(hybrid: Path) -> None:

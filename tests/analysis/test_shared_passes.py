@@ -41,11 +41,14 @@ def test_change_without_a_table_is_the_change_of_the_table(change: Change) -> No
         assert not torch.allclose(results[0], model(TOKENS)[0], atol=1e-3)
 
 
-def test_masks_in_several_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "three"), [("BUDGET", 3 * 3 * TOKENS.shape[1]), ("QUERIES", 3)])
+def test_masks_of_three_queries_at_a_time_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, limit: str, three: int
+) -> None:
     model = model_of("attention(heads=2) @ 16")
     results = []
-    for budget in (2**24, 3 * 3 * TOKENS.shape[1]):  # three queries at a time
-        monkeypatch.setattr("outlast.analysis.interventions.BUDGET", budget)
+    for number in (2**24, three):
+        monkeypatch.setattr(f"outlast.analysis.interventions.{limit}", number)
         with torch.no_grad(), hooked({"1.attention": Marked(KEPT)}, model):
             results.append(model(TOKENS)[0])
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)

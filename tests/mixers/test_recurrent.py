@@ -36,6 +36,21 @@ def test_recurrent_mixer_equals_the_torch_layer(name, torchs):
         torch.testing.assert_close(one, two)
 
 
+def test_lstm_that_prefers_torch_gives_the_same_without_gradients_and_trains_as_before():
+    mixer, tokens = mixers.build("lstm", width=WIDTH), x(tokens=9).float()
+    trained, _ = mixer(tokens)
+    with torch.no_grad():
+        wanted, wanted_state = mixer(tokens)
+        mixer.prefers_torch = True
+        whole, state = mixer(tokens)
+        first, between = mixer(tokens[:, :4])
+        second, _ = mixer(tokens[:, 4:], between)
+    torch.testing.assert_close(whole, wanted)
+    torch.testing.assert_close(state, wanted_state)
+    torch.testing.assert_close(torch.cat([first, second], 1), wanted)
+    assert torch.equal(mixer(tokens)[0], trained)
+
+
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_recurrent_weights_start_as_in_torch(name):
     mixer = mixers.build(name, width=64)

@@ -15,10 +15,11 @@ import torch
 import outlast
 from outlast.analysis.watching import watch
 from outlast.runs.records import read_results
+from outlast.tasks import Task
 from outlast.view.library import Library
 from outlast.view.live import LARGEST
 from outlast.view.pictures import DROPPED, LATER, SIDE, MapKeeper, levels_of
-from outlast.view.sequences import make_sequence, stops
+from outlast.view.sequences import Sequence, make_sequence, stops
 from view_runs import SEQUENCES
 
 TASK = "composite(modulus=2, keys=32, queries=2, length=4)"
@@ -149,6 +150,22 @@ def test_examples_are_answers_that_failed_for_their_cause(library: Library) -> N
         name = f"draw-{row['length']}-{row['row']}-of-{found['sequences']}"
         answer = library.sequence("study--dat", 0, name)["answers"][row["token"]]
         assert (answer["part"], answer["right"]) == (row["part"], False)
+
+
+def test_a_sequence_is_drawn_once_for_all_that_is_asked_about_it(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+
+    def draw(task: Task, name: str) -> Sequence:
+        drawn.append(name)
+        return make_sequence(task, name)
+
+    monkeypatch.setattr("outlast.view.live.make_sequence", draw)
+    library.sequence("study--dat", 0, "draw-9-1")
+    library.attention("study--dat", 0, "draw-9-1", 0)
+    library.attention_map("study--dat", 0, "draw-9-1", 0, 0)
+    assert drawn == ["draw-9-1"]
 
 
 def test_states_are_read_at_every_place_of_the_model(library: Library) -> None:

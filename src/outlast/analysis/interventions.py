@@ -21,6 +21,9 @@ from outlast.mixers.attention.blocks import BUDGET
 from outlast.mixers.attention.look import AttentionBlock, Change, Hook
 from outlast.models.model import Sublayer
 
+#: queries that are masked at once: no key after the last of them is computed
+QUERIES = 128
+
 
 @contextmanager
 def closed(sublayers: Iterable[Sublayer]) -> Iterator[None]:
@@ -88,7 +91,7 @@ class OnlyKeys(Change):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, end = torch.arange(k.shape[-2], device=k.device), k.shape[-2] - q.shape[-2]
         outputs = []
-        for some in q.split(max(1, BUDGET // (len(q) * len(keys))), -2):
+        for some in q.split(min(QUERIES, max(1, BUDGET // (len(q) * len(keys)))), -2):
             first, end = end, end + some.shape[-2]
             mask = self.seen(keys[first:end], keys[:end]) & (keys[first:end, None] >= keys[:end])
             y = functional.scaled_dot_product_attention(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outlast.analysis.ridge import Moments, Probe
+from outlast.analysis.ridge import Moments, Probe, read_labels
 from outlast.analysis.sequences import (
     LADDER,
     SEQUENCES,
@@ -251,8 +251,8 @@ def _rows(
     for seen, asked, wanted in _passes(model, rung.batch, table):
         for place, each in probes.items():
             features, right = place.read(seen)[asked], torch.zeros_like(asked)
-            for of_probe, probe in zip(hits[place], each, strict=True):
-                right[asked] = probe.predict(features) == wanted
+            for of_probe, labels in zip(hits[place], read_labels(each, features), strict=True):
+                right[asked] = labels == wanted
                 of_probe += by_bin(right)
     ends = [-(-number * tokens // bins) for number in range(1, bins + 1)]
     ranges = [(None, 0, tokens), *zip(range(bins), [0, *ends], ends, strict=False)]

@@ -6,6 +6,7 @@ of equations is solved at the end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -37,13 +38,21 @@ class Probe(NamedTuple):
 
         Scores have the precision of the features, at least float32.
         """
-        guesses, wide = [], torch.promote_types(features.dtype, torch.float32)
-        weights, bias = self.weights.to(wide), self.bias.to(wide)
-        for some in features.flatten(0, -2).split(READ_AT_ONCE):
-            highest, guess = torch.addmm(bias, some.to(wide), weights).max(-1)
-            sound = some.isfinite().all(-1) & highest.isfinite()
-            guesses.append(torch.where(sound, guess, ABSENT))
-        return torch.cat(guesses).view(features.shape[:-1])
+        return read_labels([self], features)[0]
+
+
+def read_labels(probes: Sequence[Probe], features: Tensor) -> Tensor:
+    """What each of some probes reads from the same features, (probes, ...); see `Probe.predict`."""
+    wide = torch.promote_types(features.dtype, torch.float32)
+    readers = [(probe.bias.to(wide), probe.weights.to(wide)) for probe in probes]
+    labels = []
+    for some in features.flatten(0, -2).split(READ_AT_ONCE):
+        finite, some = some.isfinite().all(-1), some.to(wide)
+        highest = [torch.addmm(bias, some, weights).max(-1) for bias, weights in readers]
+        labels.append(
+            torch.stack([h.indices.where(finite & h.values.isfinite(), ABSENT) for h in highest])
+        )
+    return torch.cat(labels, 1).view(len(probes), *features.shape[:-1])
 
 
 class Moments:

@@ -32,6 +32,7 @@ from outlast.analysis.token_filter import token_filter
 from outlast.arguments import as_whole
 from outlast.errors import OutlastError, bad_value, short_of_memory
 from outlast.evaluation.ladder import check_ladder, out_of_reach, rungs
+from outlast.mixers.lstm import LSTM
 from outlast.models import build_model
 from outlast.models.model import Model
 from outlast.processes import ProcessDiedError
@@ -272,7 +273,7 @@ def rows_of_seeds(
     task = _task(folder)
     for seed, step in seed_steps(folder, name, settings):
         which = f"seed {seed}" if step is None else f"seed {seed}, step {step}"
-        model = answering(load(folder, seed, step).to(device), task)
+        model = prepared(load(folder, seed, step).to(device), task)
         try:
             check_finite(model, f"{folder}, {which},")
         except NothingToSeeError as error:
@@ -297,8 +298,14 @@ def _build_task(spec: str) -> Task:
     return task
 
 
-def answering(model: Model, task: Task) -> Model:
-    """The model, from here on with the outputs of answers alone; one for each token costs time."""
+def prepared(model: Model, task: Task) -> Model:
+    """The model, from here on faster at what analyses do with it; its answers stay the same.
+
+    It has the outputs of answers alone, as one for each token costs time. Its LSTMs prefer torch.
+    """
+    for sublayer in model.sublayers():
+        if isinstance(sublayer.mixer, LSTM):
+            sublayer.mixer.prefers_torch = True
     if task.measure == "exact":
         rows = min(task.classes, model.head.out_features)
         for weight in (model.head.weight, model.head.bias):

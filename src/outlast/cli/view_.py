@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,7 +56,8 @@ def main(
     for words in write_bundle(library, bundle, lengths, sequences, say):
         say(f"left out: {words}")
     say(f"the bundle: {bundle}")
-    say(f"look at it: python3 -m http.server --bind 127.0.0.1 --directory '{bundle}'")
+    place = shlex.quote(str(bundle))
+    say(f"look at it: python3 -m http.server --bind 127.0.0.1 --directory {place}")
 
 
 def _serve(library: Library, port: int, browser: bool) -> None:

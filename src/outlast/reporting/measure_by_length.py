@@ -63,31 +63,50 @@ def measure_figure(
     decorate: Callable[[Axes, Group], None] = lambda ax, group: None,
 ) -> HoverFigure | None:
     """A panel for each group of arms and each measure. None if nothing was measured."""
-    panels: list[tuple[Group, str, Pick]] = []
-    for group in grouped(arms):
-        for pick in picks:
-            drawn = tuple(arm for arm in group.arms if pick.points(arm.summary))
-            words = " · ".join(word for word in (group.title, pick.title) if word)
-            if drawn:
-                panels.append((Group(group.title, drawn), words, pick))
+    panels = [
+        panel for group in grouped(arms) for pick in picks if (panel := _panel(group, pick)).points
+    ]
     if not panels:
         return None
-    grid = panel_grid(form, [group for group, *_ in panels], [*across.keys, *keys])
-    places = sorted(
-        {x for group, _, pick in panels for a in group.arms for x, _ in pick.points(a.summary)}
-    )
+    grid = panel_grid(form, [panel.group for panel in panels], [*across.keys, *keys])
+    places = sorted({x for panel in panels for x in panel.places})
     with drawing():
-        for ax, (group, title, pick) in zip(grid.axes, panels, strict=True):
-            tested = sorted({x for arm in group.arms for x, _ in pick.points(arm.summary)})
-            across.axis(ax, places, tested, len(panels) > 1 or form.columns == 1)
+        for ax, panel in zip(grid.axes, panels, strict=True):
+            across.axis(ax, places, panel.places, len(panels) > 1 or form.columns == 1)
             ax.spines["left"].set_visible(False)
-            for arm in group.arms:
-                _draw_beside(ax, arm, pick)
-            curves = [_curve(ax, arm, pick, across) for arm in group.arms]
+            for arm in panel.group.arms:
+                _draw_beside(ax, arm, panel.pick)
+            curves = [
+                _curve(ax, arm, points, panel.pick.unit, across)
+                for arm, points in zip(panel.group.arms, panel.points, strict=True)
+            ]
             draw_curves(ax, curves, SAME)
-            decorate(ax, group)
-            grid.set_title(ax, title)
+            decorate(ax, panel.group)
+            grid.set_title(ax, panel.title)
         return grid.finish(across.words)
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A measure of the arms of a group that have it; their points are read once."""
+
+    group: Group
+    pick: Pick
+    points: tuple[Points, ...]
+
+    @property
+    def title(self) -> str:
+        return " · ".join(word for word in (self.group.title, self.pick.title) if word)
+
+    @property
+    def places(self) -> list[float]:
+        return sorted({x for points in self.points for x, _ in points})
+
+
+def _panel(group: Group, pick: Pick) -> _Panel:
+    measured = [(arm, points) for arm in group.arms if (points := pick.points(arm.summary))]
+    arms = tuple(arm for arm, _ in measured)
+    return _Panel(Group(group.title, arms), pick, tuple(points for _, points in measured))
 
 
 def _draw_beside(ax: Axes, arm: StyledArm, pick: Pick) -> None:
@@ -98,9 +117,8 @@ def _draw_beside(ax: Axes, arm: StyledArm, pick: Pick) -> None:
         ax.plot(xs, ys, color=arm.colour, linewidth=1.2, linestyle=DASHED, zorder=3)
 
 
-def _curve(ax: Axes, arm: StyledArm, pick: Pick, across: Across) -> Curve:
+def _curve(ax: Axes, arm: StyledArm, points: Points, unit: str, across: Across) -> Curve:
     """The mean over the seeds; the band from the worst to the best seed is drawn here."""
-    points = pick.points(arm.summary)
     banded = [(x, m.summary.values) for x, m in points if m.summary.n > 1]
     if banded:
         low, high = [min(v) for _, v in banded], [max(v) for _, v in banded]
@@ -110,7 +128,7 @@ def _curve(ax: Axes, arm: StyledArm, pick: Pick, across: Across) -> Curve:
     for x, measure in points:
         label, place = arm.summary.label, across.place(x)
         for seed, value in sorted(measure.seeds.items()):
-            text = f"{value:.3f} {pick.unit}".rstrip()
+            text = f"{value:.3f} {unit}".rstrip()
             hover.append(HoverPoint(ax, x, value, label, seed, place, text))
     means = [(x, measure.summary.mean) for x, measure in points]
     return Curve(arm, means, arm.weight, 2.6 + 1.5 * arm.weight)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outlast.analysis.anatomy import dissect
+from outlast.analysis.anatomy import EXAMPLES, dissect
 from outlast.analysis.probe import due_states
 from outlast.analysis.watching import attention_layers, hooked, watch
 from outlast.errors import OutlastError, bad_value
@@ -41,6 +41,7 @@ class LiveModel:
 
     def __init__(self, folder: Path, seed: int, tested: list[int]) -> None:
         self.folder, self.seed, self.tested = folder, seed, tested
+        self._sequences = lru_cache(KEPT)(self._make_sequence)
         self._traces = lru_cache(KEPT)(self._trace)
         self._examples = lru_cache(KEPT)(self._find_examples)
 
@@ -120,10 +121,14 @@ class LiveModel:
     def _find_examples(self, length: int) -> dict[str, Any]:
         check_tokens(self.task.tokens(length))
         ladder = [length / self.task.lengths[1]]
-        found = dissect(self.model, self.task, ladder, EXAMPLE_SEQUENCES, FITTED)
-        return {"sequences": EXAMPLE_SEQUENCES, "examples": found.examples}
+        examples = dissect(self.model, self.task, ladder, EXAMPLE_SEQUENCES, FITTED).examples
+        return {"sequences": EXAMPLE_SEQUENCES, "most": EXAMPLES, "examples": examples}
 
     def _sequence(self, name: str) -> Sequence:
+        """The sequence of a name; it is drawn once, not again for each chunk of its attention."""
+        return self._sequences(name)
+
+    def _make_sequence(self, name: str) -> Sequence:
         sequence, ceiling = make_sequence(self.task, name), self.model.ceiling
         if ceiling is not None and len(sequence.tokens) > ceiling:
             raise OutlastError(

@@ -66,6 +66,21 @@ def test_mean_and_spread_by_default_and_single_seeds_on_demand(show: Any) -> Non
     assert traces(page)[0]["y"] == other["y"]
 
 
+def test_chance_is_marked_at_the_training_length_and_said(show: Any) -> None:
+    page = show("runs=study--dat&part=state")
+    traces(page)
+    level = page.evaluate(
+        "fetch('data/runs.json').then(r => r.json())"
+        ".then(c => c.runs.find(run => run.id === 'study--dat').chance.state)"
+    )
+    _, mark = page.evaluate("document.getElementById('accuracy').layout.shapes")
+    assert (mark["y0"], mark["y1"]) == (level, level)
+    assert mark["x0"] < 1 < mark["x1"]
+    caption = page.inner_text("#accuracy-caption")
+    assert caption.startswith("Part: state.")
+    assert f"is chance: {100 * level:.1f} %." in caption
+
+
 def test_legend_hides_an_arm_and_shows_it_again(show: Any) -> None:
     page = show("runs=study--dat,lstm")
     assert drawn(page) == ["lstm", "study--dat"]

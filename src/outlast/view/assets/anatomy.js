@@ -235,6 +235,7 @@ async function examples(run, seed, length, lengths, test) {
   });
   const none = `None of ${found.sequences} sequences of seed ${seed} has such an answer.`;
   const some = `${kept.length} of ${rows.length} are in this bundle; 'outlast view' shows all.`;
-  const words = !rows.length ? none : kept.length < rows.length ? some : "";
+  const all = `Looked for in ${found.sequences} sequences; at most ${found.most} answers are listed.`;
+  const words = !rows.length ? none : kept.length < rows.length ? some : all;
   return [el("ul", {}, ...links), el("p", { class: "note" }, words)];
 }

@@ -191,7 +191,7 @@ export class AttentionRows {
   }
 
   describe(at, weights, zeros, source) {
-    const parts = [`token ${at + 1} looks at ${at + 1} tokens.`];
+    const parts = [`Token ${at + 1} looks at ${at + 1} tokens.`];
     const cells = weights.length * (at + 1);
     if (zeros) parts.push(`${((100 * zeros) / cells).toFixed(0)} % of keys are dropped.`);
     if (source !== null) {

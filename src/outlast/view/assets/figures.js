@@ -26,18 +26,31 @@ export function accuracyFigure(place, runs, options) {
   if (!traces.length) return nothing(place, "None of these runs has been tested on this.");
   const range = bits ? {} : { range: [-0.02, 1.02], tickformat: ".0%" };
   const xs = traces.flatMap((trace) => trace.x);
+  const levels = bits ? [] : chanceLevels(runs, part);
   const shape = layout({
     xaxis: { title: "multiples of the training length", type: "log", ...times(xs) },
     yaxis: { title: bits ? "bits per byte" : "sequences entirely right", ...range },
-    shapes: [line(1, "dot")],
+    shapes: [line(1, "dot"), ...levels.map(chanceMark)],
   });
   Plotly.newPlot(place, traces, shape, config);
   place.on("plotly_click", (event) => follow(event.points[0], runs));
   const spread = options.each ? "Each line is a seed." : SPREAD;
-  return `${options.part}. ${spread} A click on a point opens a sequence of that length.`;
+  const chance = levels.length ? ` The short line at 1 × is chance: ${levels.map(percent).join(", ")}.` : "";
+  return `Part: ${options.part}. ${spread}${chance} A click on a point opens a sequence of that length.`;
 }
 
 const SPREAD = "Lines are means over seeds, bands reach from the lowest to the highest seed.";
+
+/** The accuracy of guessing at the training length; a longer sequence may ask for more answers. */
+function chanceLevels(runs, part) {
+  return [...new Set(runs.map((run) => run.chance?.[part]).filter((level) => level !== undefined))];
+}
+
+/** A short line at the training length. */
+function chanceMark(level) {
+  const style = { color: colour("ink"), width: 2 };
+  return { type: "line", x0: 0.94, x1: 1.06, y0: level, y1: level, line: style };
+}
 
 function nothing(place, words) {
   Plotly.purge(place);

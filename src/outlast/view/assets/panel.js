@@ -73,7 +73,7 @@ export class Panel {
   // ---- the state ---------------------------------------------------------------------------
 
   addState() {
-    const head = ["read from", "here", "true", "right in training lengths", "right in this sequence"];
+    const head = ["read from", "here", "true", "right at training lengths", "right in this sequence"];
     const body = el("tbody", {});
     this.cells = this.trace.read.map((probe) => {
       const cells = { read: el("td", {}), truth: el("td", {}) };
