@@ -23,7 +23,7 @@ from safetensors import safe_open
 import outlast.train.trainer as trainer_module
 from outlast import processes
 from outlast.runs.folder import CHECKPOINT, METRICS
-from outlast.runs.metrics import Line, MetricLine
+from outlast.runs.records import Line, MetricLine
 from outlast.runs.spec import RunSpec, Settings
 from outlast.testing.training import InMemory, block_lines, events  # noqa: F401 (for the tests)
 from outlast.train.optimiser import AdamW

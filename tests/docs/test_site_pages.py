@@ -27,8 +27,7 @@ from docs_site.reference import reference_pages
 from outlast.cli import VERBS
 from outlast.registry import OURS, SHOWN
 from outlast.runs.folder import METRICS, RESULTS, RUN, STUDY, SWEEP, TRACKERS
-from outlast.runs.metrics import MetricLine
-from outlast.runs.records import ResultRow
+from outlast.runs.records import MetricLine, ResultRow
 from outlast.runs.spec import Settings
 from outlast.sweep.attempts import ATTEMPTS, CLAIMED, HIDDEN
 from outlast.sweep.halving import SCORES as HALVING

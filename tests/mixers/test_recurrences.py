@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from outlast.registry import mixers
-from outlast.runs.metrics import read_metrics
+from outlast.runs.records import read_metrics
 from outlast.studies.joining import is_recurrence
 from outlast.testing.compare import close, randn
 from tiny_runs import block_lines, create, resume, tiny

@@ -13,8 +13,16 @@ from run_folders import RUN_SPEC, assert_refused
 
 from outlast.errors import RunFolderError
 from outlast.runs.folder import METRICS, RESULTS, RUN, STUDY
-from outlast.runs.metrics import EventLine, MetricLine, cut_metrics, read_metrics, write_metrics
-from outlast.runs.records import read_results, read_run, read_study
+from outlast.runs.records import (
+    EventLine,
+    MetricLine,
+    cut_metrics,
+    read_metrics,
+    read_results,
+    read_run,
+    read_study,
+    write_metrics,
+)
 from outlast.runs.spec import RENAMED
 from outlast.workflow.load import load, open_run
 from tiny_runs import CPU, resume

@@ -19,8 +19,7 @@ from outlast.errors import RunFolderError
 from outlast.processes import Child, Parent
 from outlast.runs.checkpoint import load_state
 from outlast.runs.folder import CHECKPOINT, METRICS, PREVIOUS_RESULTS, RESULTS, RUN, write_json
-from outlast.runs.metrics import read_metrics
-from outlast.runs.records import read_results, read_run
+from outlast.runs.records import read_metrics, read_results, read_run
 from outlast.runs.spec import RunSpec
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import Job, Pack, Update, needed, packs, run_pack, run_study

@@ -19,7 +19,7 @@ from outlast.cli import main
 from outlast.errors import MissingExtraError, SpecError
 from outlast.registry import Entry, studies, trackers
 from outlast.runs.folder import CHECKPOINT, METRICS, RESULTS, TRACKERS
-from outlast.runs.metrics import EventLine, MetricLine, append_metrics, read_metrics
+from outlast.runs.records import EventLine, MetricLine, append_metrics, read_metrics
 from outlast.runs.spec import Settings
 from outlast.studies import Arm, Study
 from outlast.trackers import lane as lane_module

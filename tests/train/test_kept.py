@@ -13,8 +13,7 @@ from outlast.errors import OutlastError, RunFolderError, SpecError
 from outlast.runs.checkpoint import WEIGHTS, load_checkpoint
 from outlast.runs.folder import KEPT, kept_file
 from outlast.runs.kept import kept_seeds, kept_steps, load_kept, save_kept
-from outlast.runs.metrics import read_metrics
-from outlast.runs.records import read_run
+from outlast.runs.records import read_metrics, read_run
 from outlast.runs.spec import RunSpec
 from outlast.workflow.grid import expand_grid
 from outlast.workflow.load import load, open_run

@@ -15,8 +15,7 @@ from outlast.errors import TrainingError
 from outlast.runs import status
 from outlast.runs.checkpoint import load_checkpoint, load_state
 from outlast.runs.folder import CHECKPOINT, METRICS, RESULTS
-from outlast.runs.metrics import read_metrics
-from outlast.runs.records import read_results
+from outlast.runs.records import read_metrics, read_results
 from outlast.train.trainer import Block, Trainer
 from outlast.workflow.evaluate import Evaluation, evaluate_run
 from outlast.workflow.load import load

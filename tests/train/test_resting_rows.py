@@ -13,7 +13,7 @@ import outlast.train.seeds as seeds_module
 import outlast.train.trainer as trainer_module
 from outlast.runs.checkpoint import load_state
 from outlast.runs.folder import CHECKPOINT
-from outlast.runs.metrics import read_metrics
+from outlast.runs.records import read_metrics
 from outlast.runs.spec import RunSpec
 from outlast.train.seeds import rows_to_step
 from outlast.train.step import Stepper

@@ -28,8 +28,7 @@ from outlast.registry import methods
 from outlast.runs import records
 from outlast.runs.checkpoint import load_checkpoint, load_state
 from outlast.runs.folder import CHECKPOINT, METRICS, RESULTS, RUN, write_json
-from outlast.runs.metrics import read_metrics
-from outlast.runs.records import read_run
+from outlast.runs.records import read_metrics, read_run
 from outlast.runs.spec import RENAMED, RunSpec
 from outlast.specs import parse
 from outlast.train.step import Stepper

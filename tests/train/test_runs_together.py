@@ -14,8 +14,7 @@ from outlast.cli import main
 from outlast.errors import OutlastError, TrainingError
 from outlast.runs.checkpoint import AVERAGE, load_checkpoint, load_state
 from outlast.runs.folder import CHECKPOINT, METRICS
-from outlast.runs.metrics import read_metrics
-from outlast.runs.records import read_run
+from outlast.runs.records import read_metrics, read_run
 from outlast.runs.spec import RunSpec
 from outlast.workflow.load import load
 from tiny_runs import (

@@ -16,8 +16,7 @@ import outlast
 from outlast.cli import MISTAKE, main
 from outlast.runs.checkpoint import load_state
 from outlast.runs.folder import CHECKPOINT
-from outlast.runs.metrics import read_metrics
-from outlast.runs.records import read_results, read_run
+from outlast.runs.records import read_metrics, read_results, read_run
 from outlast.runs.status import finished
 from outlast.workflow.evaluate import Evaluation, evaluate_run
 from outlast.workflow.progress import sentence

@@ -14,8 +14,7 @@ import outlast
 import outlast.train.trainer as trainer_module
 from outlast.errors import TrainingError
 from outlast.runs.checkpoint import load_checkpoint, load_state
-from outlast.runs.metrics import read_metrics
-from outlast.runs.records import read_run
+from outlast.runs.records import read_metrics, read_run
 from outlast.train.run_state import Progress
 from outlast.workflow.train import Listener
 from tiny_runs import (

@@ -25,7 +25,7 @@ from outlast.processes import Child
 from outlast.registry import tasks
 from outlast.runs.checkpoint import load_state
 from outlast.runs.folder import RUN
-from outlast.runs.metrics import EventLine, read_metrics
+from outlast.runs.records import EventLine, read_metrics
 from outlast.runs.spec import RunSpec
 from outlast.tasks.parity import Parity
 from outlast.train import memory, waves

@@ -13,8 +13,7 @@ import pytest
 from outlast.errors import OutlastError, RunFolderError
 from outlast.runs.analyses import AnalysisTable, Row, write_analysis
 from outlast.runs.folder import write_json
-from outlast.runs.metrics import MetricLine, append_metrics
-from outlast.runs.records import read_results
+from outlast.runs.records import MetricLine, append_metrics, read_results
 from outlast.view.anatomy import read_anatomy
 from outlast.view.catalogue import find_entries
 from outlast.view.curves import POINTS, read_curves

@@ -19,8 +19,7 @@ from outlast.errors import OutlastError, RunFolderError
 from outlast.runs.checkpoint import load_checkpoint, load_state, save_checkpoint
 from outlast.runs.folder import CHECKPOINT, COPYING, METRICS, RESULTS, RUN
 from outlast.runs.grids import packs_of, run_folders
-from outlast.runs.metrics import read_metrics
-from outlast.runs.records import read_results, read_run, write_run
+from outlast.runs.records import read_metrics, read_results, read_run, write_run
 from outlast.runs.spec import RunSpec
 from outlast.workflow.create import create_runs
 from outlast.workflow.subset import take_seeds

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from docs_site.markdown import code, from_docstring, table
-from outlast.runs import metrics, records
+from outlast.runs import records
 from outlast.runs.analyses import AnalysisTable
 from outlast.runs.folder import (
     ANALYSIS,
@@ -64,7 +64,7 @@ FILES = [
 ]
 RECORDS: dict[str, list[type]] = {
     RUN: [records.RunRecord, records.Shown, records.CorpusRecord, Settings],
-    METRICS: [metrics.MetricLine, metrics.EventLine],
+    METRICS: [records.MetricLine, records.EventLine],
     RESULTS: [records.Results, records.ResultRow],
     f"{ANALYSIS}/NAME.json": [AnalysisTable],
     TRACKERS: [Entry],

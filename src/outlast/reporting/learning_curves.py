@@ -22,7 +22,7 @@ from outlast.reporting.overlapping_curves import Curve, draw_curves
 from outlast.reporting.panels import Form, Key, panel_grid
 from outlast.reporting.style import MUTED, drawing
 from outlast.reporting.summary import ArmSummary
-from outlast.runs.metrics import EventLine
+from outlast.runs.records import EventLine
 
 POINTS = 160  # of one line; more cannot be told apart at a panel's width
 Axis = Callable[[Axes], None]

@@ -14,13 +14,15 @@ from pathlib import Path
 from outlast.errors import RunFolderError
 from outlast.runs.folder import RESULTS, RUN, STUDY, SWEEP, has_file
 from outlast.runs.grids import grid_runs, no_runs_of_sweep
-from outlast.runs.metrics import EventLine, MetricLine, read_metrics
 from outlast.runs.records import (
     ArmRecord,
+    EventLine,
+    MetricLine,
     ResultRow,
     Results,
     RunRecord,
     StudyRecord,
+    read_metrics,
     read_results,
     read_study,
 )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outlast.runs.metrics import EventLine, Line, MetricLine
+from outlast.runs.records import EventLine, Line, MetricLine
 from outlast.runs.spec import RunSpec, Settings
 from outlast.testing.rules import RuleSet, require
 from outlast.testing.subjects import Subject

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from outlast.runs.metrics import EventLine, Line, MetricLine, metrics_since
+from outlast.runs.records import EventLine, Line, MetricLine, metrics_since
 from outlast.runs.spec import Settings
 from outlast.trackers.base import Point
 from outlast.train.optimiser import learning_rate

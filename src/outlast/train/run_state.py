@@ -23,8 +23,7 @@ from torch import Tensor
 from outlast.methods.base import Control, Losses
 from outlast.registry import methods, tasks
 from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState
-from outlast.runs.metrics import EventLine, Line, MetricLine
-from outlast.runs.records import ALL, ResultRow
+from outlast.runs.records import ALL, EventLine, Line, MetricLine, ResultRow
 from outlast.runs.spec import RunSpec
 from outlast.runs.status import NOT_FINITE
 from outlast.tasks import Batch, Task

@@ -40,7 +40,7 @@ from outlast.evaluation.ladder import evaluate_stack
 from outlast.runs.checkpoint import load_checkpoint, restore, save_checkpoint
 from outlast.runs.folder import CHECKPOINT, cut_kept
 from outlast.runs.kept import save_kept
-from outlast.runs.metrics import EventLine, Line, append_metrics, cut_metrics
+from outlast.runs.records import EventLine, Line, append_metrics, cut_metrics
 from outlast.runs.spec import PROBE_SEQUENCES, PROBED, RunSpec
 from outlast.tasks import Batch
 from outlast.train.data import join

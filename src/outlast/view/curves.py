@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.reporting.load import Run, Series, load_run
-from outlast.runs.metrics import EventLine
+from outlast.runs.records import EventLine
 
 #: of one seed's curve; more cannot be told apart
 POINTS = 300

@@ -25,8 +25,7 @@ from outlast.runs.folder import (
     require_free_folder,
 )
 from outlast.runs.kept import kept_seeds, load_kept, save_kept
-from outlast.runs.metrics import read_metrics, write_metrics
-from outlast.runs.records import read_run, write_run
+from outlast.runs.records import read_metrics, read_run, write_metrics, write_run
 from outlast.runs.spec import RunSpec
 from outlast.workflow.load import open_run
 from outlast.workflow.train import check_beginning

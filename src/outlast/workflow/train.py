@@ -15,8 +15,7 @@ from outlast.machine import keep_freed_memory, precision, signals
 from outlast.registry import tasks
 from outlast.runs.folder import CHECKPOINT, RESULTS, has_file, locked, remove_results
 from outlast.runs.kept import is_kept
-from outlast.runs.metrics import read_metrics
-from outlast.runs.records import ResultRow, read_run
+from outlast.runs.records import ResultRow, read_metrics, read_run
 from outlast.runs.spec import Settings
 from outlast.runs.status import divergence, tested
 from outlast.train.run_state import Progress, RunState
