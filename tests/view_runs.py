@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from outlast.runs.analyses import AnalysisTable, Row, write_analysis
-from outlast.runs.records import ArmRecord, StudyRecord, write_study
+from outlast.runs.study import ArmRecord, StudyRecord, write_study
 from outlast.view.catalogue import find_entries
 from outlast.view.library import Library
 from outlast.workflow.evaluate import Evaluation, evaluate_run

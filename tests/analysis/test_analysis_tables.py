@@ -18,7 +18,8 @@ from outlast.errors import RunFolderError
 from outlast.reporting import anatomy_by_length
 from outlast.runs.analyses import AnalysisTable, Row, anatomy_at_end, read_analysis, write_analysis
 from outlast.runs.kept import load_kept, save_kept
-from outlast.runs.records import ArmRecord, StudyRecord, read_run, write_study
+from outlast.runs.records import read_run
+from outlast.runs.study import ArmRecord, StudyRecord, write_study
 
 TASK = "composite(modulus=2, keys=12, queries=2, length=3)"
 MODEL = "lstm > attention(heads=2) > mlp @ 16"

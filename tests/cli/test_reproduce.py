@@ -19,7 +19,8 @@ import outlast.studies.runner as runner
 from outlast.cli.exit_codes import FAILED, MISTAKE, STOPPED
 from outlast.registry import studies
 from outlast.runs.folder import RESULTS, locked
-from outlast.runs.records import read_results, read_run, read_study
+from outlast.runs.records import read_results, read_run
+from outlast.runs.study import read_study
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.runner import Update
 from tiny_runs import start_processes_at_once, tiny

@@ -16,8 +16,9 @@ from outlast.cli.presets import with_preset
 from outlast.errors import SpecError
 from outlast.models.build import canonical_layout
 from outlast.registry import methods, mixers, presets, studies
-from outlast.runs.records import read_run, read_study
+from outlast.runs.records import read_run
 from outlast.runs.spec import RunSpec
+from outlast.runs.study import read_study
 from outlast.studies import Arm, Claim, Screen, Study
 from outlast.studies.joining import with_item
 from outlast.sweep.halving import Halving

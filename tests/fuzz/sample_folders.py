@@ -8,8 +8,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from outlast.runs.records import ArmRecord, Claim, StudyRecord, write_study
 from outlast.runs.spec import RunSpec, Settings
+from outlast.runs.study import ArmRecord, Claim, StudyRecord, write_study
 from outlast.workflow.create import create_runs
 from outlast.workflow.evaluate import Evaluation
 from outlast.workflow.grid import expand_grid

@@ -259,7 +259,7 @@ def _register_study(page: bool) -> None:
     """The study `tiny`; its page is left out where it is not what is tested."""
     from outlast.registry import studies
     from outlast.reporting import page as page_module
-    from outlast.runs.records import Claim
+    from outlast.runs.study import Claim
     from outlast.studies import Arm, Study
     from tiny_runs import tiny
 

@@ -15,7 +15,7 @@ from outlast.reporting.load import read
 from outlast.reporting.page import report
 from outlast.reporting.summary import ArmSummary, summarise_arm
 from outlast.reporting.tables import bits_table
-from outlast.runs.records import Claim
+from outlast.runs.study import Claim
 
 MULTIPLES = (1, 4, 32)
 

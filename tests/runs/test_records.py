@@ -20,10 +20,10 @@ from outlast.runs.records import (
     read_metrics,
     read_results,
     read_run,
-    read_study,
     write_metrics,
 )
 from outlast.runs.spec import RENAMED
+from outlast.runs.study import read_study
 from outlast.workflow.load import load, open_run
 from tiny_runs import CPU, resume
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from docs_site.markdown import code, from_docstring, table
-from outlast.runs import records
+from outlast.runs import records, study
 from outlast.runs.analyses import AnalysisTable
 from outlast.runs.folder import (
     ANALYSIS,
@@ -69,11 +69,11 @@ RECORDS: dict[str, list[type]] = {
     f"{ANALYSIS}/NAME.json": [AnalysisTable],
     TRACKERS: [Entry],
     STUDY: [
-        records.StudyRecord,
-        records.ArmRecord,
-        records.Claim,
-        records.ScreenRecord,
-        records.RoundRecord,
+        study.StudyRecord,
+        study.ArmRecord,
+        study.Claim,
+        study.ScreenRecord,
+        study.RoundRecord,
     ],
     SWEEP: [SweepRecord],
 }

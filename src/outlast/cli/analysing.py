@@ -34,8 +34,9 @@ from outlast.runs.analyses import (
 )
 from outlast.runs.folder import RUN, has_file, kept_files
 from outlast.runs.kept import seeds_at
-from outlast.runs.records import read_run, read_study
+from outlast.runs.records import read_run
 from outlast.runs.status import finished
+from outlast.runs.study import read_study
 from outlast.studies.base import Analysis, Study
 
 

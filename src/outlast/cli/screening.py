@@ -12,8 +12,8 @@ from outlast.cli.sweeping import conclude
 from outlast.cli.tables import Column, show_table
 from outlast.errors import incompatible
 from outlast.runs.folder import STUDY, has_file
-from outlast.runs.records import ScreenRecord, read_study, write_study
 from outlast.runs.spec import RunSpec
+from outlast.runs.study import ScreenRecord, read_study, write_study
 from outlast.studies.base import SCREEN, Arm, Screen, Study
 from outlast.studies.runner import unfinished_arms
 from outlast.studies.screening import run_screen

@@ -10,7 +10,7 @@ from outlast.evaluation.statistics import TOLERANCE, Summary
 from outlast.reporting.bits import bits_headline
 from outlast.reporting.formatting import interval, percent, points, times
 from outlast.reporting.summary import ArmSummary, Measure, multiples_of, variants_of
-from outlast.runs.records import Claim
+from outlast.runs.study import Claim
 
 HOLDS, FAILS, UNMEASURED = "holds", "does not hold", "not measured"
 #: what a claim rests on does not hold, or an arm that would make it hold has diverged

@@ -15,18 +15,16 @@ from outlast.errors import RunFolderError
 from outlast.runs.folder import RESULTS, RUN, STUDY, SWEEP, has_file
 from outlast.runs.grids import grid_runs, no_runs_of_sweep
 from outlast.runs.records import (
-    ArmRecord,
     EventLine,
     MetricLine,
     ResultRow,
     Results,
     RunRecord,
-    StudyRecord,
     read_metrics,
     read_results,
-    read_study,
 )
 from outlast.runs.records import read_run as read_record
+from outlast.runs.study import ArmRecord, StudyRecord, read_study
 
 Series = dict[int, dict[int, float]]  # seed -> step -> value
 

@@ -38,7 +38,7 @@ from outlast.reporting.summary import (
     summarise_arm,
 )
 from outlast.runs.folder import RESULTS, RUN, write_text
-from outlast.runs.records import ScreenRecord
+from outlast.runs.study import ScreenRecord
 from outlast.version import __version__
 
 FOLDED = 24  # rows of a table, from which on it is folded

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from outlast.reporting import formatting
 from outlast.reporting.tables import Cell, Table
-from outlast.runs.records import RoundRecord, ScreenRecord
 from outlast.runs.spec import seed_words
+from outlast.runs.study import RoundRecord, ScreenRecord
 
 
 def screen_table(screen: ScreenRecord) -> Table:

@@ -22,7 +22,8 @@ damaged one is refused.
 `spec.py`       what decides a run: `RunSpec` and its `Settings`
 `folder.py`     file names, atomic writes, the lock
 `reading.py`    JSON that is checked: damage is named by file and field
-`records.py`    the files as types, one reader and one writer for each
+`records.py`    run, metrics and results as types, one reader and one writer for each
+`study.py`      the same for a study
 `checkpoint.py` tensors and plain state in one safetensors file
 `kept.py`       weights kept along the way, one file for each step
 `grids.py`      which runs a folder holds, and which were created together

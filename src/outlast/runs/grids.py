@@ -8,7 +8,8 @@ from pathlib import Path
 
 from outlast.errors import RunFolderError
 from outlast.runs.folder import RUN, STUDY, SWEEP, has_file, require_name, why
-from outlast.runs.records import read_run, read_study
+from outlast.runs.records import read_run
+from outlast.runs.study import read_study
 
 
 def run_folders(folder: Path, of_studies: bool = False) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -137,3 +138,25 @@ def _shown(value: Any) -> str:
     """A value as JSON has it, cut where it is long."""
     text = json.dumps(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+# ---- values ------------------------------------------------------------------------------------
+
+
+def check_shares(field: str, shares: Mapping[str, float] | None) -> None:
+    """Raise ValueError if a number is no share."""
+    for name, share in (shares or {}).items():
+        if not 0 <= share <= 1:
+            raise ValueError(f"{field}.{name}={share}: expected a number from 0 to 1")
+
+
+def check_finite(field: str, number: float) -> None:
+    """Raise ValueError if a number is not finite."""
+    if not math.isfinite(number):
+        raise ValueError(f"{field}={number}: expected a finite number")
+
+
+def check_subfolder(kind: str, name: str) -> None:
+    """Raise ValueError if a name would lead out of the folder that it stands in."""
+    if name in {"", ".", ".."} or "/" in name or "\\" in name:
+        raise ValueError(f"{kind} name {name!r} is not the name of a subfolder")

@@ -1,4 +1,4 @@
-"""The files of run and study folders as types: one reader and one writer for each.
+"""The files of a run folder as types: one reader and one writer for each.
 
 Reading checks every field. A file that is damaged, or of another format, is a `RunFolderError`
 that names the file, the line where there are lines, and the field.
@@ -7,19 +7,27 @@ that names the file, the line where there are lines, and the field.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 from msgspec import Struct
 
 from outlast.errors import RunFolderError, SpecError
-from outlast.runs.folder import METRICS, RUN, STUDY, require_name, why, write_json, write_text
-from outlast.runs.reading import FORMAT, checked, parse_json, read_object, read_text
+from outlast.runs.folder import METRICS, RUN, require_name, why, write_json, write_text
+from outlast.runs.reading import (
+    FORMAT,
+    check_finite,
+    check_shares,
+    check_subfolder,
+    checked,
+    parse_json,
+    read_object,
+    read_text,
+)
 from outlast.runs.spec import RunSpec, Settings
 
 # ---- run.json ----------------------------------------------------------------------------------
@@ -73,10 +81,10 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in self.pack:
-            _check_subfolder("run", name)
+            check_subfolder("run", name)
         if self.length < 1:
             raise ValueError(f"length={self.length}: expected a whole number >= 1")
-        _check_shares("chance", self.chance)
+        check_shares("chance", self.chance)
 
     @property
     def spec(self) -> RunSpec:
@@ -106,7 +114,7 @@ def read_run(folder: Path) -> RunRecord:
 
 def write_run(folder: Path, record: RunRecord) -> None:
     """Write `run.json`."""
-    _write(folder / RUN, record)
+    write_record(folder / RUN, record)
 
 
 # ---- metrics.jsonl -----------------------------------------------------------------------------
@@ -308,12 +316,12 @@ def read_results(path: Path) -> Results:
         if "seed" not in row:
             raise RunFolderError(f"cannot read {path}: rows[{index}] has no seed")
         try:
-            _check_shares(f"rows[{index}].exact", row["exact"])
-            _check_shares(f"rows[{index}].distance", row.get("distance"))
+            check_shares(f"rows[{index}].exact", row["exact"])
+            check_shares(f"rows[{index}].distance", row.get("distance"))
             for part, bits in (row.get("bits") or {}).items():
-                _check_finite(f"rows[{index}].bits.{part}", bits)
-            _check_finite(f"rows[{index}].multiple", row["multiple"])
-            _check_finite(f"rows[{index}].length", row["length"])
+                check_finite(f"rows[{index}].bits.{part}", bits)
+            check_finite(f"rows[{index}].multiple", row["multiple"])
+            check_finite(f"rows[{index}].length", row["length"])
         except ValueError as error:
             raise RunFolderError(f"cannot read {path}: {error}") from None
     return results
@@ -321,126 +329,12 @@ def read_results(path: Path) -> Results:
 
 def write_results(path: Path, results: Results) -> None:
     """Write results: as `results.json` of a folder or as any other file."""
-    _write(path, results)
-
-
-# ---- study.json --------------------------------------------------------------------------------
-
-
-class Claim(Struct, frozen=True):
-    """Something that should be so, and the band a measured number must fall in to say it is.
-
-    `condition` is the text of another claim: if that one does not hold, this one says nothing.
-    `stated` is ``before`` if the words and the band are those of the source, or were written before
-    any number of ours was seen. It is ``after`` if numbers of ours were known by then.
-    """
-
-    text: str
-    arm: str
-    multiple: int | float
-    source: str = ""
-    statistic: Literal["mean", "min", "max", "difference", "success"] = "mean"
-    versus: str | None = None
-    part: str = "joint"
-    #: the unit of the number, and of `low` and `high`
-    measure: Literal["exact", "bits"] = "exact"
-    #: of the task's other versions in the test, such as `sparse`; None is the one trained on
-    variant: str | None = None
-    low: float | None = None
-    high: float | None = None
-    condition: str | None = None
-    #: an older file does not say
-    stated: Literal["before", "after"] | None = None
-
-
-class ArmRecord(Struct, frozen=True):
-    """One way of training in a study; its name is the name of its run folder."""
-
-    name: str
-    label: str = ""
-    #: arms of one group share a panel
-    group: str | None = None
-
-    def __post_init__(self) -> None:
-        _check_subfolder("arm", self.name)
-
-
-class RoundRecord(Struct, frozen=True):
-    """A round of a screen: how long its arms were trained, and the score of each (None: failed)."""
-
-    seeds: int
-    steps: int
-    #: the share of sequences entirely right, by the name of the arm
-    scores: dict[str, float | None]
-
-    def __post_init__(self) -> None:
-        _check_shares("scores", {n: s for n, s in self.scores.items() if s is not None})
-
-
-class ScreenRecord(Struct, frozen=True, kw_only=True):
-    """How the arms of a study that are screened were chosen."""
-
-    #: the multiple of the training length at which they were scored
-    at: float
-    #: those of the last round; they are others than the seeds of the arms
-    seeds: tuple[int, ...]
-    rounds: tuple[RoundRecord, ...]
-    #: names of the arms that are run over all seeds, best first
-    survivors: tuple[str, ...]
-
-
-class StudyRecord(Struct, frozen=True, kw_only=True):
-    """What `study.json` holds; a report needs nothing else but the run folders of the arms."""
-
-    format: int = FORMAT
-    study: str = ""
-    scale: str | None = None
-    title: str = ""
-    question: str = ""
-    #: the command line that runs the study, or goes on with it
-    command: str | None = None
-    arms: tuple[ArmRecord, ...] = ()
-    claims: tuple[Claim, ...] = ()
-    #: if arms were screened
-    screen: ScreenRecord | None = None
-
-
-def read_study(folder: Path) -> StudyRecord:
-    """A study, as `study.json` says."""
-    path = folder / STUDY
-    values = read_object(path, "a study", by_hand=True)
-    if isinstance(claims := values.get("claims"), list):  # some may have names of before
-        values["claims"] = [
-            {"condition": claim.get("given")} | claim if isinstance(claim, dict) else claim
-            for claim in claims
-        ]
-    return checked(values, StudyRecord, path)
-
-
-def write_study(folder: Path, record: StudyRecord) -> None:
-    """Write `study.json`."""
-    _write(folder / STUDY, record)
+    write_record(path, results)
 
 
 # ---- all of them -------------------------------------------------------------------------------
 
 
-def _check_shares(field: str, shares: Mapping[str, float] | None) -> None:
-    for name, share in (shares or {}).items():
-        if not 0 <= share <= 1:
-            raise ValueError(f"{field}.{name}={share}: expected a number from 0 to 1")
-
-
-def _check_finite(field: str, number: float) -> None:
-    if not math.isfinite(number):
-        raise ValueError(f"{field}={number}: expected a finite number")
-
-
-def _check_subfolder(kind: str, name: str) -> None:
-    if name in {"", ".", ".."} or "/" in name or "\\" in name:
-        raise ValueError(f"{kind} name {name!r} is not the name of a subfolder")
-
-
-def _write(path: Path, record: Struct) -> None:
-    """A record as a JSON file of today's format, whatever format it was read from."""
+def write_record(path: Path, record: Struct) -> None:
+    """Write a record as a JSON file of today's format, whatever format it was read from."""
     write_json(path, msgspec.to_builtins(record) | {"format": FORMAT})

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 
 from outlast.errors import SpecError
 from outlast.registry import studies, suggest
-from outlast.runs.records import ArmRecord, Claim, ScreenRecord, StudyRecord
 from outlast.runs.spec import LADDER, SEQUENCES, RunSpec
+from outlast.runs.study import ArmRecord, Claim, ScreenRecord, StudyRecord
 from outlast.sweep.halving import Halving
 
 #: what stands for the screen among the names of arms, and the folder that it has in the study's

@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Literal
 
 from outlast.registry import studies
-from outlast.runs.records import Claim
 from outlast.runs.spec import RunSpec, Settings
+from outlast.runs.study import Claim
 from outlast.studies.base import Arm, Study
 from outlast.studies.matching import matched
 

@@ -24,8 +24,9 @@ from collections.abc import Iterator
 from typing import Literal
 
 from outlast.registry import studies
-from outlast.runs.records import ALL, Claim
+from outlast.runs.records import ALL
 from outlast.runs.spec import RunSpec, Settings
+from outlast.runs.study import Claim
 from outlast.studies.base import Arm, Study
 
 TITLE = "Language models beyond their training length"

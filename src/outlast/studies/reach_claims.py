@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outlast.runs.records import Claim
+from outlast.runs.study import Claim
 
 MARK = "the mark of this study"
 LAYOUTS = ("separate", "interleaved", "chained")

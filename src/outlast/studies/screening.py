@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from outlast.runs.records import RoundRecord, ScreenRecord
 from outlast.runs.spec import RunSpec
+from outlast.runs.study import RoundRecord, ScreenRecord
 from outlast.studies.base import SCREEN, Arm, Screen, Study
 from outlast.sweep.engine import Machine, Outcome, Watch
 from outlast.sweep.halving import Round, check_halving, halve

@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from outlast.registry import studies
-from outlast.runs.records import Claim
 from outlast.runs.spec import RunSpec, Settings
+from outlast.runs.study import Claim
 from outlast.studies.base import Arm, Study
 
 TITLE = "Threshold relative attention"

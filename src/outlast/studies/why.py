@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from outlast.registry import studies
-from outlast.runs.records import Claim
 from outlast.runs.spec import RunSpec, Settings
+from outlast.runs.study import Claim
 from outlast.studies.base import Analysis, Arm, Study
 from outlast.studies.dat import DEMO_LSTM, DEMO_TASK, LONG, PAPER_TASK, RETRY
 

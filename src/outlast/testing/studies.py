@@ -12,8 +12,9 @@ from typing import get_args, get_type_hints
 
 from outlast.methods import Setup
 from outlast.registry import methods, studies, tasks
-from outlast.runs.records import ALL, RunRecord, read_run, read_study, write_run, write_study
+from outlast.runs.records import ALL, RunRecord, read_run, write_run
 from outlast.runs.spec import RunSpec
+from outlast.runs.study import read_study, write_study
 from outlast.studies import Arm, Claim, Study
 from outlast.studies.base import SCREEN, scales
 from outlast.studies.matching import size_of

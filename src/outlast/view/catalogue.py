@@ -12,7 +12,8 @@ from typing import Any
 
 from outlast.errors import OutlastError, RunFolderError
 from outlast.runs.folder import CHECKPOINT, RESULTS, RUN, STUDY, has_file, why
-from outlast.runs.records import RunRecord, read_run, read_study
+from outlast.runs.records import RunRecord, read_run
+from outlast.runs.study import read_study
 from outlast.view.shipped import INDEX
 
 #: how many folders deep runs are looked for below a folder that is none itself

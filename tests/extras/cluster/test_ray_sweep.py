@@ -21,8 +21,9 @@ from outlast.cli.exit_codes import STOPPED
 from outlast.errors import OutlastError
 from outlast.registry import Entry, studies
 from outlast.runs.folder import CHECKPOINT, METRICS, RESULTS
-from outlast.runs.records import read_metrics, read_study
+from outlast.runs.records import read_metrics
 from outlast.runs.status import own_state
+from outlast.runs.study import read_study
 from outlast.studies import Arm, Screen, Study
 from outlast.studies.runner import cluster_packs, run_study
 from outlast.sweep.attempts import ATTEMPTS, CLAIMED, HIDDEN
