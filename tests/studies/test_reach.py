@@ -137,10 +137,10 @@ def test_demo_goes_far_with_the_small_preset() -> None:
         arm = arms(reach("demo"))[name]
         assert (arm.run.model, arm.run.methods) == (preset.model, preset.methods), name
         assert arm.run.settings == preset.settings, name
-        farthest = max(arm.ladder or ())
-        assert farthest == (4000 if name == "far-many-keys" else 400), name
+        assert max(arm.ladder or ()) == 400, name
         built = registry.tasks.build(arm.run.task)
-        assert built.ceiling >= farthest * built.lengths[1], name
+        reached = 4000 if name == "far-many-keys" else 400
+        assert built.ceiling >= reached * built.lengths[1], name
     task = arms(reach("demo"))["far-separate"].run.task
     assert len({str(registry.tasks.canonical(line)) for line in (task, preset.task)}) == 1
 

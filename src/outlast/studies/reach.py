@@ -15,7 +15,7 @@ Then the **arms**, by the group that their names begin with:
 - ``layout-*``: the recipe and joint training on the three layouts of `composite`.
 - ``far-*``: rows up to 400 times the training length, by keys of two tokens, and ``far-4000``.
   ``far-repeat`` has keys that come again, ``far-one-token`` has 10,240 keys of one token. At `demo`
-  keys have one token, and ``far-many-keys`` goes to 4,000 times the training length.
+  keys have one token, and ``far-many-keys`` has enough of them for 4,000 times the length.
 - ``weights-*``: ``far-separate`` with other weights in its attention.
 - ``task-*``: the recipe on other tasks. A sum modulo 2 is a parity; permutations of S5 come with
   recall and alone.
@@ -157,8 +157,7 @@ def _demo(joining: Sequence[str]) -> Study:
     # keys of one token: a single block has no layer that could join two of them
     layouts: dict[str, Arguments] = {layout: {"layout": layout} for layout in LAYOUTS}
     many: dict[str, Arguments] = {"many-keys": {"keys": 32768}}
-    # a row 4,000 times as long takes some ten seconds of a core
-    far = list(far_arms(small, layouts, many, sequences=(64, 16)))
+    far = list(far_arms(small, layouts | many, {}, sequences=(64, 64)))
     outcome = replace(recipe.settings, steps=2500)
     arms = [
         *_arms(plan, joining), *far, *weights_arms(far[0]),
