@@ -14,7 +14,7 @@ ONE = "tab=sequence&a=study--dat&seq=draw-8-1"
 ROWS = """([side, at]) => {
   const plot = document.getElementById('attention-' + side);
   const words = document.getElementById('attention-words-' + side)?.textContent ?? '';
-  if (!plot?.data || !words.startsWith(`token ${at + 1} looks`)) return null;
+  if (!plot?.data || !words.startsWith(`Token ${at + 1} looks`)) return null;
   return plot.data[0].z.map(row => Array.from(row));
 }"""
 

@@ -55,7 +55,7 @@ def test_bundle_shows_the_same_page(show: Any, shared: str) -> None:
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
     until(
-        page, "document.getElementById('attention-words-a').textContent.startsWith('token 2 looks')"
+        page, "document.getElementById('attention-words-a').textContent.startsWith('Token 2 looks')"
     )
     page.select_option("#head-a", "0-1")
     page.wait_for_selector("#map-a image")
