@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import outlast
 from outlast.analysis.headlines import HEADLINES, headline
 from outlast.analysis.runs import ANALYSES, AnalysisSettings, analyse_run, prepared
 from outlast.analysis.sequences import NothingToSeeError
-from outlast.cli import main
+from outlast.cli import common, main
 from outlast.errors import OutlastError, RunFolderError
 from outlast.reporting.analysis_by_length import analysis_figure
 from outlast.reporting.anatomy_by_length import anatomy_figure, anatomy_finding, anatomy_shares
@@ -70,6 +71,27 @@ def test_every_analysis_is_written_and_the_rest_of_the_folder_stays(
         assert f"{name}: {len(table.rows):,} rows" in said
         nothing = HEADLINES[name].nothing
         assert name == "gradients" or headline(name, table.rows) or (nothing and nothing in said)
+
+
+def test_headline_shows_the_lowest_and_highest_seed(
+    hybrid: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "console", Console(width=200, color_system=None))
+    assert main(["analyse", str(hybrid), "--only", "state-probe", *FEW]) == 0
+    said = capsys.readouterr().out
+    table = read_analysis(hybrid, "state-probe")
+    assert table is not None
+    assert "mean of 2 seeds [lowest, highest]" in said
+    assert "seeds at 1 x" in said
+    lines = {line.name: line for line in headline("state-probe", table.rows)}
+    values = lines["1.lstm, hidden"].values[1.0]
+    assert len(values) == 2
+    assert f"{sum(values) / 2:.3f}  [{min(values):.3f}, {max(values):.3f}]" in said
+
+    assert main(["analyse", str(hybrid), "--only", "state-probe", "--seeds", "0", *FEW]) == 0
+    said = capsys.readouterr().out
+    assert "mean of" not in said
+    assert "seeds at" not in said
 
 
 def test_seeds_and_steps_are_those_asked_for(hybrid: Path) -> None:

@@ -146,22 +146,30 @@ def _analyse(
 
 
 def _show(name: str, rows: list[Row]) -> None:
-    """The headline of a table: its number by length or step, the mean over seeds."""
+    """The headline of a table: its number by length or step, the mean and the ends over seeds."""
     from outlast.analysis.headlines import HEADLINES, headline
     from outlast.cli.common import say
     from outlast.cli.tables import Column, show_table
+    from outlast.reporting.formatting import ends
 
     wanted, lines = HEADLINES[name], headline(name, rows)
     if not lines:
         if wanted.nothing:
             say(f"  {wanted.nothing}")
         return
-    places = sorted({place for line in lines for place in line.values})
-    titles = [f"{place:g} x" if wanted.by == "multiple" else f"{place:g}" for place in places]
-    columns = [Column("", "name"), *(Column(title, "number", 1) for title in titles)]
-    cells = []
-    for line in lines:
-        values = [line.values.get(place) for place in places]
-        cells.append([line.name, *(f"{sum(v) / len(v):.3f}" if v else "" for v in values)])
+    words = "{:.3f}".format
+    columns, cells = [Column("", "name")], [[line.name] for line in lines]
+    for place in sorted({place for line in lines for place in line.values}):
+        title = f"{place:g} x" if wanted.by == "multiple" else f"{place:g}"
+        values = [line.values.get(place, []) for line in lines]
+        means = [words(sum(each) / len(each)) if each else "" for each in values]
+        spreads = [ends(each, words) for each in values]
+        shown = {Column(title, "number", 1): means}
+        if any(spreads):
+            shown[Column(f"seeds at {title}", "number", 2)] = spreads
+        columns += shown
+        cells = [[*row, *more] for row, *more in zip(cells, *shown.values(), strict=True)]
     seeds = len({row["seed"] for row in rows})
-    show_table(columns, cells, f"{wanted.title}{f', mean of {seeds} seeds' if seeds > 1 else ''}")
+    over = f", mean of {seeds} seeds" if seeds > 1 else ""
+    over += " [lowest, highest]" * any(column.name.startswith("seeds") for column in columns)
+    show_table(columns, cells, f"{wanted.title}{over}")

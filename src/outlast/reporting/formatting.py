@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from outlast.evaluation.statistics import Summary
 from outlast.reporting.phase import Phase
@@ -32,6 +32,11 @@ def interval(summary: Summary) -> str:
     if summary.low is None or summary.high is None:
         return ""
     return f"[{percent(summary.low)}, {percent(summary.high)}]"
+
+
+def ends(values: Sequence[float], words: Callable[[float], str]) -> str:
+    """The lowest and the highest seed, ``[0.512, 0.704]``, or nothing for a single seed."""
+    return f"[{words(min(values))}, {words(max(values))}]" if len(values) > 1 else ""
 
 
 def successes(summary: Summary) -> str:

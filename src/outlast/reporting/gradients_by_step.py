@@ -15,7 +15,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from outlast.reporting.formatting import NONE
+from outlast.reporting.formatting import NONE, ends
 from outlast.reporting.hover import HoverFigure
 from outlast.reporting.learning_curves import Axis, Pick, steps_figure
 from outlast.reporting.load import Series
@@ -129,8 +129,7 @@ def _cell(series: Series, step: int, is_ratio: bool) -> Cell:
     if not values:
         return Cell(NONE, tone="number")
     words = _ratio_words if is_ratio else _cosine_words
-    spread = f"[{words(min(values))}, {words(max(values))}]" if len(values) > 1 else ""
-    return Cell(words(sum(values) / len(values)), spread, tone="number")
+    return Cell(words(sum(values) / len(values)), ends(values, words), tone="number")
 
 
 def _cosine_words(value: float) -> str:

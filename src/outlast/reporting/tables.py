@@ -268,8 +268,7 @@ def _bits(ladder: Ladder, multiple: float, part: str) -> Cell:
     measure = ladder.at(multiple, part, "bits")
     if measure is None:
         return _absent(ladder, multiple)
-    values = measure.summary.values
-    spread = f"[{min(values):.3f}, {max(values):.3f}]" if len(values) > 1 else ""
+    spread = formatting.ends(measure.summary.values, "{:.3f}".format)
     return Cell(f"{measure.summary.mean:.3f}", spread, tone="number")
 
 
