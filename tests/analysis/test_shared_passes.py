@@ -98,3 +98,24 @@ def test_replay_begins_at_the_first_changed_sublayer(line: str) -> None:
                 handle.remove()
             assert ran == list(by_name)[number + 1 :]
         assert torch.equal(model(TOKENS)[0], replay.logits)
+
+
+@pytest.mark.parametrize("scheme", ["nope", "tra", "nope, weights=compositional"])
+def test_replay_without_a_head_does_not_compute_its_attention(scheme: str) -> None:
+    model = model_of(f"2 x (lstm | attention({scheme}, heads=2) > mlp) @ 16")
+    by_name = dict(layers(model))
+    by_name["5.attention"].set_gate(0.5)
+    with untouched(model, TASK), torch.no_grad():
+        replay = Replay(model, TOKENS)
+        for name in attention_layers(model):
+            sublayer = by_name[name]
+            with hooked({name: WithoutHead(1)}, model):
+                expected = model(TOKENS)[0]
+            ran: list[str] = []
+            handle = sublayer.mixer.register_forward_hook(partial(note, ran, name))
+            with replay.until([sublayer], {sublayer: replay.without_head(sublayer, 1)}):
+                logits = model(TOKENS)[0]
+            handle.remove()
+            assert not ran
+            assert not torch.allclose(logits, replay.logits, atol=1e-4)
+            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)

@@ -47,7 +47,6 @@ from torch import Tensor, nn
 from outlast.analysis.interventions import (
     CHANGES,
     Within,
-    WithoutHead,
     attention_closed,
     closed,
 )
@@ -149,13 +148,20 @@ def _tally(model: nn.Module, task: Task, rung: Rung, ablations: Sequence[Ablatio
             whole = tallies[0].add(read_logits(model(several[0].inputs), model)[0], several[0])
         for ablation, tally, block in zip(ablations[1:], tallies[1:], several[1:], strict=True):
             if isinstance(model, Model):
-                with replay.until(ablation.changed), ablation.change():
+                with replay.until(ablation.changed, _outputs(ablation, replay)), ablation.change():
                     logits = model(block.inputs, positions=ablation.positions)[0]
             else:
                 with ablation.change():
                     logits = read_logits(model(block.inputs), model)[0]
             tally.add(logits, block, whole)
     return tallies
+
+
+def _outputs(ablation: Ablation, replay: Replay) -> dict[Sublayer, Tensor]:
+    """What changed sublayers put out, if that follows from the pass of the whole model."""
+    if ablation.head is None:
+        return {}
+    return {s: replay.without_head(s, ablation.head) for s in ablation.changed}
 
 
 def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterator[Ablation]:
@@ -178,8 +184,7 @@ def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterato
     attention, by_name = attention_layers(model), dict(layers(model))
     for layer, mixer in attention.items():
         for head in range(mixer.heads):
-            change = partial(hooked, {layer: WithoutHead(head)}, model)
-            yield Ablation("head off", change, [by_name[layer]], layer, head)
+            yield Ablation("head off", nullcontext, [by_name[layer]], layer, head)
     changes: dict[str, Hook] = {"window": Within(window), **CHANGES}
     for name, hook in changes.items():
         if attention:
