@@ -6,7 +6,7 @@ has rows of 0 where it keeps no key, and they stay 0. A row of which nothing is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -89,16 +89,13 @@ class OnlyKeys(Change):
         return _with_sum_of(block.weights, block.weights * mask)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, end = torch.arange(k.shape[-2], device=k.device), k.shape[-2] - q.shape[-2]
-        outputs = []
-        for some in q.split(min(QUERIES, max(1, BUDGET // (len(q) * len(keys)))), -2):
-            first, end = end, end + some.shape[-2]
-            mask = self.seen(keys[first:end], keys[:end]) & (keys[first:end, None] >= keys[:end])
-            y = functional.scaled_dot_product_attention(
-                some, k[..., :end, :], v[..., :end, :], mask
-            )
-            outputs.append(y.masked_fill(~mask.any(-1, keepdim=True), 0))
-        return torch.cat(outputs, -2)
+        keys = torch.arange(k.shape[-2], device=k.device)
+
+        def mask(first: int, end: int) -> Tensor:
+            queries = keys[first:end]
+            return self.seen(queries, keys[:end]) & (queries[:, None] >= keys[:end])
+
+        return _attend_masked(q, k, v, len(keys), mask)
 
 
 class Within(OnlyKeys):
@@ -119,6 +116,22 @@ class Marked(OnlyKeys):
 
     def seen(self, queries: Tensor, keys: Tensor) -> Tensor:
         return self.kept[:, None, None, : len(keys)]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The keys that are marked are put side by side first, so that no others are computed."""
+        tokens, counts = k.shape[-2], self.kept.cumsum(1).amax(0).clamp_min(1).tolist()
+        place = self.kept.byte().argsort(dim=1, descending=True, stable=True)[:, : counts[-1]]
+        is_marked = self.kept.gather(1, place)[:, None, None]
+        k, v = (
+            each.gather(2, place[:, None, :, None].expand_as(each[:, :, : counts[-1]]))
+            for each in (k, v)
+        )
+
+        def mask(first: int, end: int) -> Tensor:
+            queries = torch.arange(first, end, device=k.device)[:, None]
+            return (is_marked & (queries >= place[:, None, None]))[..., : counts[end - 1]]
+
+        return _attend_masked(q, k, v, tokens, mask)
 
 
 class Uniform(Change):
@@ -143,6 +156,24 @@ def hard(block: AttentionBlock) -> Tensor:
 
 #: changes of all attention that need no more than a block, by name
 CHANGES: dict[str, Hook] = {"hard": hard, "uniform": Uniform()}
+
+
+def _attend_masked(
+    q: Tensor, k: Tensor, v: Tensor, tokens: int, mask: Callable[[int, int], Tensor]
+) -> Tensor:
+    """Attention with a mask, some queries at a time; the last one is the last of the tokens.
+
+    `mask(first, end)` says which of the first keys these queries see, (1 or batch, 1, queries,
+    keys). Later keys are not computed.
+    """
+    end, outputs = tokens - q.shape[-2], []
+    for some in q.split(min(QUERIES, max(1, BUDGET // (len(q) * tokens))), -2):
+        first, end = end, end + some.shape[-2]
+        seen = mask(first, end)
+        keys = seen.shape[-1]
+        y = functional.scaled_dot_product_attention(some, k[..., :keys, :], v[..., :keys, :], seen)
+        outputs.append(y.masked_fill(~seen.any(-1, keepdim=True), 0))
+    return torch.cat(outputs, -2)
 
 
 def _numbers(weights: Tensor, first: int) -> tuple[Tensor, Tensor]:
