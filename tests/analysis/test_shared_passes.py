@@ -8,8 +8,9 @@ from hand_built import untouched
 
 import outlast
 from outlast.analysis.interventions import Marked, Uniform, Within, WithoutHead, closed
+from outlast.analysis.probe import Place, fit_probes, states
 from outlast.analysis.replay import Replay
-from outlast.analysis.watching import RowKeeper, attention_layers, hooked, layers, watch
+from outlast.analysis.watching import HEAD, RowKeeper, attention_layers, hooked, layers, watch
 from outlast.mixers.attention.look import AttentionBlock, Change
 from outlast.models.model import Model
 
@@ -119,3 +120,28 @@ def test_replay_without_a_head_does_not_compute_its_attention(scheme: str) -> No
             assert not ran
             assert not torch.allclose(logits, replay.logits, atol=1e-4)
             torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "ran"),
+    [
+        ("2 x (lstm | attention(heads=2) > mlp) @ 16", Place("1.lstm", "hidden"), 1),
+        ("2 x (lstm | attention(heads=2) > mlp) @ 16", Place("5.attention", "stream"), 4),
+        ("lstm > attention > mlp @ 16, residual=normalised", Place("2.attention", "stream"), 2),
+    ],
+)
+def test_probes_compute_nothing_after_their_last_place(line: str, place: Place, ran: int) -> None:
+    model = model_of(line)
+    fitted, names = [], list[str]()
+    for places in ([place, Place(HEAD, "stream")], [place]):
+        with untouched(model, TASK):
+            names.clear()
+            handles = [
+                sublayer.mixer.register_forward_hook(partial(note, names, name))
+                for name, sublayer in layers(model)
+            ]
+            fitted.append(fit_probes(model, TASK, places, states, 32)[place])
+            for handle in handles:
+                handle.remove()
+    assert names == [name for name, _ in layers(model)][:ran]
+    assert torch.equal(fitted[0].weights, fitted[1].weights)

@@ -10,12 +10,13 @@ A probe is linear (`ridge.py`). What it cannot read may still be there in a form
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from outlast.analysis.interventions import closed
 from outlast.analysis.ridge import Moments, Probe, read_labels
 from outlast.analysis.sequences import (
     LADDER,
@@ -30,7 +31,7 @@ from outlast.analysis.sequences import (
 from outlast.analysis.watching import HEAD, Watched, layers, watch
 from outlast.arguments import check_whole
 from outlast.mixers.attention.attention import Attention
-from outlast.models.model import Model
+from outlast.models.model import Model, Sublayer
 from outlast.streams import stream
 from outlast.tasks import Batch, Task
 from outlast.tasks.base import IGNORE
@@ -171,7 +172,7 @@ def probe_accuracy(
 ) -> dict[Place, float]:
     """The share of labels (batch, tokens) that each probe reads right; -1 is no label."""
     hits = dict.fromkeys(probes, 0)
-    for seen, asked, wanted in _passes(model, batch, labels):
+    for seen, asked, wanted in _passes(model, batch, labels, probes):
         for place, probe in probes.items():
             hits[place] += int((probe.predict(place.read(seen)[asked]) == wanted).sum())
     total = max(1, int((labels >= 0).sum()))
@@ -197,7 +198,7 @@ def _fit(
     shape = (model.embedding.embedding_dim, int(table.max()) + 1, device, 1 + shuffles)
     moments = {place: Moments(*shape) for place in places}
     generator = stream(device, "shuffle labels")
-    for seen, asked, wanted in _passes(model, batch, table):
+    for seen, asked, wanted in _passes(model, batch, table, places):
         orders = [
             torch.randperm(len(wanted), generator=generator, device=device) for _ in range(shuffles)
         ]
@@ -207,13 +208,32 @@ def _fit(
     return {place: each.fit() for place, each in moments.items()}
 
 
-def _passes(model: Model, batch: Batch, table: Tensor) -> Iterator[tuple[Watched, Tensor, Tensor]]:
-    """What a pass over each block showed, which of its tokens have labels, and these labels."""
-    done = 0
+def _passes(
+    model: Model, batch: Batch, table: Tensor, places: Iterable[Place]
+) -> Iterator[tuple[Watched, Tensor, Tensor]]:
+    """What a pass over each block showed, which of its tokens have labels, and these labels.
+
+    What comes after the last of the places is not computed.
+    """
+    done, unread = 0, _after(model, places)
     for block in blocks(batch):
         labels = table[done : done + len(block.inputs)]
         done += len(block.inputs)
-        yield watch(model, block.inputs), labels >= 0, labels[labels >= 0]
+        with closed(unread):
+            seen = watch(model, block.inputs)
+        yield seen, labels >= 0, labels[labels >= 0]
+
+
+def _after(model: Model, places: Iterable[Place]) -> list[Sublayer]:
+    """The sublayers without which all of the places hold what they do."""
+    needed, by_name = 0, dict(layers(model))
+    for place in places:
+        if place.layer == HEAD:
+            return []
+        # a sublayer that is closed does not normalise the stream that enters it
+        is_open = place.kind == "hidden" or by_name[place.layer].normalised
+        needed = max(needed, list(by_name).index(place.layer) + is_open)
+    return list(by_name.values())[needed:]
 
 
 def _probe(
@@ -248,7 +268,7 @@ def _rows(
 
     count = by_bin(table >= 0)
     hits = {place: count.new_zeros(1 + SHUFFLES, bins) for place in probes}
-    for seen, asked, wanted in _passes(model, rung.batch, table):
+    for seen, asked, wanted in _passes(model, rung.batch, table, probes):
         for place, each in probes.items():
             features, right = place.read(seen)[asked], torch.zeros_like(asked)
             for of_probe, labels in zip(hits[place], read_labels(each, features), strict=True):
