@@ -105,7 +105,7 @@ def test_show_says_what_every_argument_means_and_accepts(kind: str, name: str) -
     unbounded = ("a number", "a whole number", "a number or none", "a whole number or none")
     without_range = [p.name for p in parameters if accepted(registry, entry, p) in unbounded]
     # any bias will do; the range of `original` is in its meaning, as it needs `scaling`
-    assert set(without_range) <= {"forget_bias", "original"}
+    assert set(without_range) <= {"forget_bias", "input_bias", "original"}
 
 
 def test_ranges_come_from_the_checks(shown: Shell) -> None:

@@ -69,6 +69,13 @@ def test_lstm_init_orthogonal_and_forget_bias_one():
     assert not any(torch.equal(b, torch.ones(16)) for b in (both[0], both[2], both[3]))
 
 
+def test_lstm_gates_that_remember_and_let_little_in():
+    lstm = mixers.build("lstm(forget_bias=3, input_bias=-3)", width=16)
+    enter, forget, *others = (lstm.input.bias + lstm.bias).detach().chunk(4)
+    assert (enter == -3).all() and (forget == 3).all()
+    assert all(each.abs().max() <= 0.5 for each in others)
+
+
 def test_lstm_forget_bias_zero_differs_from_the_default():
     lstm = mixers.build("lstm(forget_bias=0)", width=16)
     assert not (lstm.input.bias + lstm.bias).detach().chunk(4)[1].any()

@@ -27,6 +27,14 @@ def test_stored_keys_are_distinct(spec):
         assert len(stored) == len(set(stored)) == 20
 
 
+@pytest.mark.parametrize("shortest", [1, 2, 4])
+def test_composite_is_trained_on_lengths_from_the_shortest_on(shortest):
+    task = registry.tasks.build(f"composite(from={shortest}, queries=2, length=5)")
+    inputs = next(task.stream(batch=200)).inputs
+    lengths = {row.index(task.equals) // 2 for row in inputs.tolist()}
+    assert lengths == set(range(shortest, 6))
+
+
 @pytest.mark.parametrize(
     ("spec", "part"),
     [

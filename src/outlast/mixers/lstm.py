@@ -6,6 +6,10 @@ argument::
 
     lstm                                         as torch.nn.LSTM: everything U(±1/√width)
     lstm(init=orthogonal, forget_bias=1)         orthogonal recurrent blocks, gates that remember
+    lstm(forget_bias=3, input_bias=-3)           gates that remember and let little in
+
+The last one is the chrono initialisation of Tallec and Ollivier (arXiv 1804.11188) with one span of
+time for all units. Theirs draws the spans.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ class LSTM(Mixer):
     Args:
         init: How the weights start: as in torch, or with orthogonal recurrent blocks.
         forget_bias: The bias of the forget gate at the start; `none` leaves it as drawn.
+        input_bias: The same of the input gate.
     """
 
     pathway = "recurrent"
@@ -41,6 +46,7 @@ class LSTM(Mixer):
         width: int,
         init: Literal["default", "orthogonal"] = "default",
         forget_bias: float | None = None,
+        input_bias: float | None = None,
     ) -> None:
         super().__init__()
         self.width = width
@@ -52,10 +58,11 @@ class LSTM(Mixer):
         if init == "orthogonal":
             for block in self.weight.chunk(4):
                 nn.init.orthogonal_(block)
-        if forget_bias is not None:
-            with torch.no_grad():
-                self.input.bias[width : 2 * width] = forget_bias
-                self.bias[width : 2 * width] = 0
+        with torch.no_grad():
+            for gate, start in enumerate((input_bias, forget_bias)):
+                if start is not None:
+                    self.input.bias.chunk(4)[gate].fill_(start)
+                    self.bias.chunk(4)[gate].zero_()
 
     def forward(self, x: Tensor, state: LSTMState | None = None) -> tuple[Tensor, LSTMState]:
         if state is None:

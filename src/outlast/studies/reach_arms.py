@@ -179,6 +179,7 @@ def outcome_arms(recipe: RunSpec, settings: Settings) -> Iterator[Arm]:
         "decay": replace(run, settings=replace(settings, weight_decay=0.1)),
         "orthogonal": with_item(run, ORTHOGONAL),
         "curriculum": replace(run, methods=(wait, "curriculum(from=3, by=plateau)")),
+        "from-one": replace(run, task=changed(task, **{"from": 1})),
     }
     for name, trained in runs.items():
         if name == "orthogonal" and ORTHOGONAL in run.model:

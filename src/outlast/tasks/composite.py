@@ -97,6 +97,7 @@ class Composite(Task):
         key_tokens: How many tokens a key has.
         repeat: `never` if the keys of a row differ; with `latest` the newest value of a key counts.
         group: Elements of a group in place of digits, and their product in place of the sum.
+        from: The shortest length trained on.
     """
 
     paper = "2510.00258 Delayed Attention Training"
@@ -114,6 +115,7 @@ class Composite(Task):
         key_tokens: int = 1,
         repeat: Repeat = "never",
         group: GroupName | None = None,
+        from_: int = 2,
     ) -> None:
         check_whole("modulus", modulus, 2)
         self.group = _choose_group(modulus, group)
@@ -130,13 +132,14 @@ class Composite(Task):
             self._count_keys(keys, key_tokens, length),
         )
         self.layout, self.aligned = layout, supervision == "aligned"
-        self.lengths = (2, length)
         self.ceiling = None if self.repeats else self.different_keys
         self.longer = (
             f"keys={keys} and key_tokens={key_tokens} make {self.different_keys} different keys; "
             f"key_tokens={key_tokens + 1} makes more, and with repeat=latest they may repeat"
         )
         self.shortest = 2 if layout == "interleaved" else 1
+        check_whole("from", from_, self.shortest, length)
+        self.lengths = (from_, length)
         self.parts = ("state", "recall", "running") if self.aligned else ("state", "recall")
         self.auxiliary = self.parts[2:]
         self.answers_are_states = layout == "interleaved"  # elsewhere a digit is stored as well
