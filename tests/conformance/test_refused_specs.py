@@ -293,7 +293,7 @@ def test_asentmax_does_not_offer_a_learned_alpha():
         (lambda: Composite(key_tokens=True), "key_tokens=True: expected a whole number from 1 to"),
         (lambda: Composite(key_tokens=2.0), "key_tokens=2.0: expected a whole number from 1 to 4"),
         (lambda: Composite(from_=26), "from=26: expected a whole number from 1 to 25"),
-        (lambda: Composite(layout="interleaved", from_=1), "from=1: expected a whole number from 2"),
+        (lambda: Composite(layout="interleaved", from_=1), "from=1: expected a whole number from"),
     ],
 )
 def test_bad_value_in_a_plain_call_of_a_task_is_refused(make, says):

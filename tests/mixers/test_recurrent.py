@@ -72,7 +72,8 @@ def test_lstm_init_orthogonal_and_forget_bias_one():
 def test_lstm_gates_that_remember_and_let_little_in():
     lstm = mixers.build("lstm(forget_bias=3, input_bias=-3)", width=16)
     enter, forget, *others = (lstm.input.bias + lstm.bias).detach().chunk(4)
-    assert (enter == -3).all() and (forget == 3).all()
+    assert (enter == -3).all()
+    assert (forget == 3).all()
     assert all(each.abs().max() <= 0.5 for each in others)
 
 
