@@ -170,6 +170,7 @@ def outcome_arms(recipe: RunSpec, settings: Settings) -> Iterator[Arm]:
     task = changed(recipe.task, supervision="outcome")
     run = replace(recipe, task=task, methods=(wait,), settings=settings)
     batch, steps = 4 * settings.batch_size, settings.steps // 2
+    half = tasks.build(task).lengths[1] // 2
     runs = {
         "wait": run,
         "retry": replace(run, methods=recipe.methods),
@@ -180,6 +181,7 @@ def outcome_arms(recipe: RunSpec, settings: Settings) -> Iterator[Arm]:
         "orthogonal": with_item(run, ORTHOGONAL),
         "curriculum": replace(run, methods=(wait, "curriculum(from=3, by=plateau)")),
         "from-one": replace(run, task=changed(task, **{"from": 1})),
+        "from-half": replace(run, task=changed(task, **{"from": half})),
     }
     for name, trained in runs.items():
         if name == "orthogonal" and ORTHOGONAL in run.model:
