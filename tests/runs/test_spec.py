@@ -149,7 +149,8 @@ def test_run_survives_its_folder(tmp_path: Path) -> None:
 def test_canonical_run_has_its_defaults_written_out() -> None:
     run = canonical(RunSpec("parity", "lstm", ("dat",)))
     assert "length=" in run.task
-    assert run.model == "lstm(init=default, forget_bias=none) @ 128, embedding=1.0"
+    line = "lstm(init=default, forget_bias=none, input_bias=none) @ 128, embedding=1.0"
+    assert run.model == line
     assert "mode=skip" in run.methods[0]
     assert "latest=" in run.methods[0]
 

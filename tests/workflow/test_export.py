@@ -80,7 +80,8 @@ def test_card_names_model_task_seed_and_tokens(folder: Path, tmp_path: Path) -> 
     export(folder, tmp_path / "model", 7)
     card = (tmp_path / "model" / "README.md").read_text()
     task = tasks.build(json.loads((tmp_path / "model" / "config.json").read_text())["task"])
-    for words in ("run, seed 7", str(task.spec), r"default, forget_bias=none) \| attention("):
+    layers = r"default, forget_bias=none, input_bias=none) \| attention("
+    for words in ("run, seed 7", str(task.spec), layers):
         assert words in card
     for token in range(task.vocabulary):
         assert f"{token:>6}  {task.word(token)}\n" in card
