@@ -187,8 +187,8 @@ def analyse_run(
     """The table of an analysis of a run; rows begin with run, seed and step. Nothing is written.
 
     A seed whose weights are not finite is left out, and `on_words` is told so. A table without a
-    row is an error. On a CPU several seeds may go side by side in `processes`. What takes more
-    memory than is free, in all processes together, is refused before any of it is done.
+    row is an error. Several seeds may go side by side in `processes`. What takes more memory than
+    is free, in all processes together, is refused before any of it is done.
     """
     wanted = seed_steps(folder, name, settings)
     if settings.steps and not wanted:
@@ -196,8 +196,9 @@ def analyse_run(
         raise nothing_to_see("steps", words, f"a step of which {folder} has one of these seeds")
     seeds = list(dict.fromkeys(seed for seed, _ in wanted))
     try:
-        if device.type == "cpu" and len(seeds) > 1:
-            findings = _side_by_side(folder, name, settings, seeds, processes or SeedProcesses(1))
+        if len(seeds) > 1:
+            beside = processes or SeedProcesses(1)
+            findings = _side_by_side(folder, name, settings, seeds, device, beside)
         else:
             require_memory(_memory(folder, name, settings, device), device)
             findings = rows_of_seeds(folder, name, settings, device)
@@ -226,18 +227,18 @@ def _side_by_side(
     name: str,
     settings: AnalysisSettings,
     seeds: list[int],
+    device: torch.device,
     processes: SeedProcesses,
 ) -> Findings:
     """The rows of all seeds, one job a seed."""
     task = _task(folder)
     lengths = [task.tokens(length) for _, length in rungs(task, settings.ladder)]
     tokens = settings.sequences_of(name) * sum(lengths) * len(seeds)
-    cpu = torch.device("cpu")
     jobs = [
-        (rows_of_seeds, (folder, name, replace(settings, seeds=(seed,)), cpu)) for seed in seeds
+        (rows_of_seeds, (folder, name, replace(settings, seeds=(seed,)), device)) for seed in seeds
     ]
-    findings = Findings()
-    for of_seed in processes.run(jobs, tokens, _memory(folder, name, settings, cpu)):
+    findings, memory = Findings(), _memory(folder, name, settings, device)
+    for of_seed in processes.run(jobs, tokens, memory, device):
         findings.rows += of_seed.rows
         findings.left_out += of_seed.left_out
     if name in OF_RUNS:  # step by step, as training went

@@ -1,7 +1,7 @@
-"""Seeds side by side: on a CPU each of several processes analyses a seed with one thread.
+"""Seeds side by side: each of several processes analyses a seed with one thread.
 
-A pass of a small model gains little from a second thread. Every seed has one thread, however many
-processes there are. So the rows do not depend on their number.
+A pass of a small model gains little from a second thread, and does not fill a GPU. Every seed has
+one thread, however many processes there are. So the rows do not depend on their number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ CPU = torch.device("cpu")
 #: memory that is left for each process, at least
 ROOM = 2**31
 #: tokens of all seeds from which on it pays to start processes, which takes seconds
-ENOUGH = 2**16
+ENOUGH = {"cpu": 2**16, "cuda": 2**19}
+#: the most processes on one GPU: they wait for their host, but each keeps half a GiB of the card
+ON_GPU = 6
 
 #: a function that a child can import, and its arguments
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -42,8 +44,8 @@ class SeedProcesses:
     """Processes that are started when they are needed, and ended with the context.
 
     Args:
-        most: How many there are at most; None: one for each thread, if memory suffices. With one
-            everything is done in this process.
+        most: How many there are at most; None: one for each thread, on a GPU at most six, if
+            memory suffices. With one everything is done in this process.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -67,27 +69,31 @@ class SeedProcesses:
             child.close()
         self.children = []
 
-    def number(self, jobs: int, tokens: int, memory: int = 0) -> int:
+    def number(self, jobs: int, tokens: int, memory: int = 0, device: torch.device = CPU) -> int:
         """How many processes do this many jobs, which read this many tokens in all.
 
-        Each job takes this many bytes of memory.
+        Each job takes this many bytes of the memory of its device.
         """
         if self.most is not None:
             return min(self.most, jobs)
-        room = int(free_memory(CPU) // max(ROOM, memory)) + len(self.children)
-        return 1 if tokens < ENOUGH else max(1, min(jobs, usable_threads(), room))
+        room = int(free_memory(device) // max(ROOM, memory)) + len(self.children)
+        threads = usable_threads()
+        most = threads if device.type == "cpu" else min(threads, ON_GPU)
+        return 1 if tokens < ENOUGH[device.type] else max(1, min(jobs, most, room))
 
-    def run(self, jobs: Sequence[Job], tokens: int, memory: int = 0) -> list[Any]:
+    def run(
+        self, jobs: Sequence[Job], tokens: int, memory: int = 0, device: torch.device = CPU
+    ) -> list[Any]:
         """What each job returns; the first error ends all.
 
         If the memory of all processes together is more than is free, none is started. Each would
         see that its own part is free.
         """
-        count = self.number(len(jobs), tokens, memory)
-        if self.children and short_of(count * memory, CPU) is not None:
+        count = self.number(len(jobs), tokens, memory, device)
+        if self.children and short_of(count * memory, device) is not None:
             self.close()  # they keep memory that earlier jobs used
-            count = self.number(len(jobs), tokens, memory)
-        require_memory(count * memory, CPU)
+            count = self.number(len(jobs), tokens, memory, device)
+        require_memory(count * memory, device)
         if count == 1:
             with one_thread():
                 return [function(*arguments) for function, arguments in jobs]

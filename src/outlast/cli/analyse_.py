@@ -56,8 +56,8 @@ def main(
             DESIGN-dat beside a run DESIGN-joint, if it has the same model, task and seeds; else
             for the run itself.
         device: auto, cpu, cuda, cuda:1 ...
-        processes: On the CPU, processes that analyse seeds side by side, each with one thread; by
-            default one for each core. The tables do not depend on it.
+        processes: Processes that analyse seeds side by side, each with one thread; by default one
+            for each core, on a GPU at most six. The tables do not depend on it.
     """
     from outlast.analysis.runs import ANALYSES, AnalysisSettings, function_of, runs_beside
     from outlast.analysis.seed_processes import SeedProcesses
