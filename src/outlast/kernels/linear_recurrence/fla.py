@@ -28,6 +28,7 @@ from torch import Tensor
 
 from outlast.kernels import libraries
 from outlast.kernels.dispatch import matmul_dtype
+from outlast.kernels.linear_recurrence.chunks import at_least_single
 from outlast.kernels.vmap_rules import fold_seeds
 
 #: tokens of a chunk
@@ -73,7 +74,7 @@ def _with_heads_first(
     wide = (F.pad(x, (0, missing)) if x is v and missing else x for x in qkv)
     turned = [x.to(dtype).expand(*axes, -1).transpose(1, 2) for x in wide]
     turned += [x.float().expand(*axes, 1).squeeze(-1).transpose(1, 2) for x in gates]
-    y, state, *_ = function.apply(*turned, F.pad(state.float(), (0, missing)))
+    y, state, *_ = function.run(*turned, F.pad(state.float(), (0, missing)))
     return y.transpose(1, 2)[..., :width], state[..., :width]
 
 
@@ -82,8 +83,12 @@ def _with_heads_first(
 
 class _Folded(torch.autograd.Function):
     @classmethod
+    def run(cls, *tensors: Tensor) -> Any:
+        return cls.apply(*tensors)  # type: ignore[no-untyped-call]
+
+    @classmethod
     def vmap(cls, info: Any, axes: tuple[int | None, ...], *args: Any) -> Any:
-        return fold_seeds(cls.apply, info, axes, *args)
+        return fold_seeds(cls.run, info, axes, *args)
 
 
 class _Recurrence(_Folded):
@@ -115,7 +120,7 @@ class _DecayedSum(_Recurrence):
 
     @staticmethod
     def backward(ctx: Any, d_y: Tensor, d_state: Tensor, *_: Tensor) -> Any:
-        return _DecayedSumGradient.apply(d_y, d_state, *ctx.saved_tensors)
+        return _DecayedSumGradient.run(d_y, d_state, *ctx.saved_tensors)
 
 
 class _DecayedSumGradient(_Gradient):
@@ -131,7 +136,7 @@ class _DeltaRule(_Recurrence):
 
     @staticmethod
     def backward(ctx: Any, d_y: Tensor, d_state: Tensor, *_: Tensor) -> Any:
-        return _DeltaRuleGradient.apply(d_y, d_state, *ctx.saved_tensors)
+        return _DeltaRuleGradient.run(d_y, d_state, *ctx.saved_tensors)
 
 
 class _DeltaRuleGradient(_Gradient):
@@ -306,7 +311,9 @@ def _read_gradients(
     dk_of_state = _matmul(v, d_before.to(dtype).mT) * kept
     dk = dk_of_state + _matmul(d_scores.mT, q)
     d_sums = (dq * q - dk * k).sum(-1)
-    of_end = (before.float() * d_before.float()).sum((-1, -2)) * state_kept[..., 0, 0]
+    of_end = (at_least_single(before) * at_least_single(d_before)).sum((-1, -2)) * state_kept[
+        ..., 0, 0
+    ]
     of_end = of_end + (dk_of_state * k).sum((-1, -2))
     d_sums = d_sums + F.pad(of_end.unsqueeze(-1), (CHUNK - 1, 0))
     if tokens % CHUNK:  # that of the end belongs to the last token
