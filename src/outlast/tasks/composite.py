@@ -19,6 +19,10 @@ they stand, as in the task `permutation`: a state that no sum can stand in for. 
 own. A key of two tokens is one of keys squared; the answer is due at its last token. With
 `repeat=latest` keys are drawn with repetition, and the newest value of a key counts.
 
+In a long row many keys share a token with the one that is asked for; in a short row hardly any do.
+With `key_pool` half of the rows in training draw the tokens of their keys from so few that short
+rows have neighbours like those of a long one. A test draws from all. This is our own, too.
+
 Aligned supervision also asks for the running sum at every digit that is added (part `running`, not
 counted in a test). Queried pairs are drawn uniformly, with repetition.
 
@@ -56,7 +60,7 @@ import torch
 from torch import Tensor
 
 from outlast.arguments import as_whole, check_choice, check_whole
-from outlast.errors import require
+from outlast.errors import incompatible, require
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task, check_keys
 from outlast.tasks.groups import Group, GroupName, Orders, Sums
@@ -98,6 +102,8 @@ class Composite(Task):
         repeat: `never` if the keys of a row differ; with `latest` the newest value of a key counts.
         group: Elements of a group in place of digits, and their product in place of the sum.
         from: The shortest length trained on.
+        key_pool: From how many key tokens half of the rows in training draw their keys, which have
+            several tokens; 0: from all, as a test does.
     """
 
     paper = "2510.00258 Delayed Attention Training"
@@ -116,6 +122,7 @@ class Composite(Task):
         repeat: Repeat = "never",
         group: GroupName | None = None,
         from_: int = 2,
+        key_pool: int = 0,
     ) -> None:
         check_whole("modulus", modulus, 2)
         self.group = _choose_group(modulus, group)
@@ -131,6 +138,7 @@ class Composite(Task):
             key_tokens,
             self._count_keys(keys, key_tokens, length),
         )
+        self.key_pool = self._check_pool(key_pool, length)
         self.layout, self.aligned = layout, supervision == "aligned"
         self.ceiling = None if self.repeats else self.different_keys
         self.longer = (
@@ -165,14 +173,42 @@ class Composite(Task):
         require(whole and key_tokens in counts, "key_tokens", key_tokens, accepted)
         return int(keys**key_tokens)
 
+    def _check_pool(self, key_pool: int, length: int) -> int:
+        """Refuses a pool that makes too few keys for a row of `length`, or that does nothing."""
+        check_whole("key_pool", key_pool, 0, self.keys)
+        if not key_pool:
+            return 0
+        if self.key_tokens == 1:
+            raise incompatible(
+                f"key_pool={key_pool}", "key_tokens=1", "keys of one token have none to share"
+            )
+        needed = 1 if self.repeats else length
+        least = max(2, _root(needed, self.key_tokens))
+        accepted = f"0, or from {least} with key_tokens={self.key_tokens} and length={length}"
+        require(key_pool >= least, "key_pool", key_pool, accepted)
+        return key_pool
+
     def tokens(self, length: int) -> int:
         return (self.key_tokens + 1) * length + 1 + self.key_tokens * self.queries
 
     def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
+        return self._sample(length, batch, generator, self.key_pool)
+
+    def test_batch(self, length: int, batch: int, generator: torch.Generator) -> Batch:
+        return self._sample(length, batch, generator, 0)
+
+    def _sample(self, length: Length, batch: int, generator: torch.Generator, pool: int) -> Batch:
+        """Rows whose key tokens are drawn from `pool` of them; 0: from all."""
         lengths, longest = self.draw_lengths(length, batch, generator)
         present = torch.arange(longest, device=generator.device) < lengths[:, None]
         keyed, added = self._draw_kinds(lengths, longest, generator)
-        keys = self._draw_keys(batch, longest, generator)
+        keys = self._draw_keys(self.different_keys, batch, longest, generator)
+        # a pool that suffices for the rows of training may not do so for longer ones
+        if pool > 0 and (self.repeats or longest <= pool**self.key_tokens):
+            chosen = bernoulli(0.5, (batch, 1), generator)
+            keys = torch.where(
+                chosen, self._draw_pooled_keys(batch, longest, pool, generator), keys
+            )
         digits = randint(0, self.modulus, (batch, longest), generator)
         running = self.group.running(digits * added)  # 0 changes nothing
         ends = (present.long() + self.key_tokens * (present & keyed)).cumsum(1)
@@ -196,9 +232,22 @@ class Composite(Task):
         builder.expect(query_at + self.key_tokens - 1, answers.gather(1, queried), "recall")
         return builder.batch()
 
-    def _draw_keys(self, batch: int, count: int, generator: torch.Generator) -> Tensor:
-        """The number of a key for each item, (batch, count)."""
-        choices = self.different_keys
+    def _draw_pooled_keys(
+        self, batch: int, count: int, pool: int, generator: torch.Generator
+    ) -> Tensor:
+        """As `_draw_keys`, with tokens from `pool` of them, others for each row."""
+        tokens = distinct(batch, self.keys, pool, generator)
+        drawn = self._draw_keys(pool**self.key_tokens, batch, count, generator)
+        keys = torch.zeros_like(drawn)
+        for place in range(self.key_tokens):
+            sign = drawn // pool ** (self.key_tokens - 1 - place) % pool
+            keys = keys * self.keys + tokens.gather(1, sign)
+        return keys
+
+    def _draw_keys(
+        self, choices: int, batch: int, count: int, generator: torch.Generator
+    ) -> Tensor:
+        """The number of a key for each item, (batch, count), below `choices`."""
         if self.repeats:
             return randint(0, choices, (batch, count), generator)
         few = count <= FEW and count * count <= choices
