@@ -13,9 +13,10 @@ the seeds of the study. ``--with ITEM`` adds a candidate: see `outlast.studies.j
 Then the **arms**, by the group that their names begin with:
 
 - ``layout-*``: the recipe and joint training on the three layouts of `composite`.
-- ``far-*``: rows up to 400 times the training length, by keys of two tokens, and ``far-4000``.
-  ``far-repeat`` has keys that come again, ``far-one-token`` has 10,240 keys of one token. At `demo`
-  keys have one token, and ``far-many-keys`` has enough of them for 4,000 times the length.
+- ``far-*``: the preset, on rows up to 400 times the training length, by keys of two tokens.
+  ``far-without-pool`` has no rows of keys that are easily confused, ``far-repeat`` has keys that
+  come again, ``far-one-token`` has 10,240 keys of one token. At `demo` keys have one token, and
+  ``far-many-keys`` has enough of them for 4,000 times the length.
 - ``weights-*``: ``far-separate`` with other weights in its attention.
 - ``task-*``: the recipe on other tasks. A sum modulo 2 is a parity; permutations of S5 come with
   recall and alone.
@@ -45,7 +46,7 @@ from outlast.registry import methods, mixers, studies
 from outlast.runs.spec import RunSpec
 from outlast.specs import parse
 from outlast.studies.base import SCREEN, Arm, Screen, Study
-from outlast.studies.joining import is_recurrence
+from outlast.studies.joining import is_recurrence, with_item
 from outlast.studies.reach_arms import (
     NEAR,
     Arguments,
@@ -182,12 +183,13 @@ ITEMS = {
     "temperature": "weights=temperature(59)",  # the tokens of the longest row in training
     "tra": "attention(tra)",  # it makes its own weights
     "forget": "scheme=forget",
-    # a switch without a threshold
-    "adaptive": "dat(switch=converged, rate=0.5)",
-    "ramp": "dat(mode=ramp, rate=0.5, latest=0.25, otherwise=retry)",
+    # a switch by a threshold
+    "threshold": "dat(rate=0.5, latest=0.25, otherwise=retry)",
+    "ramp": "dat(mode=ramp, switch=converged, rate=0.5, latest=0.25, otherwise=retry)",
 }
 #: methods that are tried beside DAT, where they are registered
 METHODS = ("state_passing", "state_noise", "branch_dropout", "random_windows", "ema")
+NEAR_TASK = "composite(modulus=10, keys=1024, queries=8, length=25)"
 TASKS = {
     "parity-recall": "composite(modulus=2, keys=1024, queries=8, length=25)",
     "permutation-recall": "composite(group=S5, keys=1024, queries=8, length=25)",
@@ -203,7 +205,9 @@ def _full(joining: Sequence[str]) -> Study:
     preset = reach_recipe()
     # by_length comes with the recipe; with bf16 the study takes about half as long
     settings = replace(preset.settings, precision="bf16")
-    recipe = replace(preset, seeds=tuple(range(10)), settings=settings)
+    farthest = replace(preset, seeds=tuple(range(10)), settings=settings)
+    # keys of one token make shorter rows, which are enough for all that is not tested so far out
+    recipe = replace(with_item(farthest, "conv(kernel=2)"), task=NEAR_TASK)
     attention = "attention(weights=scalable)"
     block = f"lstm > conv(kernel=2) > {attention} > mlp"
     plan = Plan(
@@ -228,16 +232,12 @@ def _full(joining: Sequence[str]) -> Study:
         entangled="entangled_parity(keys=1024, length=25)",
         attention=f"4 x ({attention} > mlp)",
     )
-    two_tokens: Arguments = {"keys": 320, "key_tokens": 2}
-    far = list(
-        far_arms(
-            recipe,
-            {layout: {"layout": layout, **two_tokens} for layout in LAYOUTS}
-            | {"one-token": {"keys": 10240}},
-            {"4000": {"keys": 400, "key_tokens": 2}, "repeat": {"repeat": "latest"}},
-            sequences=(256, 64),
-        )
-    )
+    layouts: dict[str, Arguments] = {layout: {"layout": layout} for layout in LAYOUTS}
+    without: dict[str, Arguments] = {"without-pool": {"key_pool": 0}}
+    repeat: dict[str, Arguments] = {"repeat": {"repeat": "latest"}}
+    # of far-separate, whose rows are long enough, a test at 4,000 times the length is its own
+    far = list(far_arms(farthest, layouts | without, repeat, sequences=(256, 64)))
+    far += far_arms(recipe, {"one-token": {"keys": 10240}}, {}, sequences=(256, 64))
     outcome = replace(recipe.settings, steps=12000, batch_size=256)
     arms = [
         *_arms(plan, joining), *far, *weights_arms(far[0]),
@@ -245,12 +245,13 @@ def _full(joining: Sequence[str]) -> Study:
     ]  # fmt: skip
     # 7,500 and 10,000 steps: `latest` of DAT is a share, and phase 1 needs its time
     halving = Halving(at=10.0, rounds=2, keep=0.25, seeds=2, steps=0.75)
-    default = [SCREEN, *(f"layout-{layout}" for layout in LAYOUTS), "layout-separate-joint"]
-    default += [f"far-{name}" for name in (*LAYOUTS, "4000")]
-    default += ["recurrence-*", "task-*", "outcome-wait"]
+    default = [SCREEN, "layout-separate", "layout-separate-joint"]
+    default += [f"far-{name}" for name in LAYOUTS]
+    default += ["recurrence-*", "task-*", "outcome-from-one-retry", "outcome-from-one-joint"]
     default += [f"state-{name}" for name in plan.named_recurrences]
     return Study(
-        "reach", "full", TITLE, QUESTION, arms, full_claims(), (1, 3, 10, 40), default=default,
+        "reach", "full", TITLE, QUESTION, arms, full_claims(), (1, 3, 10, 40), precision="bf16",
+        default=default,
         screen=Screen(
             _screened(arms, ["candidate-*"]),
             halving,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from outlast.methods.phases import STATE_PARTS
 from outlast.models.presets import ORTHOGONAL
 from outlast.registry import tasks
 from outlast.runs.spec import RunSpec, Settings
@@ -111,10 +112,11 @@ def recurrence_arms(plan: Plan) -> Iterator[Arm]:
 
 
 def task_arms(plan: Plan) -> Iterator[Arm]:
-    """The recipe on other tasks."""
+    """The recipe on other tasks; without DAT where there is no state that attention waits for."""
     for name, line in plan.tasks.items():
-        run = replace(plan.short, task=line, label=line)
-        yield Arm(f"task-{name}", run, "other tasks", NEAR)
+        has_state = bool(set(tasks.build(line).parts) & set(STATE_PARTS))
+        run = replace(plan.short, task=line, methods=plan.short.methods if has_state else ())
+        yield Arm(f"task-{name}", replace(run, label=line), "other tasks", NEAR)
 
 
 def changed(line: str, **arguments: Value) -> str:
@@ -135,8 +137,6 @@ def far_arms(
 ) -> Iterator[Arm]:
     """The recipe on rows hundreds or thousands of times as long, which need many keys.
 
-    Its convolution reaches from a value back to the first token of its key.
-
     Args:
         far: What its task has for rows up to 400 times as long, by the name of an arm.
         farthest: The same for 4,000 times.
@@ -145,9 +145,6 @@ def far_arms(
     for arms, ladder, count in ((far, FAR, sequences[0]), (farthest, FARTHEST, sequences[1])):
         for name, arguments in arms.items():
             run = replace(recipe, task=changed(recipe.task, **arguments))
-            kernel = 1 + int(str(arguments.get("key_tokens", 1)))
-            if kernel > 2:
-                run = with_item(run, f"conv(kernel={kernel})")
             yield Arm(f"far-{name}", replace(run, label=f"far, {name}"), "far", ladder, count)
 
 
@@ -169,6 +166,7 @@ def outcome_arms(recipe: RunSpec, settings: Settings) -> Iterator[Arm]:
     wait = changed(recipe.methods[0], latest=1.0, otherwise="wait")
     task = changed(recipe.task, supervision="outcome")
     run = replace(recipe, task=task, methods=(wait,), settings=settings)
+    from_one = replace(run, task=changed(task, **{"from": 1}))
     batch, steps = 4 * settings.batch_size, settings.steps // 2
     half = tasks.build(task).lengths[1] // 2
     runs = {
@@ -180,7 +178,9 @@ def outcome_arms(recipe: RunSpec, settings: Settings) -> Iterator[Arm]:
         "decay": replace(run, settings=replace(settings, weight_decay=0.1)),
         "orthogonal": with_item(run, ORTHOGONAL),
         "curriculum": replace(run, methods=(wait, "curriculum(from=3, by=plateau)")),
-        "from-one": replace(run, task=changed(task, **{"from": 1})),
+        "from-one": from_one,
+        "from-one-retry": replace(from_one, methods=(changed(recipe.methods[0], latest=0.3),)),
+        "from-one-joint": replace(from_one, methods=()),
         "from-half": replace(run, task=changed(task, **{"from": half})),
     }
     for name, trained in runs.items():

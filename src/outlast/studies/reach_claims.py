@@ -32,16 +32,16 @@ JOINT = Claim(
 def full_claims() -> list[Claim]:
     """The marks, and what is known of recurrences."""
     known = "arXiv 2411.12537: a sum needs negative or complex eigenvalues"
-    far = {("separate", 400): 0.99, ("interleaved", 400): 0.9, ("chained", 400): 0.9}
-    far |= {("4000", 4000): 0.9}
-    claims = [*layout_claims(LAYOUTS, 40, 0.99), JOINT]
-    claims += [
+    far = [(layout, 40, 0.99) for layout in LAYOUTS]
+    far += [("separate", 400, 0.99), ("interleaved", 400, 0.9), ("chained", 400, 0.9)]
+    claims = [
         Claim(
-            f"The recipe holds at {at:,} x on every seed (far-{name})",
-            f"far-{name}", at, MARK, statistic="min", low=low, stated="before",
+            f"One recipe holds at {at:,} x on every seed, {layout} layout",
+            f"far-{layout}", at, MARK, statistic="min", low=low, stated="before",
         )
-        for (name, at), low in far.items()
+        for layout, at, low in far
     ]  # fmt: skip
+    claims.append(JOINT)
     claims += [
         Claim(
             f"{name} alone keeps a sum modulo 10 at 10 x", f"state-{name.lower()}", 10, known,
@@ -60,7 +60,7 @@ def full_claims() -> list[Claim]:
         *claims,
         Claim(
             "Supervision by the outcome alone: the recipe holds at 10 x on 9 of 10 seeds",
-            "outcome-wait", 10, MARK, statistic="success", low=0.9, stated="before",
+            "outcome-from-one-retry", 10, MARK, statistic="success", low=0.9, stated="before",
         ),
         Claim(
             "The recipe does not solve copy at 10 x", "task-copy", 10,

@@ -144,7 +144,7 @@ def _demo() -> Study:
 def _paper() -> Study:
     settings = Settings(
         steps=7500, batch_size=128, lr=2e-3, by_length=True, checkpoint_every=2500,
-        keep_checkpoints="every=1500",
+        keep_checkpoints="every=500",  # two before the first phase of DAT ends
     )  # fmt: skip
     ways = {"dat": f"dat({RETRY})", "control": f"loss_order({LONG})"}
     designs = {
