@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator
 
@@ -103,7 +104,77 @@ def test_every_part_of_the_paper_s_explanation_has_a_verdict() -> None:
     assert "gradients that come through\nattention push the recurrence away from the state" in PAGE
     assert "| attention's gradients push the recurrence away from the state |" in claims
     assert "and attention finds shortcuts." in PAGE
-    assert re.search(r"\| attention finds shortcuts \|.*\| open at paper scale \|", claims)
+    assert re.search(r"\| attention finds shortcuts \|.*\| holds \|", claims)
+
+
+ANALYSES = {
+    tuple(line[key] for key in ("analysis", "arm", "what", "part", "step", "times")): [
+        float(share) for name, share in line.items() if name.startswith("seed_") and share
+    ]
+    for line in csv.DictReader((DOCS / "data/why-analysis.csv").read_text().splitlines())
+}
+WAYS = {"jointly": "joint", "DAT": "dat"}
+
+
+def analysed(head: str) -> Iterator[tuple[str, list[str]]]:
+    """Arm and cells of the lines of a table of analyses, which begins with these words."""
+    _, _, table = PAGE.partition(head)
+    arm = ""
+    for line in table.splitlines()[2:]:
+        if not line.startswith("|"):
+            break
+        name, *words = [word.strip() for word in line.strip("|").split("|")]
+        if name:
+            design, way = name.split(", ")
+            arm = f"{design.strip('`')}-{WAYS[way]}"
+        yield arm, words
+
+
+def agrees(text: str, key: tuple[str, ...]) -> None:
+    """A cell has the mean, the lowest and the highest seed of a line of the CSV."""
+    values = ANALYSES.get(key)
+    if values is None:
+        assert text == "-", key
+        return
+    expected = (sum(values) / len(values), min(values), max(values))
+    for word, value in zip(re.findall(r"-?[\d.]+", text), expected, strict=True):
+        written = 0.5 * 10 ** -(len(word.partition(".")[2]) or 3)
+        assert abs(float(word) - value) <= written + 0.005 * abs(value), (key, text)  # 3 digits
+
+
+def test_gradients_are_those_of_the_seeds() -> None:
+    whats = (
+        "cosine", "norm, attention over direct", "attention to final", "direct to final",
+    )  # fmt: skip
+    lines = list(analysed("| training | step | cosine of the two |"))
+    assert len(lines) == 20
+    for arm, (step, *cells) in lines:
+        for what, text in zip(whats, cells, strict=True):
+            agrees(text, ("gradients", arm, what, "all", step.replace(",", ""), ""))
+
+
+def test_sums_without_a_part_are_those_of_the_seeds() -> None:
+    whats = ("whole", "attention off", "uniform", "recurrence off")
+    lines = list(analysed("| | whole | attention off |"))
+    assert len(lines) == 5
+    for arm, cells in lines:
+        for what, text in zip(whats, cells, strict=True):
+            agrees(text, ("ablation", arm, what, "state", "", "1"))
+
+
+def test_causes_of_wrong_sums_are_shares_of_the_seeds() -> None:
+    def mean(arm: str, cause: str) -> float:
+        values = ANALYSES["anatomy", arm, cause, "state", "", "3"]
+        return sum(values) / len(values)
+
+    arms = ("parallel2-joint", "serial2-joint", "serial4-joint")
+    wrong, right = (
+        [round(100 * mean(arm, cause) / (1 - mean(arm, "right"))) for arm in arms]
+        for cause in ("state", "output")
+    )
+    first = "wrong state for {} % (`parallel2`), {} % (`serial2`) and {} % (`serial4`)"
+    assert first.format(*wrong) in PAGE
+    assert "reads the right one for {} %, {} % and {} %".format(*right) in PAGE
 
 
 def test_guide_says_how_to_take_attention_apart_as_the_study_does() -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from findings import page_table
+from findings.analysis_table import write_analyses
 from findings.copy_errors import describe
 from findings.page_figure import draw_table
 from findings.seed_figure import draw
@@ -20,6 +21,9 @@ def command_parser() -> argparse.ArgumentParser:
     table = verbs.add_parser("table", help="every seed of every arm of studies, as a CSV file")
     table.add_argument("folders", type=Path, nargs="+", metavar="folder")
     table.add_argument("csv", type=Path)
+    analyses = verbs.add_parser("analyses", help="analyses of every arm of a study, as a CSV file")
+    analyses.add_argument("folder", type=Path)
+    analyses.add_argument("csv", type=Path)
     figure = verbs.add_parser("figure", help="some arms of such a table, each seed a dot")
     figure.add_argument("csv", type=Path)
     figure.add_argument("png", type=Path)
@@ -45,6 +49,8 @@ def main() -> None:
     words = command_parser().parse_args()
     if words.verb == "table":
         write(words.folders, words.csv)
+    elif words.verb == "analyses":
+        write_analyses(words.folder, words.csv)
     elif words.verb == "page-figure":
         draw_table(page_table.read(words.page, words.columns, words.names), words.png)
     elif words.verb == "copy-errors":
