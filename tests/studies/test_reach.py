@@ -69,24 +69,33 @@ def test_variants_of_a_recurrence_have_arms_and_names_of_their_own() -> None:
         assert "recurrence-lstm-dat" in arms(study)
 
 
-def test_arms_that_go_far_are_one_recipe_and_it_is_the_preset() -> None:
+def test_arms_that_go_far_are_the_preset_but_for_their_task() -> None:
     preset = find_preset(Spec("reach"))
     assert isinstance(preset, RunSpec)
     named = arms(full())
-    tasks = (named["layout-separate"].run.task, preset.task)
-    assert len({str(registry.tasks.canonical(task)) for task in tasks}) == 1
-    for name in ("layout-separate", "layout-interleaved", "layout-chained", "far-separate",
-                 "far-interleaved", "far-chained", "far-4000", "far-repeat"):  # fmt: skip
-        run = named[name].run
-        model = preset.model
-        if "key_tokens=2" in run.task:  # the convolution reaches back to the first token of a key
-            model = model.replace("kernel=2", "kernel=3")
-        assert canonical_layout(run.model) == canonical_layout(model), name
-        assert run.methods == preset.methods, name
-        assert run.settings.steps == preset.settings.steps, name
-        assert run.seeds == tuple(range(10)), name
-    assert max(named["far-4000"].ladder or ()) == 4000
+    lines = (named["far-separate"].run.task, preset.task)
+    assert len({str(registry.tasks.canonical(line)) for line in lines}) == 1
+    for name in ("separate", "interleaved", "chained", "repeat", "without-pool", "one-token"):
+        arm = named[f"far-{name}"]
+        # keys of one token need no convolution that reaches back to the first
+        model = preset.model.replace("kernel=3", "kernel=2" if name == "one-token" else "kernel=3")
+        assert canonical_layout(arm.run.model) == canonical_layout(model), name
+        assert arm.run.methods == preset.methods, name
+        assert arm.run.settings.steps == preset.settings.steps, name
+        assert arm.run.seeds == tuple(range(10)), name
+        built = registry.tasks.build(arm.run.task)
+        assert built.ceiling is None or built.ceiling >= 400 * built.lengths[1], name
+    built = registry.tasks.build(preset.task)
+    assert built.ceiling >= 4000 * built.lengths[1]
     assert canonical_layout("reach") == canonical_layout(preset.model)
+
+
+def test_task_without_a_state_is_trained_jointly() -> None:
+    """Attention has nothing to wait for there, and DAT would leave it little time."""
+    methods = {name: arm.run.methods for name, arm in arms(full(), "task-").items()}
+    jointly = {"task-flipflop", "task-copy", "task-addition"}
+    assert {name for name in methods if not methods[name]} == jointly
+    assert arms(reach("demo"))["task-copy"].run.methods == ()
 
 
 def test_candidates_other_than_pairs_differ_from_the_recipe_in_one_thing() -> None:
