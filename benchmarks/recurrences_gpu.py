@@ -7,22 +7,19 @@ The input is in bfloat16, as a norm gives it; weights are float32 under autocast
 with ``precision=bf16``. Each side runs eagerly and as the replay of a CUDA graph. The sides take
 turns, and each has the median of its times.
 
-ours         plain torch: `OUTLAST_LIBRARIES=off`
-ours by fla  the recurrence by fla's kernels: `OUTLAST_LIBRARIES=on`; also 4 seeds under vmap
-fla          its layer of the same size, heads and options, under autocast
-fla bf16     the same with its weights in bfloat16
+ours      plain torch; also 4 seeds under vmap, of which the time is that of one
+fla       its layer of the same size, heads and options, under autocast
+fla bf16  the same with its weights in bfloat16
 
-fla has no layer of minLSTM or mLSTM. Beside `minlstm` stands its HGRN, another layer with the same
-recurrence. Its Mamba-2 takes the kernels of `mamba_ssm`, or else plain torch. On a Hopper GPU with
-a Triton from 3.4 to 3.7.0 fla refuses a part of the backward pass of `gated_deltanet` (issue 640).
-Then torch's matmuls take the place of that part, in its layer too, and the row says so.
+Without `mamba_ssm` fla's Mamba-2 is plain torch. On a Hopper GPU with a Triton from 3.4 to 3.7.0
+fla refuses the backward pass of `gated_deltanet` (issue 640). A side that fails is one line with
+its error. fla chooses block sizes by timing them. To save time, a kernel of many choices has those
+of 2 and 4 warps and 2 and 3 stages alone here; `--tune all` has all.
 
-Kernels of fla choose their block sizes by timing them. To save time, a kernel of many choices has
-those of 2 and 4 warps and 2 and 3 stages alone here, on all sides; `--tune all` has all.
-
-``--errors`` compares recurrences with the loop over tokens in float64: the norm of the difference
-over the norm, of outputs, the last state and each gradient. In `flips` all keys are the same and
-beta is 2, as in a parity. Numbers go to standard output, as JSON lines.
+``--errors`` compares the delta rule, without a decay, with the loop over tokens in float64: the
+norm of the difference over the norm, of outputs, the last state and each gradient. In `flips` all
+keys are the same and beta is 2, as in a parity. `rounded inputs` is the loop in float64 with q, k
+and v rounded to bfloat16, as fla's kernels take them. Numbers go to standard output, as JSON lines.
 """
 
 from __future__ import annotations
@@ -30,29 +27,21 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from outlast.bench.graphs import captured_or_failing
-from outlast.bench.precompile import precompile
+from outlast.bench.graphs import captured
 from outlast.bench.timing import Bench, Side
-from outlast.kernels import libraries
-from outlast.kernels.linear_recurrence import decayed, delta, fla, reference
+from outlast.kernels.linear_recurrence import delta_rule, reference
 from outlast.machine import precision
 from outlast.registry import mixers
 
 HEADS, SEEDS, STATE = 4, 4, 64
-LAYERS = ("deltanet", "gated_deltanet", "linear_attention", "mamba2", "minlstm", "mlstm")
-#: layers whose recurrence fla's kernels can compute
-BY_FLA = ("deltanet", "gated_deltanet", "linear_attention", "mamba2", "mlstm")
+LAYERS = ("deltanet", "gated_deltanet", "linear_attention", "mamba2")
 #: a kernel with at most so many choices keeps all
 FEW = 8
 
@@ -78,83 +67,23 @@ def peer(name: str, width: int) -> nn.Module:
     if name == "linear_attention":
         options = {"feature_map": "elu", "do_feature_map_norm": True, "output_norm": "identity"}
         return layers.LinearAttention(**size, **options)
-    if name == "mamba2":
-        return layers.Mamba2(**size, head_dim=2 * width // HEADS, state_size=STATE)
-    if name == "minlstm":
-        return layers.HGRNAttention(hidden_size=width, layer_idx=0)
-    raise RuntimeError("fla has no such layer")
+    return layers.Mamba2(**size, head_dim=2 * width // HEADS, state_size=STATE)
 
 
-def refused() -> bool:
-    """Whether fla refuses a part of the gated backward pass here."""
-    from fla.ops.common import chunk_o
-
-    late = chunk_o.TRITON_ABOVE_3_4_0 and not chunk_o.TRITON_ABOVE_3_7_1
-    return bool(late and chunk_o.IS_NVIDIA_HOPPER)
-
-
-def instead(
-    q: Tensor, k: Tensor, v: Tensor, do: Tensor, h: Tensor, dh: Tensor, **more: Any
-) -> tuple[Tensor, ...]:
-    """fla's `chunk_bwd_dqkwg` in torch's matmuls."""
-    if more.get("state_v_first"):
-        h, dh = h.mT, dh.mT
-    d_y = do * more["scale"]
-    return fla._read_gradients(q, k, v, d_y, h, dh, more["g"], more.get("w"), more.get("dv"))  # type: ignore[return-value]
-
-
-def note(name: str) -> str:
-    """What is to be known of fla's layer."""
-    if name == "minlstm":
-        return "HGRN, another layer"
-    if name == "mamba2":
-        from fla.layers import mamba2
-
-        return "" if mamba2.is_fast_path_available else "plain torch: mamba_ssm is not installed"
-    return "a part by torch's matmuls" if name == "gated_deltanet" and refused() else ""
-
-
-@contextmanager
-def switched(value: str) -> Iterator[None]:
-    """The switch of libraries, for as long as the context lasts."""
-    with patch.dict(os.environ, {libraries.SWITCH: value}):
-        yield
-
-
-def whole(side: Side) -> Side:
-    """A side whose errors are all of one kind."""
-
-    def run() -> object:
-        try:
-            return side()
-        except Exception as error:
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
-
-    return run
-
-
-def need_fla(switch: str) -> None:
-    """Refuse a side that would fall back to plain torch."""
-    if switch == "on" and not libraries.installed("fla"):
-        raise ImportError("fla-core is not installed")
-
-
-def step_of(layer: nn.Module, x: Tensor, switch: str = "off") -> Side:
+def step_of(layer: nn.Module, x: Tensor) -> Side:
     """A forward pass under autocast and the gradients of all weights and of x."""
-    need_fla(switch)
     leaves, upstream = [x, *layer.parameters()], torch.randn_like(x)
 
     def step() -> object:
-        with switched(switch), torch.autocast(x.device.type, torch.bfloat16):
+        with torch.autocast(x.device.type, torch.bfloat16):
             y = layer(x)[0]
         return torch.autograd.grad(y, leaves, upstream.to(y.dtype), allow_unused=True)
 
-    return whole(step)
+    return step
 
 
 def seeds_of(layers: Sequence[nn.Module], x: Tensor) -> Side:
     """The same of several seeds under vmap; x [seeds, batch, tokens, width]."""
-    need_fla("on")
     weights, buffers = stack_module_state(list(layers))
     leaves, upstream = [x, *weights.values()], torch.randn_like(x)
 
@@ -163,15 +92,15 @@ def seeds_of(layers: Sequence[nn.Module], x: Tensor) -> Side:
         return y
 
     def step() -> object:
-        with switched("on"), torch.autocast(x.device.type, torch.bfloat16):
+        with torch.autocast(x.device.type, torch.bfloat16):
             y = vmap(one)(weights, buffers, x)
         return torch.autograd.grad(y, leaves, upstream.to(y.dtype))
 
-    return whole(step)
+    return step
 
 
 def sides_of(name: str, width: int, options: argparse.Namespace) -> dict[str, Callable[[], Side]]:
-    """What makes each side; making one may fail, too."""
+    """What makes each side."""
     shape = (options.batch, options.tokens, width)
 
     def x(*more: int) -> Tensor:
@@ -179,48 +108,51 @@ def sides_of(name: str, width: int, options: argparse.Namespace) -> dict[str, Ca
         return made.to(torch.bfloat16).requires_grad_()
 
     def ours() -> nn.Module:
-        return mixers.build(
-            f"{name}(heads={HEADS})" if name != "minlstm" else name, width=width
-        ).to(options.device)
+        return mixers.build(f"{name}(heads={HEADS})", width=width).to(options.device)
 
-    sides: dict[str, Callable[[], Side]] = {"ours": lambda: step_of(ours(), x())}
-    if name in BY_FLA:
-        sides["ours by fla"] = lambda: step_of(ours(), x(), "on")
-        sides[f"ours by fla, {SEEDS} seeds"] = lambda: seeds_of(
-            [ours() for _ in range(SEEDS)], x(SEEDS)
-        )
-    if name != "mlstm":
-        sides["fla"] = lambda: step_of(peer(name, width).to(options.device), x())
-        sides["fla bf16"] = lambda: step_of(peer(name, width).to(options.device).bfloat16(), x())
-    return sides
+    def theirs() -> nn.Module:
+        return peer(name, width).to(options.device)
+
+    return {
+        "ours": lambda: step_of(ours(), x()),
+        f"ours, {SEEDS} seeds": lambda: seeds_of([ours() for _ in range(SEEDS)], x(SEEDS)),
+        "fla": lambda: step_of(theirs(), x()),
+        "fla bf16": lambda: step_of(theirs().bfloat16(), x()),
+    }
 
 
 # ---- times ---------------------------------------------------------------------------------------
 
 
-def failing(error: Exception) -> Side:
-    """A side that fails when it is timed."""
+def late(make: Callable[[], Side]) -> Side:
+    """A side that is made at its first run. Whatever goes wrong is a RuntimeError."""
+    made: list[Side] = []
 
-    def fail() -> None:
-        raise RuntimeError(f"{type(error).__name__}: {error}")
+    def run() -> object:
+        try:
+            if not made:
+                torch.manual_seed(0)
+                made.append(make())
+            return made[0]()
+        except Exception as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
-    return fail
+    return run
+
+
+def replay_of(make: Callable[[], Side]) -> Callable[[], Side]:
+    """What makes the replay of a side as a CUDA graph."""
+    return lambda: captured(make())
 
 
 def measure(bench: Bench, name: str, width: int, options: argparse.Namespace) -> None:
     """All sides of a layer, eagerly and as graphs, and each against fla's in the same way."""
     sides: dict[str, Side] = {}
-    graphs = options.device == "cuda"
     for side, make in sides_of(name, width, options).items():
-        try:
-            torch.manual_seed(0)
-            sides[f"{side} / eager"] = made = make()
-            if graphs:
-                sides[f"{side} / graph"] = captured_or_failing(made)
-        except Exception as error:  # whatever a library raises
-            sides[f"{side} / eager"] = failing(error)
+        sides[f"{side} / eager"] = late(make)
+        if options.device == "cuda":
+            sides[f"{side} / graph"] = late(replay_of(make))
     times, failed = bench.times(sides)
-    remark = note(name) if "fla / eager" in times else ""
     for key in sides:
         side, _, way = key.partition(" / ")
         row: dict[str, object] = {"layer": name, "width": width, "side": side, "way": way}
@@ -231,165 +163,101 @@ def measure(bench: Bench, name: str, width: int, options: argparse.Namespace) ->
         row["ms"] = round(ms, 3)
         if first := times.get(f"fla / {way}"):
             row["times_fla"] = round(ms / first, 2)
-        say(**row, **({"note": remark} if remark and side.startswith("fla") else {}))
+        say(**row)
     sides.clear()
     gc.collect()
-    if graphs:
+    if options.device == "cuda":
         torch.cuda.empty_cache()
-
-
-def profile(name: str, width: int, options: argparse.Namespace, most: int = 14) -> None:
-    """Which kernels take the time of a step."""
-    from torch.profiler import ProfilerActivity
-
-    for side, make in sides_of(name, width, options).items():
-        if side not in ("ours by fla", "fla"):
-            continue
-        try:
-            step = make()
-            step()
-            torch.cuda.synchronize()
-            with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as seen:
-                step()
-                torch.cuda.synchronize()
-            events = sorted(seen.key_averages(), key=lambda e: -e.self_device_time_total)
-            total = sum(e.self_device_time_total for e in events)
-            top = {e.key[:70]: [e.count, round(e.self_device_time_total)] for e in events[:most]}
-            say(layer=name, width=width, side=side, us=round(total), kernels=top)
-        except Exception as error:
-            say(layer=name, width=width, side=side, error=f"profile: {error}"[:200])
 
 
 # ---- errors --------------------------------------------------------------------------------------
 
 
-def drawn(kind: str, d: int, e: int, tokens: int, flips: bool) -> list[Tensor]:
-    """Inputs of a recurrence in float64, on the CPU."""
+def drawn(d: int, tokens: int, flips: bool) -> dict[str, Tensor]:
+    """Inputs of the delta rule in float64, on the CPU."""
     draw = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(2, HEADS, *shape, generator=draw, dtype=torch.float64)
 
     q, k = (nn.functional.normalize(normal(tokens, d), dim=-1) for _ in range(2))
-    v, state = normal(tokens, e), normal(d, e)
-    log_decay = -0.1 * normal(tokens, 1).square()
-    if kind == "decayed_sum":
-        return [q, k, v, log_decay, state]
-    beta = 2 * (2 * normal(tokens, 1)).sigmoid()
+    v, state, beta = normal(tokens, d), normal(d, d), 2 * (2 * normal(tokens, 1)).sigmoid()
     if flips:
-        k, beta, log_decay = k[:, :, :1].expand_as(k), torch.full_like(beta, 2.0), 0 * log_decay
-    return [q, k, v, beta, log_decay, state]
+        k, beta = k[:, :, :1].expand_as(k), torch.full_like(beta, 2.0)
+    return {"q": q, "k": k, "v": v, "beta": beta, "state": state}
 
 
-def results(run: Callable[..., Any], inputs: list[Tensor]) -> list[Tensor]:
+def results(run: Callable[..., Any], inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Outputs, the last state, and the gradients of all inputs; autocast in the forward pass."""
-    leaves = [x.detach().clone().requires_grad_() for x in inputs]
-    device = leaves[0].device.type
-    with torch.autocast(device, torch.bfloat16):
-        y, state = run(*leaves)
+    leaves = {name: x.detach().clone().requires_grad_() for name, x in inputs.items()}
+    with torch.autocast(leaves["q"].device.type, torch.bfloat16):
+        y, state = run(**leaves)
     draw = torch.Generator().manual_seed(1)
     above = [
         torch.randn(t.shape, generator=draw, dtype=torch.float64).to(t.device, t.dtype)
         for t in (y, state)
     ]
-    return [y.detach(), state.detach(), *torch.autograd.grad((y, state), leaves, above)]
+    gradients = torch.autograd.grad((y, state), list(leaves.values()), above)
+    return {"y": y.detach(), "last": state.detach(), **dict(zip(leaves, gradients, strict=True))}
 
 
-def own_delta(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The function of fla's DeltaNet, which knows of no decay."""
+def without_decay(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A delta rule whose decay is 1."""
+    return lambda beta, **more: rule(beta=beta, log_decay=torch.zeros_like(beta), **more)
+
+
+def rounded(q: Tensor, k: Tensor, v: Tensor, **more: Tensor) -> Any:
+    """The loop over tokens with q, k and v rounded to bfloat16."""
+    q, k, v = (x.bfloat16().to(x.dtype) for x in (q, k, v))
+    return without_decay(reference.delta_rule)(q=q, k=k, v=v, **more)
+
+
+def of_fla(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The function of fla's DeltaNet."""
     from fla.ops.delta_rule import chunk_delta_rule
 
-    turned = (x.bfloat16().transpose(1, 2) for x in (q, k, v))
+    q, k, v = (x.bfloat16().transpose(1, 2) for x in (q, k, v))
+    beta = beta.squeeze(-1).transpose(1, 2)
     y, last = chunk_delta_rule(
-        *turned,
-        beta.squeeze(-1).transpose(1, 2),
-        scale=1.0,
-        initial_state=state,
-        output_final_state=True,
+        q, k, v, beta, scale=1.0, initial_state=state, output_final_state=True
     )
-    return y.transpose(1, 2), last + 0 * log_decay.sum()
+    return y.transpose(1, 2), last
 
 
 def errors(width: int, options: argparse.Namespace) -> None:
     """How far each way is from the loop over tokens in float64."""
-    d = width // HEADS
-    cases = {
-        ("delta_rule", False): (d, d),
-        ("delta_rule", True): (d, d),
-        ("decayed_sum", False): (STATE, 2 * d),
-    }
-    for (kind, flips), (keys, values) in cases.items():
-        exact = [x.to(options.device) for x in drawn(kind, keys, values, options.tokens, flips)]
-        names = ["y", "last", "q", "k", "v", "beta", "log_decay", "state"]
-        if kind == "decayed_sum":
-            names.remove("beta")
-        ways: dict[str, Callable[..., Any]] = {
-            "ours": (delta if kind == "delta_rule" else decayed).in_chunks,
-            "ours by fla": getattr(fla, kind),
+    for flips in (False, True):
+        inputs = drawn(width // HEADS, options.tokens, flips)
+        exact = {name: x.to(options.device) for name, x in inputs.items()}
+        single = {name: x.float() for name, x in exact.items()}
+        wanted = results(without_decay(reference.delta_rule), exact)
+        ways: dict[str, tuple[Callable[..., Any], dict[str, Tensor]]] = {
+            "rounded inputs": (rounded, exact),
+            "ours": (without_decay(delta_rule), single),
+            "fla": (of_fla, single),
         }
-        if flips:
-            ways["chunk_delta_rule of fla"] = own_delta
-        wanted = results(getattr(reference, kind), exact)
-        for way, run in ways.items():
-            row = {"recurrence": kind, "flips": flips, "width": width, "way": way}
+        for way, (run, given) in ways.items():
+            row: dict[str, object] = {"delta_rule": way, "width": width, "flips": flips}
             try:
-                got = results(run, [x.float() for x in exact])
-                off = (float((a - b).norm() / b.norm()) for a, b in zip(got, wanted, strict=True))
-                numbers = {n: float(f"{o:.1e}") for n, o in zip(names, off, strict=True)}
-                say(**row, errors=numbers)
+                got = results(run, given)
+                off = {n: float((got[n] - t).norm() / t.norm()) for n, t in wanted.items()}
+                say(**row, errors={n: float(f"{o:.1e}") for n, o in off.items()})
             except Exception as error:
                 say(**row, error=f"{type(error).__name__}: {error}"[:200])
 
 
-# ---- fewer choices, compiled beforehand ----------------------------------------------------------
+# ---- all of it -----------------------------------------------------------------------------------
 
 
-def limit(everything: bool, compile_only: bool = False) -> None:
-    """Leave kernels of fla fewer choices, and time them for less long."""
+def limit() -> None:
+    """Leave kernels of fla fewer choices."""
     import fla.layers  # noqa: F401  (which loads the kernels)
     from triton.runtime.autotuner import Autotuner
-    from triton.testing import do_bench
 
-    def quick(run: Callable[[], object], quantiles: Sequence[float]) -> Any:
-        if compile_only:
-            run()
-            return [0.0] * len(quantiles)
-        return do_bench(run, warmup=2, rep=10, quantiles=quantiles)
-
-    for tuner in (each for each in gc.get_objects() if isinstance_safe(each, Autotuner)):
-        tuner.__dict__["do_bench"], tuner.cache_results = quick, False
-        if not everything and len(tuner.configs) > FEW:
-            few = [c for c in tuner.configs if c.num_warps in (2, 4) and c.num_stages in (2, 3)]
-            tuner.configs = few or tuner.configs
-
-
-def isinstance_safe(each: object, kind: type) -> bool:
-    """`isinstance` that wakes no lazy object."""
-    return kind in type(each).__mro__
-
-
-def compile_steps(
-    name: str, width: int, sides: tuple[str, ...], options: argparse.Namespace
-) -> None:
-    """In a process of its own: compile what some sides need."""
-    prepare(options, compile_only=True)
-    with precision("bf16", torch.device(options.device)):
-        for side in sides:
-            sides_of(name, width, options)[side]()()
-
-
-def prepare(options: argparse.Namespace, compile_only: bool = False) -> None:
-    """Set fla up; where it is not installed, its sides will say so."""
-    try:
-        limit(options.tune == "all", compile_only)
-        if refused():
-            import fla.ops.gated_delta_rule.chunk as gated
-
-            gated.chunk_bwd_dqkwg = instead
-    except ImportError as error:
-        say(error=f"fla: {error}")
+    for tuner in [each for each in gc.get_objects() if Autotuner in type(each).__mro__]:
+        few = [c for c in tuner.configs if c.num_warps in (2, 4) and c.num_stages in (2, 3)]
+        if len(tuner.configs) > FEW and few:
+            tuner.configs = few
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -400,27 +268,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=150, help="at most, to compile beforehand")
     parser.add_argument("--tune", choices=["few", "all"], default="few")
     parser.add_argument("--errors", action="store_true")
-    parser.add_argument("--profile", action="store_true", help="kernels at the last width")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args(arguments)
-    began = time.perf_counter()
     if options.device == "cuda":
-        import recurrences_gpu  # this file, under the name by which a child finds it
-
-        jobs = [
-            (name, width, sides, options)
-            for sides, names in ((("ours by fla",), BY_FLA), (("fla", "fla bf16"), LAYERS[:-1]))
-            for width in options.widths[::-1]
-            for name in names[::-1]
-            if name in options.layers
-        ]
-        precompile(recurrences_gpu.compile_steps, jobs, options.seconds)
         say(device=torch.cuda.get_device_name(), torch=torch.__version__)
-    prepare(options)
-    say(seconds=round(time.perf_counter() - began), of="compiling")
+    if options.tune == "few":
+        try:
+            limit()
+        except ImportError as error:  # each side of fla will say so, too
+            say(error=f"fla: {error}")
     bench = Bench(torch.device(options.device), 1e6, options.repeats)
     with precision("bf16", bench.device):
         for width in options.widths:
@@ -428,9 +286,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 errors(width, options)
             for name in options.layers:
                 measure(bench, name, width, options)
-        for name in options.layers if options.profile else ():
-            profile(name, options.widths[-1], options)
-    say(seconds=round(time.perf_counter() - began), of="all")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ is resumed must not, they are taken under `torch.no_grad` alone, unless the envi
 ``OUTLAST_LIBRARIES`` is ``on``; ``off`` is never. Under ``on`` the log says, once, why one is not
 taken where it might have been. Under vmap seeds are more batch.
 
-Linear recurrences can take fla's kernels, too, under ``on`` alone:
-`outlast.kernels.linear_recurrence.fla`.
+Linear recurrences take nothing from fla: `outlast.kernels.linear_recurrence` is plain torch.
 
 Written against fla-core 0.6.0 and adasplash 0.2.2.
 """
@@ -50,7 +49,7 @@ def forgetting(q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor] | None:
     why = obstacle("fla", q, k, v)
     if why is None and q.shape[-1] > WIDEST:
         why = f"a head is wider than {WIDEST}"
-    return forgetting_attend if told("fla", why) else None
+    return forgetting_attend if _taken("fla", why) else None
 
 
 def entmax15(q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor] | None:
@@ -61,10 +60,10 @@ def entmax15(q: Tensor, k: Tensor, v: Tensor) -> Callable[..., Tensor] | None:
         why = f"the width of a head is none of {', '.join(map(str, WIDTHS))}"
     if why is None and (tokens < FEWEST or tokens.bit_count() > 1):
         why = f"the number of tokens is no power of 2 from {FEWEST} on"
-    return entmax_attend if told("adasplash", why) else None
+    return entmax_attend if _taken("adasplash", why) else None
 
 
-def told(package: str, why: str | None) -> bool:
+def _taken(package: str, why: str | None) -> bool:
     """Whether nothing speaks against a library; who asked for it is told what does."""
     if why is not None and os.environ.get(SWITCH) == "on":
         _say(package, why)
@@ -79,18 +78,6 @@ def _say(package: str, why: str) -> None:
 
 def obstacle(package: str, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why a library is not taken for these, in words; None if it is."""
-    why = barred(package, torch.is_grad_enabled())
-    if why is not None:
-        return why
-    if not q.is_cuda or q.dtype.itemsize != 2:
-        return "it is for 16 bit on a GPU"
-    if not q.shape == k.shape == v.shape or len({q.dtype, k.dtype, v.dtype}) > 1:
-        return "it is for whole sequences, of one type"
-    return None
-
-
-def barred(package: str, only_if_on: bool = True) -> str | None:
-    """Why a library is not taken for anything, in words; None if it may be."""
     switch = os.environ.get(SWITCH, "auto")
     if switch not in ("auto", "on", "off"):
         raise bad_value(SWITCH, switch, "auto | on | off")
@@ -98,8 +85,12 @@ def barred(package: str, only_if_on: bool = True) -> str | None:
         return f"{PACKAGES[package]} is not installed ({how_to_install('fast')})"
     if switch == "off":
         return f"{SWITCH}=off"
-    if switch == "auto" and only_if_on:
+    if switch == "auto" and torch.is_grad_enabled():
         return f"there may be a gradient and not {SWITCH}=on"
+    if not q.is_cuda or q.dtype.itemsize != 2:
+        return "it is for 16 bit on a GPU"
+    if not q.shape == k.shape == v.shape or len({q.dtype, k.dtype, v.dtype}) > 1:
+        return "it is for whole sequences, of one type"
     return None
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outlast.kernels.linear_recurrence import fla
 from outlast.kernels.linear_recurrence.chunks import chunk_size, cut, decay_within, in_single, join
 
 
+@in_single
 def decayed_sum(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -35,16 +35,6 @@ def decayed_sum(
     Returns:
         [batch, heads, tokens, e] and [batch, heads, d, e].
     """
-    if fla.taken(q, k, v):
-        return fla.decayed_sum(q, k, v, log_decay, state)
-    return in_chunks(q, k, v, log_decay, state)
-
-
-@in_single
-def in_chunks(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """`decayed_sum` in plain torch, in float32."""
     tokens = v.shape[-2]
     size = chunk_size(tokens)
     q, k, v, log_decay = (cut(x, size) for x in (q, k, v, log_decay))

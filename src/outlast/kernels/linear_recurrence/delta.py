@@ -17,10 +17,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outlast.kernels.linear_recurrence import fla
 from outlast.kernels.linear_recurrence.chunks import chunk_size, cut, decay_within, in_single, join
 
 
+@in_single
 def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -37,16 +37,6 @@ def delta_rule(
     Returns:
         [batch, heads, tokens, e] and [batch, heads, d, e].
     """
-    if fla.taken(q, k, v):
-        return fla.delta_rule(q, k, v, beta, log_decay, state)
-    return in_chunks(q, k, v, beta, log_decay, state)
-
-
-@in_single
-def in_chunks(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """`delta_rule` in plain torch, in float32."""
     tokens = v.shape[-2]
     size = chunk_size(tokens)
     q, k, v, beta, log_decay = (cut(x, size) for x in (q, k, v, beta, log_decay))
