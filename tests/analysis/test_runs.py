@@ -125,7 +125,9 @@ def test_the_page_shows_why_answers_are_wrong(hybrid: Path) -> None:
         assert figure is not None
         assert len(figure.axes) == 2
         assert len(figure.hover_columns) == 4
-    assert "hybrid" in anatomy_finding([arm])
+    finding = anatomy_finding([arm])
+    assert "hybrid" in finding
+    assert finding.endswith(".")
 
 
 def test_the_page_shows_what_is_inside(hybrid: Path) -> None:

@@ -228,6 +228,8 @@ def test_page_and_markdown_have_the_figures_and_the_table(run: Path, tmp_path: P
         assert f'href="#{name}"' in text
     assert 'id="gradients-table"' in text
     assert "(solution: other-dat)" in text
+    assert "What <code>outlast analyse</code> measured" in text
+    assert "`" not in re.sub(r"<(style|pre)[ >].*?</\1>", "", text, flags=re.S)
     markdown = (home / "report.md").read_text()
     assert "## Gradients through attention (mean, lowest and highest seed)" in markdown
     row = re.search(r"^\| hybrid .* attention to solution, cosine \| (.*) \|$", markdown, re.M)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from outlast.arguments import as_path, shown
 from outlast.errors import bad_value
@@ -246,7 +246,7 @@ def _page(sections: list[Section]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"breakable": _breakable, "orange": _orange}
+    environment.filters |= {"breakable": _breakable, "code": _code, "orange": _orange}
     title = sections[0].study.title if len(sections) == 1 else "Outlast report"
     template = environment.get_template("page.html")
     return template.render(sections=sections, title=title, version=__version__, folded_from=FOLDED)
@@ -262,6 +262,11 @@ def _breakable(text: str) -> Markup:
         pieces = re.split(r"(?<=[(,=_/|>])(?![(,=_/|>])", word) if len(word) > 12 else [word]
         words.append(Markup("<wbr>").join(pieces))
     return Markup(" ").join(words)
+
+
+def _code(text: str) -> Markup:
+    """Text whose words in backticks are code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _orange(table: tables.Table) -> str:
