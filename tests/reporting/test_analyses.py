@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from report_folders import write_analyses, write_run
 
+from outlast.reporting.ablation_table import ablation_table
 from outlast.reporting.analysis_by_length import (
     COVARIANCE_LEGEND,
     LAW_LEGEND,
@@ -161,6 +162,35 @@ def test_tokens_caption_has_the_smallest_share_that_suffices(run: Path) -> None:
     )
 
 
+def test_ablations_have_a_table_of_arm_ablation_and_part(run: Path, tmp_path: Path) -> None:
+    common = {"step": None, "head": None, "layer": None, "multiple": 3}
+    rows = [
+        {**common, "seed": 0, "ablation": "whole", "part": "joint", "exact": 1.0},
+        {**common, "seed": 1, "ablation": "whole", "part": "joint", "exact": 0.5},
+        {**common, "seed": 0, "ablation": "whole", "part": "running", "exact": 0.5},
+        {**common, "seed": 0, "ablation": "attention off", "part": "recall", "exact": 0.0},
+        {**common, "seed": 0, "ablation": "attention off", "part": "recall", "exact": 0.5}
+        | {"multiple": 10},
+        {**common, "seed": 0, "ablation": "layer off", "part": "joint", "exact": 0.25}
+        | {"layer": "1.lstm"},
+        {**common, "seed": 0, "ablation": "head off", "part": "joint", "exact": 0.25}
+        | {"layer": "2.attention", "head": 0},
+    ]
+    table = {"format": 2, "outlast": "0.1.0", "analysis": "ablation", "rows": rows}
+    (run / "analysis/ablation.json").write_text(json.dumps(table))
+    shown = ablation_table([arm_of(run)])
+    assert shown is not None
+    assert shown.columns == ("arm", "ablation", "part", "3×", "10×")
+    assert [[" ".join(filter(None, (c.text, c.note))) for c in row] for row in shown.rows] == [
+        ["hybrid", "whole", "joint", "75.0 [50.0, 100]", "–"],
+        ["hybrid", "attention off", "recall", "0", "50.0"],
+        ["hybrid", "layer off 1.lstm", "joint", "25.0", "–"],
+    ]
+    home = report([run], tmp_path / "out").parent
+    assert 'id="ablation-table"' in (home / "index.html").read_text()
+    assert "| hybrid | attention off | recall | 0 | 50.0 |" in (home / "report.md").read_text()
+
+
 @FORMS
 def test_gradients_have_four_panels_with_labels(run: Path, form: Form) -> None:
     shown = panels(gradients_figure([arm_of(run)], form))
@@ -218,6 +248,29 @@ def test_gradients_table_shows_few_steps_and_gaps(run: Path) -> None:
     assert ratio[-1].text == "1,900"
     assert [cell.text for cell in direct][1:4] == ["direct to solution, cosine", "0.00", "–"]
     assert gradients_figure([arm_of(run)], WIDE) is not None
+
+
+def test_gradients_table_averages_each_phase_for_itself(run: Path) -> None:
+    whole = {"layer": "all", "part": "all", "direct_norm": 1.0, "attention_norm": None}
+    rows = [
+        {"seed": seed, "step": step, **whole, "phase": phase, "cosine": cosine}
+        for seed, step, phase, cosine in (
+            (0, 0, 1, 0.0), (1, 0, 1, 0.0), (0, 9, 1, 0.0), (1, 9, 2, 0.5), (2, 0, 1, 0.0),
+            (2, 9, 2, 0.7),
+        )
+    ]  # fmt: skip
+    table = {"format": 2, "outlast": "0.1.0", "analysis": "gradients", "rows": rows}
+    (run / "analysis/gradients.json").write_text(json.dumps(table))
+    shown = gradients_table([arm_of(run)])
+    assert shown is not None
+    assert {row[1].text: [(c.text, c.note, c.aside) for c in row[2:]] for row in shown.rows} == {
+        "attention and direct, cosine, phase 1": [
+            ("0.00", "[0.00, 0.00]", ""), ("0.00", "", "1 of 3 seeds"),
+        ],
+        "attention and direct, cosine, phase 2": [
+            ("–", "", ""), ("0.60", "[0.50, 0.70]", "2 of 3 seeds"),
+        ],
+    }  # fmt: skip
 
 
 def test_page_and_markdown_have_the_figures_and_the_table(run: Path, tmp_path: Path) -> None:
