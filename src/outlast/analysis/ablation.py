@@ -34,9 +34,10 @@ Positions are drawn from the range that the model was trained with (`random_posi
 or if that range is too short, the range is twice the number of tokens. All sequences of a length
 share a draw. Both are our choice.
 
-Sequences with shuffled items are as likely as before, so a sound model is as accurate on them. The
-column `unchanged` then says whether it gives the same answers. Answers are those of the new order;
-in a `chained` composite they change. Auxiliary parts, such as running sums, are not counted.
+Sequences with shuffled items are as likely as before, so a sound model is as accurate on them. (In
+`regular` they are not: there fewer rows are words of the language.) The column `unchanged` then
+says whether it gives the same answers. Answers are those of the new order; in a `chained` composite
+they change. Auxiliary parts, such as running sums, are not counted.
 """
 
 from __future__ import annotations
