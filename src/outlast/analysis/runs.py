@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from outlast.analysis.ablation import pathway_ablation
-from outlast.analysis.anatomy import anatomy
 from outlast.analysis.covariance import contrastive_covariance
+from outlast.analysis.examples import anatomy_with_examples
 from outlast.analysis.probe import key_probe, state_probe
 from outlast.analysis.run_gradients import run_gradients
 from outlast.analysis.seed_processes import SeedProcesses
@@ -47,7 +47,7 @@ from outlast.workflow.load import load
 
 #: each analysis by name; those of a run look at all its checkpoints
 OF_MODELS: dict[str, Callable[..., list[Row]]] = {
-    "anatomy": anatomy,
+    "anatomy": anatomy_with_examples,
     "ablation": pathway_ablation,
     "state-probe": state_probe,
     "key-probe": key_probe,

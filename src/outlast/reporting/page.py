@@ -30,6 +30,7 @@ from outlast.reporting.markdown import study_markdown
 from outlast.reporting.pictures import Picture, pictures_of
 from outlast.reporting.run_facts import moment, run_facts, train_command, versions
 from outlast.reporting.screen import screen_note, screen_table
+from outlast.reporting.stills import Still, still_of
 from outlast.reporting.summary import (
     ArmSummary,
     bits_parts_of,
@@ -89,6 +90,11 @@ class Section:
         """How the survivors of the screen were chosen."""
         screen = self.study.record.screen
         return "" if screen is None else screen_note(screen)
+
+    @property
+    def stills(self) -> list[Still]:
+        """A wrong answer of each arm whose table has one."""
+        return [still for arm in self.arms if (still := still_of(arm))]
 
     @property
     def links(self) -> dict[str, str]:
