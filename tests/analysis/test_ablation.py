@@ -175,7 +175,9 @@ def test_attention_of_someone_elses_model_is_taken_out_and_put_back() -> None:
     tokens = torch.randint(task.modulus, (2, 6))
     before = model.eval()(tokens)
     rows = pathway_ablation(model.train(), task, (1,), 16)
-    assert {row["ablation"] for row in rows} == {"whole", "attention off"}
+    names = {row["ablation"] for row in rows}
+    assert names == {"whole", "attention off", "layer off", "head off", "items shuffled"}
+    assert pick(rows, "items shuffled", "state")["exact"] is not None
     assert pick(rows, "attention off", "running")["unchanged"] < 1
     expected = outlast.evaluate(model, task, (1,), 16)[0]["answers"]["running"]
     assert pick(rows, "whole", "running")["answers"] == expected
@@ -186,6 +188,41 @@ def test_attention_of_someone_elses_model_is_taken_out_and_put_back() -> None:
         model.layer.self_attn.out_proj.weight.zero_()
         model.layer.self_attn.out_proj.bias.zero_()
     assert pick(pathway_ablation(model, task, (1,), 16), "attention off", "state")["unchanged"] == 1
+
+
+class ForeignHybrid(Foreign):
+    """An LSTM under the attention, around which a residual stream flows."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__(vocabulary)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        x = x + self.lstm(x)[0]
+        return self.head(x + self.layer.self_attn(x, x, x)[0])
+
+
+def test_parts_of_someone_elses_model_are_taken_out_one_by_one() -> None:
+    task = outlast.task("modsum(length=6)")
+    torch.manual_seed(0)
+    model = ForeignHybrid(task.vocabulary).eval()
+    with torch.no_grad():  # head 1 adds nothing
+        model.layer.self_attn.out_proj.weight[:, 4:] = 0
+        model.layer.self_attn.in_proj_weight.mul_(5)
+    weights = copy.deepcopy(model.state_dict())
+    rows = pathway_ablation(model, task, (1,), SEQUENCES)
+    layers = {row["layer"] for row in rows if row["ablation"] == "layer off"}
+    assert layers == {"layer.self_attn", "lstm"}
+    both = [
+        pick(rows, "recurrence off", "running"),
+        pick(rows, "layer off", "running", layer="lstm"),
+    ]
+    assert both[0]["unchanged"] == both[1]["unchanged"] < 1
+    assert pick(rows, "head off", "running", head=0)["unchanged"] < 1
+    assert pick(rows, "head off", "running", head=1)["unchanged"] == 1
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert "forward" not in vars(model.lstm)
 
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), len])

@@ -50,3 +50,16 @@ def test_lines_say_what_their_numbers_are() -> None:
     assert [line.name for line in headline("sharpness", [{**head, "weight": 0.5}])] == [
         "3.attention, head 0"
     ]
+
+
+def test_ablation_that_leaves_nothing_right_is_shown() -> None:
+    row: Row = {"seed": 0, "step": None, "multiple": 1.0, "part": "joint", "layer": None}
+    rows = [{**row, "ablation": "whole", "exact": 1.0}, {**row, "ablation": "hard", "exact": 0.0}]
+    shown = {line.name: line.values for line in headline("ablation", rows)}
+    assert shown == {"whole": {1.0: [1.0]}, "hard": {1.0: [0.0]}}
+
+
+def test_cause_that_no_answer_has_is_not_shown() -> None:
+    row: Row = {"seed": 0, "step": None, "multiple": 1.0, "part": "recall"}
+    rows = [{**row, "cause": "right", "share": 1.0}, {**row, "cause": "key", "share": 0.0}]
+    assert [line.name for line in headline("anatomy", rows)] == ["recall, right"]

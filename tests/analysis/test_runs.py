@@ -1,5 +1,6 @@
 """Analyses of run folders: what is asked for, where it is written, and what is left alone."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from outlast.reporting.gradients_by_step import gradients_figure
 from outlast.reporting.load import read
 from outlast.reporting.panels import NARROW, WIDE
 from outlast.reporting.summary import summarise_arm
-from outlast.runs.analyses import AnalysisTable, read_analysis
+from outlast.runs.analyses import AnalysisTable, Row, read_analysis, write_analysis
+from outlast.runs.folder import CHECKPOINT
 from outlast.runs.records import read_run
 
 FEW = ["--sequences", "8", "--lengths", "1", "2"]
@@ -123,7 +125,9 @@ def test_the_page_shows_why_answers_are_wrong(hybrid: Path) -> None:
         assert figure is not None
         assert len(figure.axes) == 2
         assert len(figure.hover_columns) == 4
-    assert "hybrid" in anatomy_finding([arm])
+    finding = anatomy_finding([arm])
+    assert "hybrid" in finding
+    assert finding.endswith(".")
 
 
 def test_the_page_shows_what_is_inside(hybrid: Path) -> None:
@@ -242,6 +246,33 @@ def test_bad_input_is_refused_in_words(
     assert error.count("token-filter") <= 1
     with pytest.raises(OutlastError, match=message):
         raise OutlastError(error)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--only", "key-probe", "--steps", "3"], "has no weights of step 3"),
+        (["--only", "key-probe"], "no checkpoint"),
+        (["--only", "gradients"], "no checkpoint"),
+    ],
+)
+def test_weights_that_are_absent_are_said_before_rows_that_would_be_lost(
+    hybrid: Path,
+    tmp_path: Path,
+    flags: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = Path(shutil.copytree(hybrid, tmp_path / "run", ignore=lambda *_: ["analysis"]))
+    rows: list[Row] = [{"seed": seed, "step": None} for seed in (0, 2)]
+    for name in ("key-probe", "gradients"):
+        write_analysis(run, AnalysisTable(analysis=name, settings={"sequences": 3}, rows=rows))
+    if "--steps" not in flags:
+        (run / CHECKPOINT).unlink()
+    assert main(["analyse", str(run), *flags, *FEW]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "lose" not in error
 
 
 def test_damaged_table_names_its_file(hybrid: Path) -> None:

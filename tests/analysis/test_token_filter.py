@@ -79,5 +79,5 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(SpecError, match="shares=0: expected"):
         token_filter(solved_by_hand(), Cards(), shares=(0,))
     task = outlast.task("parity")
-    with pytest.raises(NothingToSeeError, match="expected a model of Outlast with an attention"):
+    with pytest.raises(NothingToSeeError, match="expected a model with attention"):
         token_filter(outlast.model("lstm @ 8", task), task)

@@ -13,6 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from report_folders import write_analyses, write_run
 
+from outlast.errors import RunFolderError
+from outlast.reporting.ablation_table import ablation_table
 from outlast.reporting.analysis_by_length import (
     COVARIANCE_LEGEND,
     LAW_LEGEND,
@@ -25,6 +27,7 @@ from outlast.reporting.keys_by_step import keys_figure
 from outlast.reporting.load import read
 from outlast.reporting.page import report
 from outlast.reporting.panels import NARROW, WIDE, Form
+from outlast.reporting.stills import still_of
 from outlast.reporting.summary import ArmSummary, summarise_arm
 from outlast.reporting.tokens_by_share import tokens_figure, tokens_finding
 
@@ -161,6 +164,102 @@ def test_tokens_caption_has_the_smallest_share_that_suffices(run: Path) -> None:
     )
 
 
+def write_anatomy(run: Path, tokens: int, cause: str = "key") -> None:
+    """A table in which one cause, and of another one fewer answers, have an example."""
+    example = {
+        "words": [f"k{i}" for i in range(tokens)], "source": 1, "expected": "5", "given": "<3>",
+        "read_from": "1.lstm hidden",
+        "state": [i % 2 if i else None for i in range(tokens)],
+        "read": [(i % 2 if i != 3 else 0) if i else None for i in range(tokens)],
+        "heads": {"2.attention, head 0": [0.0, 0.75, 0.001] + [0.0] * (tokens - 4) + [0.249]},
+    }  # fmt: skip
+    row = {"seed": 0, "step": None, "multiple": 3, "length": 30, "part": "recall"}
+    rows = [
+        {**row, "cause": "state", "share": 0.1, "count": 1, "example": json.dumps(example)},
+        {**row, "cause": cause, "share": 0.9, "count": 9, "example": json.dumps(example)},
+    ]
+    table = {"format": 2, "outlast": "0.1.0", "analysis": "anatomy", "rows": rows}
+    (run / "analysis/anatomy.json").write_text(json.dumps(table))
+
+
+def test_still_shows_tokens_states_attention_and_answer(run: Path, tmp_path: Path) -> None:
+    write_anatomy(run, 6)
+    still = still_of(arm_of(run))
+    assert still is not None
+    assert still.finding == (
+        "“hybrid”, seed 0, length 30 (3×), recall: wrong key attended. The answer is <3>, expected "
+        "is 5."
+    )
+    (piece,) = still.pieces
+    lines = {row.name: row.cells for row in piece.rows}
+    assert [cell.note for cell in lines["token"]] == ["", "source", "", "", "", "asked"]
+    assert [cell.text for cell in lines["true state"]] == ["", "1", "0", "1", "0", "1"]
+    assert [cell.tone for cell in lines["state read"]] == ["", "", "", "bad", "", ""]
+    weights = lines["2.attention, head 0"]
+    assert [cell.text for cell in weights] == ["–", "0.75", "", "–", "–", "0.25"]
+    assert weights[1].shade == pytest.approx(0.45)
+    text = (report([run], tmp_path / "out").parent / "index.html").read_text()
+    assert "One wrong answer of each run" in text
+    assert "The answer is &lt;3&gt;" in text
+
+
+def test_still_of_a_long_sequence_skips_what_does_not_matter(run: Path) -> None:
+    write_anatomy(run, 150)
+    still = still_of(arm_of(run))
+    assert still is not None
+    assert [(piece.first, piece.skipped) for piece in still.pieces] == [(0, 0), (20, 120), (140, 0)]
+    assert len(still.pieces[-1].rows[0].cells) == 10
+
+
+def test_run_whose_table_has_no_example_has_no_still(run: Path, tmp_path: Path) -> None:
+    assert still_of(arm_of(run)) is None
+    write_anatomy(run, 6)
+    path = run / "analysis/anatomy.json"
+    table = json.loads(path.read_text())
+    for row in table["rows"]:
+        del row["example"]
+    path.write_text(json.dumps(table))
+    assert still_of(arm_of(run)) is None
+    assert "One wrong answer" not in (report([run], tmp_path / "out")).read_text()
+
+
+def test_damaged_example_names_its_file(run: Path) -> None:
+    write_anatomy(run, 6)
+    path = run / "analysis/anatomy.json"
+    path.write_text(path.read_text().replace("given", "taken"))
+    with pytest.raises(RunFolderError, match=r"anatomy\.json: example: .*given"):
+        still_of(arm_of(run))
+
+
+def test_ablations_have_a_table_of_arm_ablation_and_part(run: Path, tmp_path: Path) -> None:
+    common = {"step": None, "head": None, "layer": None, "multiple": 3}
+    rows = [
+        {**common, "seed": 0, "ablation": "whole", "part": "joint", "exact": 1.0},
+        {**common, "seed": 1, "ablation": "whole", "part": "joint", "exact": 0.5},
+        {**common, "seed": 0, "ablation": "whole", "part": "running", "exact": 0.5},
+        {**common, "seed": 0, "ablation": "attention off", "part": "recall", "exact": 0.0},
+        {**common, "seed": 0, "ablation": "attention off", "part": "recall", "exact": 0.5}
+        | {"multiple": 10},
+        {**common, "seed": 0, "ablation": "layer off", "part": "joint", "exact": 0.25}
+        | {"layer": "1.lstm"},
+        {**common, "seed": 0, "ablation": "head off", "part": "joint", "exact": 0.25}
+        | {"layer": "2.attention", "head": 0},
+    ]
+    table = {"format": 2, "outlast": "0.1.0", "analysis": "ablation", "rows": rows}
+    (run / "analysis/ablation.json").write_text(json.dumps(table))
+    shown = ablation_table([arm_of(run)])
+    assert shown is not None
+    assert shown.columns == ("arm", "ablation", "part", "3×", "10×")
+    assert [[" ".join(filter(None, (c.text, c.note))) for c in row] for row in shown.rows] == [
+        ["hybrid", "whole", "joint", "75.0 [50.0, 100]", "–"],
+        ["hybrid", "attention off", "recall", "0", "50.0"],
+        ["hybrid", "layer off 1.lstm", "joint", "25.0", "–"],
+    ]
+    home = report([run], tmp_path / "out").parent
+    assert 'id="ablation-table"' in (home / "index.html").read_text()
+    assert "| hybrid | attention off | recall | 0 | 50.0 |" in (home / "report.md").read_text()
+
+
 @FORMS
 def test_gradients_have_four_panels_with_labels(run: Path, form: Form) -> None:
     shown = panels(gradients_figure([arm_of(run)], form))
@@ -220,6 +319,29 @@ def test_gradients_table_shows_few_steps_and_gaps(run: Path) -> None:
     assert gradients_figure([arm_of(run)], WIDE) is not None
 
 
+def test_gradients_table_averages_each_phase_for_itself(run: Path) -> None:
+    whole = {"layer": "all", "part": "all", "direct_norm": 1.0, "attention_norm": None}
+    rows = [
+        {"seed": seed, "step": step, **whole, "phase": phase, "cosine": cosine}
+        for seed, step, phase, cosine in (
+            (0, 0, 1, 0.0), (1, 0, 1, 0.0), (0, 9, 1, 0.0), (1, 9, 2, 0.5), (2, 0, 1, 0.0),
+            (2, 9, 2, 0.7),
+        )
+    ]  # fmt: skip
+    table = {"format": 2, "outlast": "0.1.0", "analysis": "gradients", "rows": rows}
+    (run / "analysis/gradients.json").write_text(json.dumps(table))
+    shown = gradients_table([arm_of(run)])
+    assert shown is not None
+    assert {row[1].text: [(c.text, c.note, c.aside) for c in row[2:]] for row in shown.rows} == {
+        "attention and direct, cosine, phase 1": [
+            ("0.00", "[0.00, 0.00]", ""), ("0.00", "", "1 of 3 seeds"),
+        ],
+        "attention and direct, cosine, phase 2": [
+            ("–", "", ""), ("0.60", "[0.50, 0.70]", "2 of 3 seeds"),
+        ],
+    }  # fmt: skip
+
+
 def test_page_and_markdown_have_the_figures_and_the_table(run: Path, tmp_path: Path) -> None:
     home = report([run], tmp_path / "out").parent
     text = (home / "index.html").read_text()
@@ -228,6 +350,8 @@ def test_page_and_markdown_have_the_figures_and_the_table(run: Path, tmp_path: P
         assert f'href="#{name}"' in text
     assert 'id="gradients-table"' in text
     assert "(solution: other-dat)" in text
+    assert "What <code>outlast analyse</code> measured" in text
+    assert "`" not in re.sub(r"<(style|pre)[ >].*?</\1>", "", text, flags=re.S)
     markdown = (home / "report.md").read_text()
     assert "## Gradients through attention (mean, lowest and highest seed)" in markdown
     row = re.search(r"^\| hybrid .* attention to solution, cosine \| (.*) \|$", markdown, re.M)

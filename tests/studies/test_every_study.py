@@ -61,6 +61,11 @@ def test_analyses_of_a_study_exist_and_can_be_made(subject: StudyAtScale) -> Non
             assert any(arm.name.endswith(f"-{analysis.toward}") for arm in study.arms)
 
 
+def test_why_makes_every_analysis() -> None:
+    for scale in scales("why"):
+        assert {analysis.name for analysis in make("why", scale).analyses} == set(ANALYSES)
+
+
 # ---- choosing arms -----------------------------------------------------------------------------
 
 

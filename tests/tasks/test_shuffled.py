@@ -21,6 +21,7 @@ TASKS = (
     "count(signs=4, most=3, length=6)",
     "sort(signs=4, length=6)",
     "set_complement(signs=9, length=6)",
+    "entangled_parity(keys=9, queries=0, length=6)",
 )
 
 
@@ -71,6 +72,37 @@ def test_product_of_a_group_follows_the_new_order() -> None:
     recall, state = (batch.part == task.parts.index(part) for part in ("recall", "state"))
     assert torch.equal(answers[recall], batch.targets[recall])
     assert (answers[state] != batch.targets[state]).float().mean() > 0.5
+
+
+@pytest.mark.parametrize(
+    "line", ["permutation(group=S5, length=6)", "regular(language=even_pairs, length=6)"]
+)
+def test_state_that_depends_on_the_order_follows_the_new_one(line: str) -> None:
+    task, batch, shuffled = draw(line)
+    assert torch.equal(shuffled.sort(1).values, batch.inputs.sort(1).values)
+    assert torch.equal(shuffled >= task.classes, batch.inputs >= task.classes)
+    solved = [task.solve(row) for row in shuffled.tolist()]
+    answers = torch.tensor([[IGNORE if a is None else a for a in row] for row in solved])
+    assert torch.equal(answers == IGNORE, batch.targets == IGNORE)
+    asked = batch.part == task.parts.index("state")
+    assert (answers[asked] != batch.targets[asked]).any()
+
+
+def test_pairs_stay_before_the_questions_that_ask_for_them() -> None:
+    task = outlast.task("entangled_parity(keys=32, length=12)")
+    inputs = task.sample(12, 64, torch.Generator().manual_seed(0)).inputs
+    shuffled = task.shuffled(inputs, torch.Generator().manual_seed(1))
+    assert shuffled is not None
+    assert (shuffled != inputs).any(1).float().mean() > 0.9
+    for before, after in zip(inputs.tolist(), shuffled.tolist(), strict=True):
+        for first, second in zip(task.solve(before), task.solve(after), strict=True):
+            assert (first is None) == (second is None)
+        places = [i for i, token in enumerate(before) if token == task.question]
+        assert [task.solve(before)[i + 1] for i in places] == [
+            task.solve(after)[i + 1] for i in places
+        ]
+        pairs = [{(k, b) for k, b in itertools.pairwise(row) if b < 2} for row in (before, after)]
+        assert pairs[0] == pairs[1]
 
 
 def test_a_task_whose_order_is_its_meaning_has_none() -> None:

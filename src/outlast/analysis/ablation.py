@@ -21,16 +21,23 @@ The column `ablation` says what was changed:
 
 What does not apply is left out: a pathway that the model has not, or whose gate is 0; drawn
 positions if no scheme of the model uses positions, or if its ceiling leaves none to draw from;
-shuffled items if the task has none (`Task.shuffled`). A model that is not one of ours has the
-ablations `whole` and `attention off`.
+shuffled items if the task has none (`Task.shuffled`).
+
+A model that is not one of ours has no windows, hard or uniform weights and drawn positions. A part
+that is off puts out 0: all attention modules, all recurrences, one module, or one head. So a model
+without a residual stream around the part gets nothing past it. Recurrences are those of torch, and
+in a model of `transformers` the module that convolves in a layer that the config calls recurrent.
+Heads are those of `torch.nn.MultiheadAttention`, and of modules with a linear `o_proj` or
+`out_proj`.
 
 Positions are drawn from the range that the model was trained with (`random_positions`). Otherwise,
 or if that range is too short, the range is twice the number of tokens. All sequences of a length
 share a draw. Both are our choice.
 
-Sequences with shuffled items are as likely as before, so a sound model is as accurate on them. The
-column `unchanged` then says whether it gives the same answers. Answers are those of the new order;
-in a `chained` composite they change. Auxiliary parts, such as running sums, are not counted.
+Sequences with shuffled items are as likely as before, so a sound model is as accurate on them. (In
+`regular` they are not: there fewer rows are words of the language.) The column `unchanged` then
+says whether it gives the same answers. Answers are those of the new order; in a `chained` composite
+they change. Auxiliary parts, such as running sums, are not counted.
 """
 
 from __future__ import annotations
@@ -47,8 +54,10 @@ from torch import Tensor, nn
 from outlast.analysis.interventions import (
     CHANGES,
     Within,
-    attention_closed,
     closed,
+    head_silent,
+    output_projection,
+    silent,
 )
 from outlast.analysis.replay import Replay
 from outlast.analysis.scoring import Tally, check_answers
@@ -57,7 +66,7 @@ from outlast.analysis.watching import attention_layers, hooked, layers
 from outlast.arguments import as_whole, shown
 from outlast.errors import SpecError, bad_value
 from outlast.evaluation.outputs import eval_mode, read_logits
-from outlast.methods.delay.discovery import find_attention
+from outlast.methods.delay.discovery import find_attention, find_recurrence
 from outlast.mixers.attention.look import Hook
 from outlast.mixers.randomness import draw_positions
 from outlast.models.model import Model, Sublayer
@@ -167,7 +176,8 @@ def _outputs(ablation: Ablation, replay: Replay) -> dict[Sublayer, Tensor]:
 def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterator[Ablation]:
     yield Ablation("whole")
     if not isinstance(model, Model):
-        yield Ablation("attention off", partial(attention_closed, model))
+        yield from _foreign_ablations(model)
+        yield from _other_items(task, rung)
         return
     by_pathway = {
         pathway: {n: s for n, s in layers(model) if s.pathway == pathway and s.gate_mode != "off"}
@@ -193,6 +203,21 @@ def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterato
     yield from _other_inputs(model, task, rung)
 
 
+def _foreign_ablations(model: nn.Module) -> Iterator[Ablation]:
+    """The ablations of the parts that are found in a model that is not ours."""
+    attention, recurrence = find_attention(model, needs_recurrence=False), find_recurrence(model)
+    for name, modules in (("attention off", attention), ("recurrence off", recurrence)):
+        if modules:
+            yield Ablation(name, partial(silent, model, modules))
+    for layer, module in {**attention, **recurrence}.items():
+        yield Ablation("layer off", partial(silent, model, {layer: module}), layer=layer)
+    for layer, module in attention.items():
+        projection, heads = output_projection(module)
+        for head in range(heads):
+            change = partial(head_silent, projection, heads, head)
+            yield Ablation("head off", change, (), layer, head)
+
+
 def _other_inputs(model: Model, task: Task, rung: Rung) -> Iterator[Ablation]:
     """The ablations that change what the model reads."""
     positions = _positions(model, rung.batch.inputs)
@@ -200,6 +225,10 @@ def _other_inputs(model: Model, task: Task, rung: Rung) -> Iterator[Ablation]:
         log.debug("length %d: there are no positions to draw", rung.length)
     else:
         yield Ablation("positions drawn", positions=positions)
+    yield from _other_items(task, rung)
+
+
+def _other_items(task: Task, rung: Rung) -> Iterator[Ablation]:
     shuffled = _shuffled(task, rung)
     if shuffled is None:
         log.debug("%s has no items to shuffle", task.name)

@@ -72,7 +72,7 @@ from outlast.analysis.sequences import (
     nothing_to_see,
 )
 from outlast.analysis.sharpness import recalled
-from outlast.analysis.watching import HEAD, Watched, attention_layers, hooked, watch
+from outlast.analysis.watching import HEAD, Watched, attention_layers, hooked, require_ours, watch
 from outlast.arguments import check_whole
 from outlast.evaluation.accuracy import right_answers
 from outlast.models.model import Model
@@ -159,6 +159,7 @@ def dissect(
 ) -> Anatomy:
     """`anatomy`, with sequences to look at for each cause. The arguments are those of `anatomy`."""
     check_whole("sequences", sequences, 1)
+    require_ours(model)
     instruments = _prepare(model, task, sequences, fit_sequences)
     probe = instruments.probe
     causes_by_length = Anatomy(retriever=instruments.retriever, probe=probe and probe.place)

@@ -53,7 +53,8 @@ from outlast.analysis.sequences import (
     draw_rungs,
     without_nan,
 )
-from outlast.arguments import as_whole, shown
+from outlast.analysis.watching import require_ours
+from outlast.arguments import as_whole
 from outlast.evaluation.outputs import eval_mode
 from outlast.models.model import Model
 from outlast.tasks import Batch, Task
@@ -115,8 +116,7 @@ def contrastive_covariance(
     """
     check_answers(task, sequences)
     as_whole("sequences", sequences, 2)
-    if not isinstance(model, Model):
-        raise NothingToSeeError(f"model={shown(model)}: expected a model of Outlast")
+    require_ours(model)
     rows: list[Row] = []
     with eval_mode(model), torch.no_grad():
         for rung in draw_rungs(model, task, ladder, sequences):

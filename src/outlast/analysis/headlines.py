@@ -22,6 +22,7 @@ class Headline:
         whole: Rows of the whole, of which the rows shown are parts. The number is then the share of
             the whole: one mean over seeds divided by the other. A mean of shares would be that of
             the seed whose whole is nearest to 0.
+        skips_zeros: Whether a line that is 0 all along is left out.
         nothing: What is said if there is no line to show.
     """
 
@@ -31,6 +32,7 @@ class Headline:
     shown: Callable[[Row], bool] = lambda row: True
     by: str = "multiple"
     whole: Callable[[Row], bool] | None = None
+    skips_zeros: bool = False
     nothing: str = ""
 
 
@@ -46,7 +48,7 @@ WORDS: dict[str, Callable[[Any], str]] = {
 NEAR_ZERO = 0.1
 
 HEADLINES = {
-    "anatomy": Headline("share of answers", "share", ("part", "cause")),
+    "anatomy": Headline("share of answers", "share", ("part", "cause"), skips_zeros=True),
     "ablation": Headline(
         "share of sequences with every answer right",
         "exact",
@@ -87,17 +89,23 @@ class Line:
 
 
 def headline(name: str, rows: Sequence[Row]) -> list[Line]:
-    """The lines of an analysis, in the order of its table; those that are 0 all along are left out.
+    """The lines of an analysis, in the order of its table.
 
     A table of several steps is shown at its last one, unless steps go from left to right. A line
-    of shares has one value by length. Where the whole is near 0 it has none.
+    of shares has one value by length. Where the whole is near 0 it has none. A line without values
+    is left out.
     """
     wanted = HEADLINES[name]
     lines = _lines(wanted, rows, wanted.shown)
     if wanted.whole is not None:
         wholes = _lines(wanted, rows, wanted.whole)
         lines = {words: _shares(line, wholes[words]) for words, line in lines.items()}
-    return [line for line in lines.values() if any(v for vs in line.values.values() for v in vs)]
+    return [
+        line
+        for line in lines.values()
+        if line.values
+        and not (wanted.skips_zeros and not any(v for vs in line.values.values() for v in vs))
+    ]
 
 
 def _lines(wanted: Headline, rows: Sequence[Row], shown: Callable[[Row], bool]) -> dict[str, Line]:

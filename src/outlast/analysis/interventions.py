@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from outlast.kernels.attention import attend
-from outlast.methods.delay.discovery import find_attention
 from outlast.methods.delay.probing import find_flow
 from outlast.methods.delay.sublayer import Gate, HeldSublayer
 from outlast.mixers.attention.blocks import BUDGET
@@ -40,25 +39,47 @@ def closed(sublayers: Iterable[Sublayer]) -> Iterator[None]:
 
 
 @contextmanager
-def attention_closed(model: nn.Module) -> Iterator[None]:
-    """Any model without what its attention adds; afterwards the model is as it was.
+def silent(model: nn.Module, modules: dict[str, nn.Module]) -> Iterator[None]:
+    """Any model while the output of some of its modules is 0; afterwards it is as it was.
 
-    The attention modules are found as `outlast.delay` finds them. A norm between attention and the
-    residual stream of a model of `transformers` adds nothing either.
+    A norm between a module and the residual stream of a model of `transformers` adds nothing
+    either.
     """
-    attention = find_attention(model, needs_recurrence=False)
-    flow = find_flow(model, attention, example=None, needed=False)
+    flow = find_flow(model, modules, example=None, needed=False)
     tail = {} if flow is None else flow.tail
     gate = Gate()
     gate.set(0.0, 1.0, True)
     held: list[HeldSublayer] = []
     try:
-        for module in (*attention.values(), *tail.values()):
+        for module in (*modules.values(), *tail.values()):
             held.append(HeldSublayer(module, gate))
         yield
     finally:
         for sublayer in reversed(held):
             sublayer.remove()
+
+
+@contextmanager
+def head_silent(projection: nn.Module, heads: int, head: int) -> Iterator[None]:
+    """Attention without one of its heads: no weight of its output projection reads it."""
+    weights: Tensor = projection.weight.data  # type: ignore[union-attr,assignment]
+    of_head = weights.unflatten(1, (heads, -1))[:, head]
+    before = of_head.clone()
+    try:
+        of_head.zero_()
+        yield
+    finally:
+        of_head.copy_(before)
+
+
+def output_projection(attention: nn.Module) -> tuple[nn.Module, int]:
+    """The projection that reads all heads of a module side by side; their number, or 0: unknown."""
+    config = getattr(attention, "config", None)
+    heads = getattr(attention, "num_heads", None) or getattr(config, "num_attention_heads", None)
+    projection = getattr(attention, "o_proj", getattr(attention, "out_proj", None))
+    if isinstance(projection, nn.Linear) and heads and projection.in_features % heads == 0:
+        return projection, heads
+    return attention, 0
 
 
 class WithoutHead(Change):

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from outlast.analysis.ablation import pathway_ablation
-from outlast.analysis.anatomy import anatomy
 from outlast.analysis.covariance import contrastive_covariance
+from outlast.analysis.examples import anatomy_with_examples
 from outlast.analysis.probe import key_probe, state_probe
 from outlast.analysis.run_gradients import run_gradients
 from outlast.analysis.seed_processes import SeedProcesses
@@ -38,15 +38,16 @@ from outlast.models.model import Model
 from outlast.processes import ProcessDiedError
 from outlast.registry import suggest, tasks
 from outlast.runs.analyses import Row, SeedStep
+from outlast.runs.checkpoint import load_state
 from outlast.runs.folder import RUN, has_file
-from outlast.runs.kept import kept_steps, seeds_at
+from outlast.runs.kept import kept_steps, require_step, seeds_at
 from outlast.runs.records import read_run
 from outlast.tasks import Task
 from outlast.workflow.load import load
 
 #: each analysis by name; those of a run look at all its checkpoints
 OF_MODELS: dict[str, Callable[..., list[Row]]] = {
-    "anatomy": anatomy,
+    "anatomy": anatomy_with_examples,
     "ablation": pathway_ablation,
     "state-probe": state_probe,
     "key-probe": key_probe,
@@ -124,11 +125,15 @@ def left_out(folder: Path, names: Collection[str], settings: AnalysisSettings) -
 
 
 def seed_steps(folder: Path, name: str, settings: AnalysisSettings) -> list[SeedStep]:
-    """The seeds and steps of a run that an analysis looks at.
+    """The seeds and steps of a run that an analysis looks at; weights that it lacks are an error.
 
     A step that was kept because of a switch has the seeds that switched then, and no others.
     """
     run, seeds = read_run(folder).spec, _seeds(folder, settings)
+    for step in settings.steps:
+        require_step(folder, step, run)
+    if not settings.steps or (name in OF_RUNS and settings.toward is None):
+        load_state(folder, run)
     if not settings.steps and name not in OF_RUNS:
         return [(seed, None) for seed in seeds]
     steps = dict.fromkeys(settings.steps or kept_steps(folder))

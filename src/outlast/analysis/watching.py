@@ -43,8 +43,8 @@ def is_ours(model: nn.Module) -> bool:
     return hasattr(model, "sublayers")
 
 
-def layers(model: Model) -> list[Layer]:
-    """Every sublayer of a model in the order of its line: 1.lstm, 2.attention, 3.mlp."""
+def require_ours(model: nn.Module) -> None:
+    """Refuse a model that is not one of ours; the error names what there is for others."""
     if not is_ours(model):
         raise nothing_to_see(
             "model",
@@ -52,6 +52,11 @@ def layers(model: Model) -> list[Layer]:
             "a model of Outlast; for other modules there are sharpness, watch_foreign, "
             "module_gradients and pathway_ablation",
         )
+
+
+def layers(model: Model) -> list[Layer]:
+    """Every sublayer of a model in the order of its line: 1.lstm, 2.attention, 3.mlp."""
+    require_ours(model)
     return [
         Layer(f"{number}.{sublayer.mixer.spec.name}", sublayer)
         for number, sublayer in enumerate(model.sublayers(), 1)

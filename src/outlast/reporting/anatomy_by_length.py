@@ -93,12 +93,12 @@ def anatomy_finding(arms: Sequence[ArmSummary]) -> str:
                 f"“{arm.label}”, {each.part}: {share} % wrong, most often {CAUSES[cause][0]}"
             )
     old = [
-        f". “{a.label}”: {words}" for a in arms if a.run and (words := age(a.run.folder, ANATOMY))
+        f" “{a.label}”: {words}." for a in arms if a.run and (words := age(a.run.folder, ANATOMY))
     ]
     if not sentences:
-        return f"Nearly every answer is right at every length{''.join(old)}"
+        return f"Nearly every answer is right at every length.{''.join(old)}"
     more = f"; and {len(sentences) - 5} more" if len(sentences) > 5 else ""
-    return f"At the longest length: {'; '.join(sentences[:5])}{more}{''.join(old)}"
+    return f"At the longest length: {'; '.join(sentences[:5])}{more}.{''.join(old)}"
 
 
 def _columns(parts: int) -> int:

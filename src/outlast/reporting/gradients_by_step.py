@@ -8,7 +8,7 @@ weights.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -40,7 +40,11 @@ def gradients_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | No
 
 
 def gradients_table(arms: Sequence[ArmSummary]) -> Table | None:
-    """Each measure at some steps: mean over seeds, lowest and highest seed. None without tables."""
+    """Each measure at some steps: mean over seeds, lowest and highest seed. None without tables.
+
+    Seeds that are still in phase 1 of a method have rows of their own, as attention adds nothing
+    there yet. A cell of some of the seeds says of how many.
+    """
     measured = [
         (arm, pick, series)
         for arm in arms
@@ -54,8 +58,9 @@ def gradients_table(arms: Sequence[ArmSummary]) -> Table | None:
     )
     rows = []
     for arm, pick, series in measured:
-        cells = (_cell(series, step, pick.axis is _ratio_axis) for step in shown)
-        rows.append((Cell(arm.label, _solution(arm)), Cell(pick.title), *cells))
+        for words, of_phase in _by_phase(series, _phases(arm)).items():
+            cells = (_cell(of_phase, step, len(series), pick.axis is _ratio_axis) for step in shown)
+            rows.append((Cell(arm.label, _solution(arm)), Cell(pick.title + words), *cells))
     return Table(("arm", "measure", *(f"step {step:,}" for step in shown)), tuple(rows), 2)
 
 
@@ -95,6 +100,28 @@ def _curves(rows: Sequence[Row], value: Callable[[Row], float | None]) -> Series
     }
 
 
+def _phases(arm: ArmSummary) -> dict[tuple[int, int], int]:
+    """The phase of each seed at each step, where a method of the arm has phases."""
+    rows = _rows_of_whole(arm.run.folder) if arm.run else []
+    return {
+        (int(row.get("seed") or 0), step): phase
+        for row in rows
+        if isinstance(step := row.get("step"), int) and isinstance(phase := row.get("phase"), int)
+    }
+
+
+def _by_phase(series: Series, phases: Mapping[tuple[int, int], int]) -> dict[str, Series]:
+    """The curves of each phase, by what it adds to the title of a measure."""
+    by_phase: dict[str, Series] = {}
+    measured = [(seed, step) for seed, curve in series.items() for step in curve]
+    for phase in sorted({phases.get(place, 0) for place in measured}):
+        by_phase[f", phase {phase}" if phase else ""] = {
+            seed: {step: x for step, x in curve.items() if phases.get((seed, step), 0) == phase}
+            for seed, curve in series.items()
+        }
+    return by_phase
+
+
 def _number(column: str) -> Callable[[Row], float | None]:
     def number(row: Row) -> float | None:
         value = row.get(column)
@@ -124,12 +151,13 @@ def _spread(steps: set[int]) -> list[int]:
     return [ordered[round(i * (len(ordered) - 1) / (COLUMNS - 1))] for i in range(COLUMNS)]
 
 
-def _cell(series: Series, step: int, is_ratio: bool) -> Cell:
+def _cell(series: Series, step: int, seeds: int, is_ratio: bool) -> Cell:
     values = [curve[step] for curve in series.values() if step in curve]
     if not values:
         return Cell(NONE, tone="number")
     words = _ratio_words if is_ratio else _cosine_words
-    return Cell(words(sum(values) / len(values)), ends(values, words), tone="number")
+    some = f"{len(values)} of {seeds} seeds" if len(values) < seeds else ""
+    return Cell(words(sum(values) / len(values)), ends(values, words), some, tone="number")
 
 
 def _cosine_words(value: float) -> str:

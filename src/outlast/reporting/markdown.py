@@ -13,6 +13,8 @@ TITLES = {
     "setup": "The arms",
     "results": "Sequences entirely right, % (mean, 95 % interval, seeds that reach 90 %)",
     "parts": "The parts, %",
+    "ablation": "Without each part: sequences with every answer right, % (mean, lowest and highest "
+    "seed)",
     "gradients": "Gradients through attention (mean, lowest and highest seed)",
     "bits": "Bits per byte, lower is better (mean, worst and best seed)",
     "seeds": "Every seed, %",

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from outlast.arguments import as_path, shown
 from outlast.errors import bad_value
 from outlast.evaluation.statistics import LEVEL
 from outlast.reporting import tables
+from outlast.reporting.ablation_table import ablation_table
 from outlast.reporting.captions import nan_findings
 from outlast.reporting.claims import Verdict, headline, judge
 from outlast.reporting.contents import Entry, arm_anchors, list_contents, slug
@@ -29,6 +30,7 @@ from outlast.reporting.markdown import study_markdown
 from outlast.reporting.pictures import Picture, pictures_of
 from outlast.reporting.run_facts import moment, run_facts, train_command, versions
 from outlast.reporting.screen import screen_note, screen_table
+from outlast.reporting.stills import Still, still_of
 from outlast.reporting.summary import (
     ArmSummary,
     bits_parts_of,
@@ -88,6 +90,11 @@ class Section:
         """How the survivors of the screen were chosen."""
         screen = self.study.record.screen
         return "" if screen is None else screen_note(screen)
+
+    @property
+    def stills(self) -> list[Still]:
+        """A wrong answer of each arm whose table has one."""
+        return [still for arm in self.arms if (still := still_of(arm))]
 
     @property
     def links(self) -> dict[str, str]:
@@ -207,10 +214,8 @@ def _tables(
         built["seeds"] = tables.seeds_table(arms)
         if parts_of(arms):
             built["parts"] = tables.parts_table(arms, parts_of(arms))
-    gradients = gradients_table(arms)
-    if gradients is not None:
-        built["gradients"] = gradients
-    return built
+    more = {"ablation": ablation_table(arms), "gradients": gradients_table(arms)}
+    return built | {name: table for name, table in more.items() if table is not None}
 
 
 def _facts(study: Study, arms: list[ArmSummary]) -> list[tuple[str, str]]:
@@ -246,7 +251,7 @@ def _page(sections: list[Section]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"breakable": _breakable, "orange": _orange}
+    environment.filters |= {"breakable": _breakable, "code": _code, "orange": _orange}
     title = sections[0].study.title if len(sections) == 1 else "Outlast report"
     template = environment.get_template("page.html")
     return template.render(sections=sections, title=title, version=__version__, folded_from=FOLDED)
@@ -262,6 +267,11 @@ def _breakable(text: str) -> Markup:
         pieces = re.split(r"(?<=[(,=_/|>])(?![(,=_/|>])", word) if len(word) > 12 else [word]
         words.append(Markup("<wbr>").join(pieces))
     return Markup(" ").join(words)
+
+
+def _code(text: str) -> Markup:
+    """Text whose words in backticks are code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _orange(table: tables.Table) -> str:

@@ -53,6 +53,25 @@ class AnatomyRow(Struct, frozen=True, kw_only=True):
     cause: str
     share: float
     count: int | None = None
+    #: an `Example` as JSON
+    example: str | None = None
+
+
+class Example(Struct, frozen=True, kw_only=True):
+    """A wrong answer: the sequence up to the token at which it is due, which is the last one."""
+
+    words: list[str]
+    #: the token that holds the answer, if one does
+    source: int | None
+    expected: str
+    given: str
+    #: where a probe reads the running state; "" if none does
+    read_from: str
+    #: the true state at the tokens that show one, and what the probe reads there
+    state: list[int | None]
+    read: list[int | None]
+    #: the attention of the last token over all tokens, by layer and head
+    heads: dict[str, list[float]]
 
 
 class _AnatomyRows(Struct, frozen=True):
@@ -135,6 +154,16 @@ def anatomy_at_end(folder: Path, causes: Collection[str]) -> list[AnatomyRow]:
     ended = {row.seed for row in rows if row.step is None}
     last = _last_step(folder) if any(row.seed not in ended for row in rows) else None
     return [row for row in rows if row.step == (None if row.seed in ended else last)]
+
+
+def read_example(folder: Path, row: AnatomyRow) -> Example | None:
+    """The example of a row of the failure anatomy, if it has one."""
+    if row.example is None:
+        return None
+    try:
+        return msgspec.json.decode(row.example, type=Example)
+    except msgspec.MsgspecError as error:
+        raise RunFolderError(f"cannot read {_path(folder, ANATOMY)}: example: {error}") from None
 
 
 def age(folder: Path, name: str) -> str:

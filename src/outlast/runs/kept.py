@@ -58,11 +58,9 @@ def load_kept(
 
     A step that was not kept is an error that says which were.
     """
+    require_step(folder, step, run)
     path = kept_files(folder).get(step)
     if path is None:
-        last = load_state(folder, run).step if has_file(folder, CHECKPOINT) else None
-        if last != step:
-            raise RunFolderError(f"{folder} has no weights of step {step}: {_words(folder, last)}")
         rows = None if seeds is None else [run.seeds.index(seed) for seed in seeds]
         tensors, state = load_checkpoint(folder, wanted, rows, run)
         return tensors, state if rows is None else state.of_seeds(rows, seeds or ())
@@ -79,6 +77,15 @@ def load_kept(
     if state.step != step:
         raise RunFolderError(f"{path} is of step {state.step}, not {step}")
     return tensors, state.of_seeds(rows, chosen)
+
+
+def require_step(folder: Path, step: int, run: RunSpec) -> None:
+    """Refuse a step that was not kept; the error says which were."""
+    if step in kept_files(folder):
+        return
+    last = load_state(folder, run).step if has_file(folder, CHECKPOINT) else None
+    if last != step:
+        raise RunFolderError(f"{folder} has no weights of step {step}: {_words(folder, last)}")
 
 
 def seeds_at(folder: Path, step: int, run: RunSpec) -> tuple[int, ...]:

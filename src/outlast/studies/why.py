@@ -36,7 +36,7 @@ QUESTION = (
 ANALYSES = (
     *map(Analysis, ("anatomy", "state-probe")),
     Analysis("key-probe", along=True),
-    *map(Analysis, ("sharpness", "ablation")),
+    *map(Analysis, ("sharpness", "ablation", "covariance", "token-filter")),
     Analysis("gradients", toward="dat"),
 )
 #: the paper's task, in which a key asks for the running sum at its place

@@ -25,11 +25,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from outlast.arguments import check_choice, check_share, check_whole
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Supervision, Task, check_keys
-from outlast.tasks.sampling import bernoulli, distinct, randint, randint_below
+from outlast.tasks.sampling import bernoulli, distinct, rand, randint, randint_below
 from outlast.tasks.truth import Truth
 
 
@@ -100,6 +102,15 @@ class EntangledParity(Task):
         builder.write(ends[:, -1:], self.equals)
         builder.expect(ends[:, -1:], parity.gather(1, last), "state")
         return builder.batch()
+
+    def shuffled(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """The pairs between two questions in another order: a key is asked for after its pair."""
+        bits, questions = (inputs < 2).long(), (inputs == self.question).long()
+        is_question = (questions + functional.pad(questions, (1, -1))).bool()  # and its key
+        rank = rand(inputs.shape, generator, torch.float64).gather(1, bits.cumsum(1) - bits)
+        place = 2 * questions.cumsum(1) + torch.where(is_question, -0.5, rank)
+        order = place.masked_fill(inputs > self.question, torch.inf).argsort(dim=1, stable=True)
+        return inputs.gather(1, order)
 
     def truth(self, inputs: Sequence[int]) -> Truth:
         truth, places, parity, before = Truth(), dict[int, int](), 0, self.pad

@@ -28,12 +28,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from outlast.arguments import as_whole, check_choice
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, Length, Supervision
 from outlast.tasks.groups import GroupName, Orders
-from outlast.tasks.sampling import randint
+from outlast.tasks.sampling import randint, shuffle_items
 from outlast.tasks.tracking import Tracking
 
 
@@ -66,6 +67,9 @@ class Permutation(Tracking):
         lengths, longest = self.draw_lengths(length, batch, generator)
         elements = randint(0, self.items, (batch, longest), generator)
         return self._written(elements, self.group.running(elements), lengths)
+
+    def shuffled(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        return shuffle_items(inputs, inputs < self.items, generator)
 
     def states(self, items: Sequence[int]) -> list[int]:
         products = [0]

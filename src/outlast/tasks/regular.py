@@ -72,7 +72,7 @@ from outlast.errors import require
 from outlast.registry import tasks
 from outlast.tasks.automata import AUTOMATA, WORD_MULTIPLES, Automaton, Language, Transitions
 from outlast.tasks.base import Batch, Length, Supervision
-from outlast.tasks.sampling import bernoulli, randint, randint_below
+from outlast.tasks.sampling import bernoulli, randint, randint_below, shuffle_items
 from outlast.tasks.tracking import DeviceTable, Tracking, follow, prefixes
 
 MOST_STATES, MOST_LETTERS = 64, 8
@@ -185,6 +185,10 @@ class Regular(Tracking):
         picked = self._picked.on(device)[phase, draws, before]
         letters = torch.where(hopes, picked, self._free.on(device)[draws])
         return self._written(letters, self._answers.on(device)[after], lengths)
+
+    def shuffled(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """The letters in another order: fewer rows are words of the language than before."""
+        return shuffle_items(inputs, inputs < self.letters, generator)
 
     def states(self, items: Sequence[int]) -> list[int]:
         states = [0]

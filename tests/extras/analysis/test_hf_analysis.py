@@ -6,8 +6,9 @@ import torch
 import outlast
 from outlast.analysis.ablation import pathway_ablation
 from outlast.analysis.foreign import watch_foreign
-from outlast.analysis.interventions import attention_closed
+from outlast.analysis.interventions import silent
 from outlast.errors import SpecError
+from outlast.methods.delay.discovery import find_attention, find_recurrence
 
 transformers = pytest.importorskip("transformers")
 
@@ -62,8 +63,11 @@ def test_attention_is_taken_out_and_put_back(model: torch.nn.Module) -> None:
     with torch.no_grad():
         before = model(tokens).logits
     rows = pathway_ablation(model, TASK, (1,), 32)
+    names = {row["ablation"] for row in rows}
+    assert names == {"whole", "attention off", "layer off", "head off", "items shuffled"}
+    assert len({(r["layer"], r["head"]) for r in rows if r["ablation"] == "head off"}) == 2 * 4
     shares = {row["ablation"]: row for row in rows if row["part"] == "running"}
-    assert set(shares) == {"whole", "attention off"}
+    assert shares["head off"]["unchanged"] < 1
     assert shares["whole"]["unchanged"] == 1
     assert shares["attention off"]["unchanged"] < 1
     expected = outlast.evaluate(model, TASK, (1,), 32)[0]["answers"]["running"]
@@ -77,10 +81,38 @@ def test_attention_is_taken_out_and_put_back(model: torch.nn.Module) -> None:
 def test_without_attention_each_token_stands_alone(model: torch.nn.Module) -> None:
     tokens = torch.randint(1, TASK.modulus, (2, 7))
     other = torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, 1:]], 1)
-    with torch.no_grad(), attention_closed(model):
+    with torch.no_grad(), silent(model, find_attention(model, needs_recurrence=False)):
         assert torch.equal(model(tokens).logits[:, 1:], model(other).logits[:, 1:])
     with torch.no_grad():
         assert not torch.equal(model(tokens).logits[:, 1:], model(other).logits[:, 1:])
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("bamba", "mamba"), ("olmo_hybrid", "linear_attn"), ("recurrent_gemma", "temporal_block"),
+        ("zamba2", "mamba"), ("falcon_h1", "mamba"), ("qwen3_next", "linear_attn"),
+    ],
+)  # fmt: skip
+def test_recurrence_of_a_hybrid_is_taken_out(name: str, part: str) -> None:
+    from outlast.hf.families import family
+
+    torch.manual_seed(0)
+    model = family(name).build().eval()
+    recurrence = find_recurrence(model)
+    assert recurrence
+    assert {name.split(".")[-1] for name in recurrence} == {part}
+    tokens = torch.randint(1, 9, (2, 7))
+    with torch.no_grad():
+        before = model(tokens).logits
+        with silent(model, {**find_attention(model, needs_recurrence=False), **recurrence}):
+            alone = model(tokens).logits
+        other = tokens.clone()
+        other[:, 0] = 0
+        with silent(model, {**find_attention(model, needs_recurrence=False), **recurrence}):
+            torch.testing.assert_close(model(other).logits[:, 1:], alone[:, 1:])
+        assert torch.equal(model(tokens).logits, before)
+    assert not torch.equal(alone, before)
 
 
 def test_a_family_whose_attention_is_not_found_is_refused_with_what_is_accepted() -> None:

@@ -132,8 +132,7 @@ def _recurrent_layers(model: nn.Module) -> Iterator[str]:
     is our guess: such a layer may also be attention with a convolution inside (Zaya).
     """
     for name, module in model.named_modules():
-        recurrent_mixer = isinstance(module, Mixer) and module.pathway == "recurrent"
-        if recurrent_mixer or isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        if _is_recurrence(module):
             yield name
     for owner in models_with_config(model):
         for i, kind in enumerate(owner.layer_types or []):
@@ -144,11 +143,39 @@ def _recurrent_layers(model: nn.Module) -> Iterator[str]:
 
 
 def _convolves_outside_attention(module: nn.Module, layer: int) -> bool:
+    return bool(_convolving(module, layer))
+
+
+def _convolving(module: nn.Module, layer: int) -> dict[str, nn.Module]:
+    """The modules of a layer that have a convolution of their own, outside attention."""
     inside = {id(inner) for m in module.modules() if _is_attention(m) for inner in m.modules()}
-    return any(
-        isinstance(m, nn.Conv1d) and id(m) not in inside and str(layer) in name.split(".")
+    owners = [
+        name.rpartition(".")[0]
         for name, m in module.named_modules()
-    )
+        if isinstance(m, nn.Conv1d) and id(m) not in inside and str(layer) in name.split(".")
+    ]
+    return {owner: module.get_submodule(owner) for owner in owners}
+
+
+def find_recurrence(model: nn.Module) -> dict[str, nn.Module]:
+    """The recurrent modules of a model by name, each once.
+
+    In a layer that a config calls recurrent it is the module with the convolution. Such a layer
+    without a convolution has no module that can be told from the others.
+    """
+    recurrent = {n: m for n, m in model.named_modules() if n and _is_recurrence(m)}
+    for owner in models_with_config(model):
+        for layer, kind in enumerate(owner.layer_types or []):
+            if kind in RECURRENT_TYPES or kind.startswith("hybrid"):
+                for name, module in _convolving(owner.module, layer).items():
+                    recurrent[".".join(filter(None, (owner.name, name)))] = module
+    return {n: m for n, m in recurrent.items() if not _is_inside(n, recurrent)}
+
+
+def _is_recurrence(module: nn.Module) -> bool:
+    if isinstance(module, Mixer):
+        return module.pathway == "recurrent"
+    return isinstance(module, nn.RNNBase | nn.RNNCellBase)
 
 
 def _is_inside(name: str, others: Iterable[str]) -> bool:
