@@ -42,10 +42,7 @@ def test_buttons_keys_clicks_and_slider_step_through_the_tokens(show: Any) -> No
     assert where(page) == 2
     page.keyboard.press("ArrowLeft")
     assert where(page) == 1
-    page.keyboard.press("End")
-    assert where(page) == last
-    page.keyboard.press("Home")
-    assert where(page) == 0
+    page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")  # there is nothing before
     assert where(page) == 0
     page.locator(".token").nth(5).click()
@@ -59,6 +56,41 @@ def test_buttons_keys_clicks_and_slider_step_through_the_tokens(show: Any) -> No
 
 
 def test_attention_rows_follow_the_token_and_show_dropped_keys(show: Any) -> None:
+def test_keys_that_scroll_step_only_from_the_tokens_and_their_slider(show: Any) -> None:
+    page = show(f"{TWO}&at=5")
+    page.wait_for_selector("#tokens")
+    last = page.locator(".token").count() - 1
+    page.focus("#next")
+    page.keyboard.press("End")
+    until(page, "scrollY > 0")
+    page.keyboard.press("PageUp")
+    assert where(page) == 5
+    for place in ("#tokens", "#token-slider"):
+        page.focus(place)
+        page.keyboard.press("End")
+        assert where(page) == last
+        page.keyboard.press("PageUp")
+        assert where(page) == last - 10
+        page.keyboard.press("Home")
+        assert where(page) == 0
+        page.keyboard.press("PageDown")
+        assert where(page) == 10
+
+
+@pytest.mark.parametrize("size", [(390, 844), (1200, 800)])
+def test_steps_and_attention_are_in_view_at_once(show: Any, size: tuple[int, int]) -> None:
+    page = show(f"{TWO}&at=9", size)
+    rows(page, 9)
+    page.evaluate("document.getElementById('attention-a').scrollIntoView({block: 'center'})")
+    steps, attention = (page.locator(name).bounding_box() for name in (".steps", "#attention-a"))
+    assert steps["y"] >= 0
+    assert steps["y"] + steps["height"] <= attention["y"]
+    assert attention["y"] + attention["height"] <= size[1]
+    page.click("#next")
+    rows(page, 10)
+    assert page.locator("#attention-a").bounding_box() == attention
+
+
     page = show("tab=sequence&a=study--tra&seq=draw-8-1&at=9")
     cells = rows(page, 9)
     assert len(cells) == 2

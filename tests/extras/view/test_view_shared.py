@@ -52,7 +52,7 @@ def test_bundle_shows_the_same_page(show: Any, shared: str) -> None:
     assert asked[:2] == ["length 4, number 0", "length 8, number 0"]
     page.select_option("#computed", "draw-8-0")
     until(page, "document.querySelectorAll('.token').length === 19")
-    page.keyboard.press("Home")
+    page.click("#to-first")
     page.keyboard.press("ArrowRight")
     until(
         page, "document.getElementById('attention-words-a').textContent.startsWith('Token 2 looks')"

@@ -17,6 +17,9 @@ import { TokenStrip } from "./tokens.js";
 
 const DRAWN = /^draw-(\d+)-(\d+)(?:-of-(\d+))?$/;
 const SEQUENCES = 256;
+// keys and the tokens that they move by
+const STEPS = { ArrowLeft: -1, ArrowRight: 1 };
+const FAR = { PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
 const HEAVY = ["a", "aseed", "b", "bseed", "seq", "tab", "theme"];
 let home, catalogue, latest = 0;
 let strip = null;
@@ -135,14 +138,12 @@ function step() {
 function onKey(event) {
   if (!isOpen() || !strip || event.altKey || event.ctrlKey || event.metaKey) return;
   if (event.target.closest?.("input, select, textarea") && event.target.id !== "token-slider") return;
-  const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
-  let to = null;
-  if (event.key in moves) to = position() + moves[event.key];
-  else if (event.key === "Home") to = 0;
-  else if (event.key === "End") to = count - 1;
-  if (to === null) return;
+  // elsewhere these scroll the page
+  const far = event.target.closest?.("#tokens, #token-slider") ? FAR : {};
+  const move = STEPS[event.key] ?? far[event.key];
+  if (move === undefined) return;
   event.preventDefault();
-  go(to);
+  go(position() + move);
 }
 
 function stepControls() {
