@@ -81,6 +81,31 @@ def test_chance_is_marked_at_the_training_length_and_said(show: Any) -> None:
     assert f"is chance: {100 * level:.1f} %." in caption
 
 
+def test_chance_of_several_tasks_says_whose_it_is(show: Any) -> None:
+    page = show("runs=")
+    names = ["runs", "run/study--dat"]
+    catalogue, curves = page.evaluate(
+        "ns => Promise.all(ns.map(n => fetch(`data/${n}.json`).then(r => r.json())))", names
+    )
+    (run,) = [run for run in catalogue["runs"] if run["id"] == "study--dat"]
+    chances = {"one": 0.5, "two": 0.1, "three": 0.5, "four": 0.5, "five": 0.5}
+    runs = [
+        run | {"id": n, "label": f"run {n}", "chance": {"joint": c}} for n, c in chances.items()
+    ]
+    page.route("**/data/runs.json", lambda route: route.fulfill(json=catalogue | {"runs": runs}))
+    page.route("**/data/run/*.json", lambda route: route.fulfill(json=curves))
+    page.evaluate("location.hash = 'part=joint'")
+    page.reload()
+    page.get_by_text(
+        "The short lines at 1 × are chance: 50.0 % (run one; run three; run four and 1 more), "
+        "10.0 % (run two)."
+    ).wait_for()
+    marks = page.evaluate("document.getElementById('accuracy').layout.shapes.slice(1)")
+    own = page.evaluate("document.getElementById('accuracy').data[3].line.color")
+    assert marks[1]["line"]["color"] == own
+    assert marks[0]["line"]["color"] != own
+
+
 def test_legend_hides_an_arm_and_shows_it_again(show: Any) -> None:
     page = show("runs=study--dat,lstm")
     assert drawn(page) == ["lstm", "study--dat"]
@@ -115,6 +140,22 @@ def test_switch_of_dat_is_marked_and_values_show_on_hover(show: Any) -> None:
     words = page.locator("#accuracy .hoverlayer").text_content()
     assert "hybrid, DAT" in words
     assert "2 ×, 2 seeds" in words
+
+
+def test_many_runs_leave_the_figures_near_the_top(show: Any) -> None:
+    page = show("runs=")
+    catalogue, curves = page.evaluate("""Promise.all(
+      ['runs', 'run/study--dat'].map(name => fetch(`data/${name}.json`).then(r => r.json())))""")
+    (run,) = [run for run in catalogue["runs"] if run["id"] == "study--dat"]
+    runs = [run | {"id": f"r{i}", "label": f"a run of number {i}"} for i in range(150)]
+    curves["status"] = "at step 10 of 30"
+    page.route("**/data/runs.json", lambda route: route.fulfill(json=catalogue | {"runs": runs}))
+    page.route("**/data/run/*.json", lambda route: route.fulfill(json=curves))
+    page.evaluate("names => location.hash = `runs=${names}`", ",".join(r["id"] for r in runs))
+    page.reload()
+    traces(page)
+    assert page.locator(".legend li").count() == 150
+    assert page.locator("#accuracy").bounding_box()["y"] < 600
 
 
 def test_label_with_markup_is_shown_as_text(show: Any) -> None:

@@ -41,7 +41,7 @@ async function draw(catalogue) {
   });
   const focus = document.activeElement?.id;
   const content = home.lastElementChild;
-  content.replaceChildren(controls(drawn), legend(drawn), ...notes(drawn, problems));
+  content.replaceChildren(controls(drawn), legend(drawn), notes(drawn, problems));
   const hidden = new Set(address.list("hide") ?? []);
   const visible = drawn.filter((run) => !hidden.has(run.id));
   const shade = 0.14 * Math.min(1, Math.max(0.3, 8 / visible.length)); // of bands: many overlap
@@ -151,5 +151,6 @@ function notes(runs, problems) {
   const list = runs.filter((run) => run.status).map((run) => `${run.label}: ${run.status}`);
   const all = [...problems.map((words) => ["problem", words]), ...list.map((w) => ["note", w])];
   if (!runs.length && !problems.length) all.push(["note", "No run is chosen."]);
-  return all.map(([kind, words]) => el("p", { class: kind }, words));
+  const more = all.length > 6 ? { tabindex: 0, role: "region", "aria-label": "Notes" } : {};
+  return el("div", { class: "notes", ...more }, ...all.map(([kind, words]) => el("p", { class: kind }, words)));
 }

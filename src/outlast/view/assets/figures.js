@@ -26,7 +26,7 @@ export function accuracyFigure(place, runs, options) {
   if (!traces.length) return nothing(place, "None of these runs has been tested on this.");
   const range = bits ? {} : { range: [-0.02, 1.02], tickformat: ".0%" };
   const xs = traces.flatMap((trace) => trace.x);
-  const levels = bits ? [] : chanceLevels(runs, part);
+  const levels = bits ? [] : chanceLevels(runs, traces, part);
   const shape = layout({
     xaxis: { title: "multiples of the training length", type: "log", ...times(xs) },
     yaxis: { title: bits ? "bits per byte" : "sequences entirely right", ...range },
@@ -35,20 +35,44 @@ export function accuracyFigure(place, runs, options) {
   Plotly.newPlot(place, traces, shape, config);
   place.on("plotly_click", (event) => follow(event.points[0], runs));
   const spread = options.each ? "Each line is a seed." : SPREAD;
-  const chance = levels.length ? ` The short line at 1 × is chance: ${levels.map(percent).join(", ")}.` : "";
-  return `Part: ${options.part}. ${spread}${chance} A click on a point opens a sequence of that length.`;
+  return `Part: ${options.part}. ${spread}${chanceWords(levels)} A click on a point opens a sequence of that length.`;
 }
 
 const SPREAD = "Lines are means over seeds, bands reach from the lowest to the highest seed.";
 
-/** The accuracy of guessing at the training length; a longer sequence may ask for more answers. */
-function chanceLevels(runs, part) {
-  return [...new Set(runs.map((run) => run.chance?.[part]).filter((level) => level !== undefined))];
+/** The accuracy of guessing at the training length, with the runs of which it is: [level, runs] pairs.
+ * A longer sequence may ask for more answers. */
+function chanceLevels(runs, traces, part) {
+  const drawn = new Set(traces.map((trace) => trace.meta));
+  const levels = new Map();
+  for (const run of runs) {
+    const level = run.chance?.[part];
+    if (level === undefined || !drawn.has(run.id)) continue;
+    if (!levels.has(level)) levels.set(level, []);
+    levels.get(level).push(run);
+  }
+  return [...levels];
 }
 
-/** A short line at the training length. */
-function chanceMark(level) {
-  const style = { color: colour("ink"), width: 2 };
+/** Where there are several levels, each names its runs. */
+function chanceWords(levels) {
+  if (!levels.length) return "";
+  if (levels.length === 1) return ` The short line at 1 × is chance: ${percent(levels[0][0])}.`;
+  const whose = (runs) => {
+    const more = runs.length - NAMED;
+    const names = runs.slice(0, NAMED).map((run) => run.label);
+    return more > 0 ? `${names.join("; ")} and ${more} more` : names.join("; ");
+  };
+  const words = levels.map(([level, runs]) => `${percent(level)} (${whose(runs)})`);
+  return ` The short lines at 1 × are chance: ${words.join(", ")}.`;
+}
+
+const NAMED = 3;
+
+/** A short line at the training length, in the colour of its run if it is of one alone. */
+function chanceMark([level, runs], _, levels) {
+  const own = levels.length > 1 && runs.length === 1;
+  const style = { color: own ? runs[0].look.colour : colour("ink"), width: 2 };
   return { type: "line", x0: 0.94, x1: 1.06, y0: level, y1: level, line: style };
 }
 
