@@ -142,6 +142,70 @@ def test_switch_of_dat_is_marked_and_values_show_on_hover(show: Any) -> None:
     assert "2 ×, 2 seeds" in words
 
 
+def test_values_are_in_tables_that_the_keyboard_opens(show: Any) -> None:
+    page = show("runs=study--dat,study--tra")
+    mean = traces(page)[1]
+    page.focus("#accuracy-values-head")
+    page.keyboard.press("Enter")
+    table = page.locator("#accuracy-values table")
+    table.wait_for()
+    assert table.locator("thead th").all_inner_texts() == ["", "1 ×", "2 ×"]
+    assert table.locator("tbody th").all_inner_texts() == ["hybrid, DAT"]  # the other has no test
+    number = table.locator("a").nth(1)
+    assert number.inner_text().startswith(f"{100 * mean['y'][1]:.1f} % (")
+    page.click("#learning-values-head")
+    page.get_by_text(
+        "hybrid, DAT: switch of seed 0, step 10; switch of seed 1, step 10."
+    ).wait_for()
+    heads = page.locator("#learning-values thead th").all_inner_texts()
+    assert heads == ["", "5", "10", "15", "20", "25", "30"]
+    assert "values=accuracy%2Clearning" in page.url
+    other = show(page.url.split("#")[1] + "&each=1")
+    other.locator("#accuracy-values tbody th", has_text="hybrid, DAT, seed 1").wait_for()
+    number.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#tokens")
+    assert "seq=draw-8-0" in page.url
+
+
+#: where a point of the accuracy figure is on the screen
+POINT = """index => {
+  const plot = document.getElementById('accuracy'), {xaxis, yaxis} = plot._fullLayout;
+  const trace = plot.data.at(-1), box = plot.getBoundingClientRect();
+  return [box.x + xaxis._offset + xaxis.d2p(trace.x[index]),
+          box.y + yaxis._offset + yaxis.d2p(trace.y[index])];
+}"""
+
+
+def test_tap_shows_the_value_and_a_link_to_a_sequence(show: Any) -> None:
+    page = show("runs=study--dat", (390, 844), has_touch=True)
+    traces(page)
+    page.locator("#accuracy").scroll_into_view_if_needed()
+    page.touchscreen.tap(*page.evaluate(POINT, 1))
+    link = page.get_by_role("link", name="open a sequence of length 8")
+    link.wait_for()
+    assert page.inner_text("#accuracy-tapped").startswith("hybrid, DAT, 2 ×: ")
+    assert "tab=sequence" not in page.url
+    link.tap()
+    page.wait_for_selector("#tokens")
+    assert "seq=draw-8-0" in page.url
+
+
+def test_seeds_that_cannot_be_read_or_are_not_there_are_named(show: Any) -> None:
+    page = show("runs=study--dat&seeds=abc")
+    page.get_by_text("seeds=abc: expected seeds such as 0,2-4. All seeds are drawn.").wait_for()
+    assert "2 seeds" in traces(page)[1]["text"][0]
+    for text, words in (("7-9", "seeds 7-9"), ("7", "seed 7")):
+        page.fill("#seeds", text)
+        page.keyboard.press("Enter")
+        said = f"None of these runs has {words}."
+        for figure in ("accuracy", "learning"):
+            page.locator(f"#{figure}-caption", has_text=said).wait_for()
+    page.fill("#seeds", "4-2")
+    page.keyboard.press("Enter")
+    page.get_by_text("seeds=4-2: expected seeds such as 0,2-4.").wait_for()
+
+
 def test_many_runs_leave_the_figures_near_the_top(show: Any) -> None:
     page = show("runs=")
     catalogue, curves = page.evaluate("""Promise.all(
