@@ -97,7 +97,9 @@ def test_anatomy_of_a_bundle_without_sequences_promises_none(
     with served(tmp_path / "page") as address:
         page = show("tab=anatomy&a=study--dat", home=address)
         page.wait_for_selector("#causes .main-svg")
-        assert page.inner_text("#anatomy figure .note") == "Mean over seeds."
+        assert page.inner_text("#anatomy figure .note") == (
+            "Mean over seeds; in the table also the lowest and the highest seed."
+        )
         assert page.locator("#causes-table button, #anatomy-seed").count() == 0
         page.evaluate("""document.getElementById('causes').emit('plotly_click',
           {points: [{curveNumber: 2, pointIndex: 0}]})""")
