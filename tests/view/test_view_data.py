@@ -125,6 +125,13 @@ def test_bad_wish_gets_a_message_that_names_it(library: Library, path: str, word
     assert words in values["error"]
 
 
+def test_lengths_of_a_run_are_known_without_a_model(library: Library) -> None:
+    status, values = answer(library, "data/lengths/new.json")
+    assert (status, values["trained"]) == (200, 4)
+    assert (values["lengths"][0], values["lengths"][-1]) == (1, 32)
+    assert "its format is 99" in answer(library, "data/lengths/old.json")[1]["error"]
+
+
 def test_memory_that_does_not_suffice_is_a_message(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:

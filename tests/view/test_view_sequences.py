@@ -55,6 +55,9 @@ def test_trace_has_words_sources_and_the_true_state(library: Library) -> None:
     assert trace["source"][-2:] == [3, 1]
     due = [answer["expected"] if answer else None for answer in trace["answers"]]
     assert due == [None, "1", None, "0", None, "0", "0", "1", "1"]
+    said = trace["says"]
+    assert [place is None for place in said] == [answer is not None for answer in due]
+    assert all(word in ("0", "1") and 0.5 <= chance <= 1 for word, chance in filter(None, said))
     assert trace["layers"] == [{"name": "2.attention", "heads": 2}]
     assert trace["notes"] == []
 

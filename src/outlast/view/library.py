@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from outlast.errors import bad_value
 from outlast.runs.folder import CHECKPOINT, METRICS, RESULTS, RUN
+from outlast.runs.records import RunRecord
 from outlast.version import __version__
 from outlast.view.anatomy import read_anatomy
 from outlast.view.catalogue import Entry
@@ -48,6 +49,10 @@ class Library:
         """The failure anatomy of a run."""
         return read_anatomy(self._entry(run).folder)
 
+    def lengths(self, run: str) -> dict[str, Any]:
+        """The lengths that the sequences of a run may have, without its model."""
+        return self._load_model(run, self._record(run).seeds[0], 0).lengths()
+
     def sequence(self, run: str, seed: int, name: str) -> dict[str, Any]:
         """What a model makes of a sequence, all but the attention."""
         return self._with_model(run, seed, lambda model: model.trace(name))
@@ -69,10 +74,7 @@ class Library:
         return self._with_model(run, seed, lambda model: model.task.tokens(length))
 
     def _with_model(self, run: str, seed: int, work: Callable[[LiveModel], T]) -> T:
-        entry = self._entry(run)
-        record = entry.record
-        if record is None:
-            raise bad_value("run", run, f"a run that can be read: {entry.problem}")
+        entry, record = self._entry(run), self._record(run)
         if seed not in record.seeds:
             accepted = f"one of {', '.join(map(str, record.seeds))}"
             raise bad_value("seed", seed, accepted)
@@ -85,6 +87,12 @@ class Library:
 
     def _read_curves(self, folder: Path, ages: tuple[int, ...]) -> dict[str, Any]:
         return read_curves(folder)
+
+    def _record(self, run: str) -> RunRecord:
+        entry = self._entry(run)
+        if entry.record is None:
+            raise bad_value("run", run, f"a run that can be read: {entry.problem}")
+        return entry.record
 
     def _entry(self, run: str) -> Entry:
         if run not in self.entries:

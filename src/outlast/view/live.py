@@ -60,6 +60,10 @@ class LiveModel:
     def readers(self) -> list[Reader]:
         return fit_readers(self.model, self.task)
 
+    def lengths(self) -> dict[str, Any]:
+        """The lengths of the slider; of a run whose model cannot be loaded, too."""
+        return {"lengths": stops(self.task, self.tested), "trained": self.task.lengths[1]}
+
     def trace(self, name: str) -> dict[str, Any]:
         """What the model makes of the sequence of a name, but for the attention."""
         return self._traces(name)
@@ -70,13 +74,14 @@ class LiveModel:
         truth = self.task.truth(sequence.tokens)
         states = due_states(self.task, sequence.batch())[0].tolist()
         heads = {name: layer.heads for name, layer in attention_layers(self.model).items()}
+        chances = seen.logits[0, :, : self.task.classes].float().softmax(-1)
         return {
             "name": name,
             "task": self.task.name,
             "words": [self.task.word(token) for token in sequence.tokens],
-            "lengths": stops(self.task, self.tested),
-            "trained": self.task.lengths[1],
-            "answers": self._answers(sequence, seen.logits[0]),
+            **self.lengths(),
+            "answers": self._answers(sequence, chances),
+            "says": self._says(sequence, chances),
             "source": truth.source,
             "state": [None if state == ABSENT else state for state in states],
             "read": [
@@ -142,9 +147,18 @@ class LiveModel:
         heads = sum(layer.heads for layer in attention_layers(self.model).values())
         return max(1, min(QUERIES, WEIGHTS // max(1, heads * tokens)))
 
-    def _answers(self, sequence: Sequence, logits: Tensor) -> list[dict[str, Any] | None]:
+    def _says(self, sequence: Sequence, chances: Tensor) -> list[tuple[str, float] | None]:
+        """At each token where no answer is due: what the model says all the same, if a number."""
+        most, best = (values.tolist() for values in chances.max(-1))
+        return [
+            (self.task.word(word), round(chance, 4))
+            if expected is None and math.isfinite(chance)
+            else None
+            for word, chance, expected in zip(best, most, sequence.expected, strict=True)
+        ]
+
+    def _answers(self, sequence: Sequence, chances: Tensor) -> list[dict[str, Any] | None]:
         """At each token where an answer is due: the answer, and what was expected."""
-        chances = logits[:, : self.task.classes].float().softmax(-1)
         best = chances.argmax(-1).tolist()
         tokens = torch.tensor([sequence.tokens])
         support = self.task.support(tokens, 0, len(sequence.tokens))

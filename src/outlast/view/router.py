@@ -24,6 +24,7 @@ RUNS = BUNDLE_MARK
 RUN = "data/run/{run}.json"
 ANATOMY = "data/anatomy/{run}.json"
 EXAMPLES = "data/examples/{run}/{seed}/{number}.json"
+LENGTHS = "data/lengths/{run}.json"
 SEQUENCE = "data/sequence/{run}/{seed}/{name}.json"
 ATTENTION = "data/attention/{run}/{seed}/{name}/{number}.json"
 MAP = "data/map/{run}/{seed}/{name}/{number}-{head}.png"
@@ -56,6 +57,7 @@ class Router:
             _pattern(EXAMPLES): lambda run, seed, number: _json(
                 library.examples(run, int(seed), int(number))
             ),
+            _pattern(LENGTHS): lambda run: _json(library.lengths(run)),
             _pattern(SEQUENCE): lambda run, seed, name: _json(
                 library.sequence(run, int(seed), name)
             ),

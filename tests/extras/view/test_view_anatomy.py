@@ -35,7 +35,7 @@ def test_failure_anatomy_leads_down_to_a_single_sequence(show: Any) -> None:
                     ["wrong key attended", [0.2, 0.2]]]  # fmt: skip
     # the fourth cell is what was right at the second length: an untrained model guesses some
     page.locator("#causes-table button").nth(3).click()
-    assert page.inner_text("#examples h3") == "right, length 8"
+    assert page.inner_text("#examples h3") == "right, length 8 (2 ×)"
     link = page.locator("#examples a").first
     link.wait_for()
     seed, sequence, token = re.findall(r"\d+", link.inner_text())
@@ -52,7 +52,63 @@ def test_bar_of_the_anatomy_can_be_clicked(show: Any) -> None:
     page.wait_for_selector("#causes .main-svg")
     page.evaluate("""document.getElementById('causes').emit('plotly_click',
       {points: [{curveNumber: 2, pointIndex: 0}]})""")
-    assert page.inner_text("#examples h3") == "wrong key attended, length 4"
+    assert page.inner_text("#examples h3") == "wrong key attended, length 4 (1 ×)"
+
+
+def table_of(shares: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
+    """A failure anatomy that is made up: by part and cause, the share of each seed."""
+    rows = [
+        {"seed": seed, "length": length, "part": part, "cause": cause, "share": share}
+        for part, causes in shares.items()
+        for cause, by_seed in causes.items()
+        for length in (4, 12)
+        for seed, share in enumerate(by_seed)
+    ]
+    return {"rows": rows, "note": "Made up.", "wanting": False}
+
+
+#: the state is right, and recall fails
+FAILING = {"state": {"right": [1.0, 1.0]}, "recall": {"right": [0.6, 0.2], "key": [0.4, 0.8]}}
+
+
+def test_part_that_fails_most_is_shown_first_with_its_spread(show: Any) -> None:
+    page = show("")
+    page.route("**/data/anatomy/*.json", lambda route: route.fulfill(json=table_of(FAILING)))
+    page.evaluate(f"location.hash = '{OPEN}'")
+    page.wait_for_selector("#causes .main-svg")
+    assert page.input_value("#anatomy-part") == "recall"
+    assert page.locator("#causes-table tbody th").all_inner_texts() == ["4 (1 ×)", "12 (3 ×)"]
+    assert page.evaluate("document.getElementById('causes').data[0].x") == ["4 (1 ×)", "12 (3 ×)"]
+    cell = page.locator("#causes-table td").first.inner_text()
+    assert cell.split("\n") == ["40.0 %", "20.0 % to 60.0 %"]
+    page.select_option("#anatomy-part", "state")
+    until(page, "document.getElementById('causes')?.data?.length === 1")
+
+
+def test_anatomies_of_two_runs_stand_side_by_side(show: Any) -> None:
+    page = show("")
+    other = table_of({"recall": {"right": [0.9, 0.9], "diluted": [0.1, 0.1]}})
+    page.route("**/data/anatomy/study--tra.json", lambda route: route.fulfill(json=other))
+    page.evaluate(f"location.hash = '{OPEN}'")
+    page.wait_for_selector("#causes .main-svg")
+    page.select_option("#anatomy-other", "study--tra")
+    page.wait_for_selector("#causes-b .main-svg")
+    left, right = (page.locator(f"#anatomy-{side}").bounding_box() for side in "ab")
+    assert (left["y"], left["x"] < right["x"]) == (right["y"], True)
+    page.select_option("#anatomy-seed-b", "1")
+    page.locator("#causes-b-table button").first.click()
+    assert page.inner_text("#examples h3") == "hybrid <b>TRA</b>: right, length 4 (1 ×)"
+    assert page.locator("#anatomy button[aria-pressed=true]").count() == 1
+    assert all(words.startswith("seed 1,") for words in links(page))
+    page.locator("#examples a").first.click()
+    page.wait_for_selector("#answer-b")
+    assert page.inner_text("#panel-a h2") == "hybrid <b>TRA</b>, seed 1"
+    assert page.inner_text("#panel-b h2") == "hybrid, DAT, seed 0"
+    page.go_back()
+    page.wait_for_selector("#examples a")
+    page.select_option("#anatomy-other", "")
+    until(page, "!document.getElementById('causes-b')")
+    assert page.inner_text("#examples") == ""
 
 
 def test_list_of_examples_is_in_the_address_and_back_returns_to_it(show: Any) -> None:

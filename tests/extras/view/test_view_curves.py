@@ -81,6 +81,31 @@ def test_chance_is_marked_at_the_training_length_and_said(show: Any) -> None:
     assert f"is chance: {100 * level:.1f} %." in caption
 
 
+def test_chance_of_several_tasks_says_whose_it_is(show: Any) -> None:
+    page = show("runs=")
+    names = ["runs", "run/study--dat"]
+    catalogue, curves = page.evaluate(
+        "ns => Promise.all(ns.map(n => fetch(`data/${n}.json`).then(r => r.json())))", names
+    )
+    (run,) = [run for run in catalogue["runs"] if run["id"] == "study--dat"]
+    chances = {"one": 0.5, "two": 0.1, "three": 0.5, "four": 0.5, "five": 0.5}
+    runs = [
+        run | {"id": n, "label": f"run {n}", "chance": {"joint": c}} for n, c in chances.items()
+    ]
+    page.route("**/data/runs.json", lambda route: route.fulfill(json=catalogue | {"runs": runs}))
+    page.route("**/data/run/*.json", lambda route: route.fulfill(json=curves))
+    page.evaluate("location.hash = 'part=joint'")
+    page.reload()
+    page.get_by_text(
+        "The short lines at 1 × are chance: 50.0 % (run one; run three; run four and 1 more), "
+        "10.0 % (run two)."
+    ).wait_for()
+    marks = page.evaluate("document.getElementById('accuracy').layout.shapes.slice(1)")
+    own = page.evaluate("document.getElementById('accuracy').data[3].line.color")
+    assert marks[1]["line"]["color"] == own
+    assert marks[0]["line"]["color"] != own
+
+
 def test_legend_hides_an_arm_and_shows_it_again(show: Any) -> None:
     page = show("runs=study--dat,lstm")
     assert drawn(page) == ["lstm", "study--dat"]
@@ -115,6 +140,86 @@ def test_switch_of_dat_is_marked_and_values_show_on_hover(show: Any) -> None:
     words = page.locator("#accuracy .hoverlayer").text_content()
     assert "hybrid, DAT" in words
     assert "2 ×, 2 seeds" in words
+
+
+def test_values_are_in_tables_that_the_keyboard_opens(show: Any) -> None:
+    page = show("runs=study--dat,study--tra")
+    mean = traces(page)[1]
+    page.focus("#accuracy-values-head")
+    page.keyboard.press("Enter")
+    table = page.locator("#accuracy-values table")
+    table.wait_for()
+    assert table.locator("thead th").all_inner_texts() == ["", "1 ×", "2 ×"]
+    assert table.locator("tbody th").all_inner_texts() == ["hybrid, DAT"]  # the other has no test
+    number = table.locator("a").nth(1)
+    assert number.inner_text().startswith(f"{100 * mean['y'][1]:.1f} % (")
+    page.click("#learning-values-head")
+    page.get_by_text(
+        "hybrid, DAT: switch of seed 0, step 10; switch of seed 1, step 10."
+    ).wait_for()
+    heads = page.locator("#learning-values thead th").all_inner_texts()
+    assert heads == ["", "5", "10", "15", "20", "25", "30"]
+    assert "values=accuracy%2Clearning" in page.url
+    other = show(page.url.split("#")[1] + "&each=1")
+    other.locator("#accuracy-values tbody th", has_text="hybrid, DAT, seed 1").wait_for()
+    number.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#tokens")
+    assert "seq=draw-8-0" in page.url
+
+
+#: where a point of the accuracy figure is on the screen
+POINT = """index => {
+  const plot = document.getElementById('accuracy'), {xaxis, yaxis} = plot._fullLayout;
+  const trace = plot.data.at(-1), box = plot.getBoundingClientRect();
+  return [box.x + xaxis._offset + xaxis.d2p(trace.x[index]),
+          box.y + yaxis._offset + yaxis.d2p(trace.y[index])];
+}"""
+
+
+def test_tap_shows_the_value_and_a_link_to_a_sequence(show: Any) -> None:
+    page = show("runs=study--dat", (390, 844), has_touch=True)
+    traces(page)
+    page.locator("#accuracy").scroll_into_view_if_needed()
+    page.touchscreen.tap(*page.evaluate(POINT, 1))
+    link = page.get_by_role("link", name="open a sequence of length 8")
+    link.wait_for()
+    assert page.inner_text("#accuracy-tapped").startswith("hybrid, DAT, 2 ×: ")
+    assert "tab=sequence" not in page.url
+    link.tap()
+    page.wait_for_selector("#tokens")
+    assert "seq=draw-8-0" in page.url
+
+
+def test_seeds_that_cannot_be_read_or_are_not_there_are_named(show: Any) -> None:
+    page = show("runs=study--dat&seeds=abc")
+    page.get_by_text("seeds=abc: expected seeds such as 0,2-4. All seeds are drawn.").wait_for()
+    assert "2 seeds" in traces(page)[1]["text"][0]
+    for text, words in (("7-9", "seeds 7-9"), ("7", "seed 7")):
+        page.fill("#seeds", text)
+        page.keyboard.press("Enter")
+        said = f"None of these runs has {words}."
+        for figure in ("accuracy", "learning"):
+            page.locator(f"#{figure}-caption", has_text=said).wait_for()
+    page.fill("#seeds", "4-2")
+    page.keyboard.press("Enter")
+    page.get_by_text("seeds=4-2: expected seeds such as 0,2-4.").wait_for()
+
+
+def test_many_runs_leave_the_figures_near_the_top(show: Any) -> None:
+    page = show("runs=")
+    catalogue, curves = page.evaluate("""Promise.all(
+      ['runs', 'run/study--dat'].map(name => fetch(`data/${name}.json`).then(r => r.json())))""")
+    (run,) = [run for run in catalogue["runs"] if run["id"] == "study--dat"]
+    runs = [run | {"id": f"r{i}", "label": f"a run of number {i}"} for i in range(150)]
+    curves["status"] = "at step 10 of 30"
+    page.route("**/data/runs.json", lambda route: route.fulfill(json=catalogue | {"runs": runs}))
+    page.route("**/data/run/*.json", lambda route: route.fulfill(json=curves))
+    page.evaluate("names => location.hash = `runs=${names}`", ",".join(r["id"] for r in runs))
+    page.reload()
+    traces(page)
+    assert page.locator(".legend li").count() == 150
+    assert page.locator("#accuracy").bounding_box()["y"] < 600
 
 
 def test_label_with_markup_is_shown_as_text(show: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 from view_polling import until
 
 VIEWS = {
-    "curves": ("runs=study--dat,lstm", "#learning .main-svg"),
+    "curves": ("runs=study--dat,lstm&values=accuracy,learning", "#learning-values table"),
     "sequence": ("tab=sequence&a=study--dat&b=study--tra&seq=draw-8-1&map=0-0", "#map-b image"),
     "anatomy": ("tab=anatomy&a=study--dat", "#causes .main-svg"),
 }

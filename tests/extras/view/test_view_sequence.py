@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from statistics import median
 from typing import Any
 
@@ -42,10 +43,7 @@ def test_buttons_keys_clicks_and_slider_step_through_the_tokens(show: Any) -> No
     assert where(page) == 2
     page.keyboard.press("ArrowLeft")
     assert where(page) == 1
-    page.keyboard.press("End")
-    assert where(page) == last
-    page.keyboard.press("Home")
-    assert where(page) == 0
+    page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")  # there is nothing before
     assert where(page) == 0
     page.locator(".token").nth(5).click()
@@ -56,6 +54,41 @@ def test_buttons_keys_clicks_and_slider_step_through_the_tokens(show: Any) -> No
     assert "at=7" in page.url
     page.click("#to-last")
     assert where(page) == last
+
+
+def test_keys_that_scroll_step_only_from_the_tokens_and_their_slider(show: Any) -> None:
+    page = show(f"{TWO}&at=5")
+    page.wait_for_selector("#tokens")
+    last = page.locator(".token").count() - 1
+    page.focus("#next")
+    page.keyboard.press("End")
+    until(page, "scrollY > 0")
+    page.keyboard.press("PageUp")
+    assert where(page) == 5
+    for place in ("#tokens", "#token-slider"):
+        page.focus(place)
+        page.keyboard.press("End")
+        assert where(page) == last
+        page.keyboard.press("PageUp")
+        assert where(page) == last - 10
+        page.keyboard.press("Home")
+        assert where(page) == 0
+        page.keyboard.press("PageDown")
+        assert where(page) == 10
+
+
+@pytest.mark.parametrize("size", [(390, 844), (1200, 800)])
+def test_steps_and_attention_are_in_view_at_once(show: Any, size: tuple[int, int]) -> None:
+    page = show(f"{TWO}&at=9", size)
+    rows(page, 9)
+    page.evaluate("document.getElementById('attention-a').scrollIntoView({block: 'center'})")
+    steps, attention = (page.locator(name).bounding_box() for name in (".steps", "#attention-a"))
+    assert steps["y"] >= 0
+    assert steps["y"] + steps["height"] <= attention["y"]
+    assert attention["y"] + attention["height"] <= size[1]
+    page.click("#next")
+    rows(page, 10)
+    assert page.locator("#attention-a").bounding_box() == attention
 
 
 def test_attention_rows_follow_the_token_and_show_dropped_keys(show: Any) -> None:
@@ -127,7 +160,8 @@ def test_answer_state_and_mistakes_are_shown(show: Any) -> None:
     assert words.startswith(("✓ recall: ", "✗ recall: "))
     assert "expected" in words
     page.click("#to-first")
-    assert page.inner_text("#answer-a") == "No answer is due at this token."
+    said = page.inner_text("#answer-a")
+    assert re.fullmatch(r"No answer is due; the model says \w+ \(probability [01]\.\d{3}\)\.", said)
     page.keyboard.press("ArrowRight")
     state = page.locator("#state-a tbody tr").first.inner_text()
     assert state.startswith("output of 1.lstm")
@@ -177,6 +211,22 @@ def test_slider_over_length_and_number_draw_other_sequences(show: Any) -> None:
     page.fill("#number", "7")
     page.keyboard.press("Enter")
     until(page, "location.hash.includes('draw-5-7')")
+
+
+def test_length_that_a_run_does_not_take_is_no_dead_end(show: Any) -> None:
+    page = show("tab=sequence&a=lstm&seq=draw-64-0", refused=True)
+    page.wait_for_selector("#tokens")
+    page.select_option("#run-a", "study--dat")
+    page.get_by_text("length=64: expected lengths from 1 to 32").wait_for()
+    assert page.inner_text("#length-words") == "Length 32: 8 × the training length"
+    page.click("#another")
+    until(page, "location.hash.includes('draw-32-1')")
+    page.wait_for_selector("#tokens")
+    page.go_back()
+    page.get_by_role("button", name="go to 1 × (length 4)").click()
+    until(page, "location.hash.includes('draw-4-0')")
+    page.wait_for_selector("#tokens")
+    assert page.locator("#to-trained").count() == 0
 
 
 def test_own_sequence_is_read_and_a_wrong_word_is_named(show: Any) -> None:

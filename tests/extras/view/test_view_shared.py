@@ -52,7 +52,7 @@ def test_bundle_shows_the_same_page(show: Any, shared: str) -> None:
     assert asked[:2] == ["length 4, number 0", "length 8, number 0"]
     page.select_option("#computed", "draw-8-0")
     until(page, "document.querySelectorAll('.token').length === 19")
-    page.keyboard.press("Home")
+    page.click("#to-first")
     page.keyboard.press("ArrowRight")
     until(
         page, "document.getElementById('attention-words-a').textContent.startsWith('Token 2 looks')"
@@ -97,7 +97,9 @@ def test_anatomy_of_a_bundle_without_sequences_promises_none(
     with served(tmp_path / "page") as address:
         page = show("tab=anatomy&a=study--dat", home=address)
         page.wait_for_selector("#causes .main-svg")
-        assert page.inner_text("#anatomy figure .note") == "Mean over seeds."
+        assert page.inner_text("#anatomy figure .note") == (
+            "Mean over seeds; in the table also the lowest and the highest seed."
+        )
         assert page.locator("#causes-table button, #anatomy-seed").count() == 0
         page.evaluate("""document.getElementById('causes').emit('plotly_click',
           {points: [{curveNumber: 2, pointIndex: 0}]})""")

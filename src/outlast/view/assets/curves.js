@@ -7,6 +7,7 @@ import { get, paths } from "./data.js";
 import { button, check, choice, el, readSeeds } from "./dom.js";
 import { accuracyFigure, learningFigure } from "./figures.js";
 import { look } from "./theme.js";
+import { valuesTable } from "./values.js";
 
 const OWN = ["runs", "hide", "seeds", "each", "part", "variant", "learning", "theme"];
 let home, list, latest = 0;
@@ -39,15 +40,19 @@ async function draw(catalogue) {
     if (answer.status === "rejected") problems.push(`${run.label}: ${answer.reason.message}`);
     else drawn.push({ ...run, ...answer.value, look: look(runs.indexOf(run)) });
   });
+  const text = address.get("seeds");
+  const seeds = readSeeds(text);
+  if (!seeds) problems.push(`seeds=${text}: expected seeds such as 0,2-4. All seeds are drawn.`);
   const focus = document.activeElement?.id;
   const content = home.lastElementChild;
-  content.replaceChildren(controls(drawn), legend(drawn), ...notes(drawn, problems));
+  content.replaceChildren(controls(drawn), legend(drawn), notes(drawn, problems));
   const hidden = new Set(address.list("hide") ?? []);
   const visible = drawn.filter((run) => !hidden.has(run.id));
   const shade = 0.14 * Math.min(1, Math.max(0.3, 8 / visible.length)); // of bands: many overlap
   const shown = visible.map((run) => ({ ...run, shade }));
   const options = {
-    seeds: readSeeds(address.get("seeds")),
+    seeds: seeds ?? (() => true),
+    nobody: nobody(shown, seeds, text),
     each: address.get("each") === "1",
     part: partOf(drawn),
     variant: address.get("variant"),
@@ -58,12 +63,22 @@ async function draw(catalogue) {
   if (focus) document.getElementById(focus)?.focus();
 }
 
+/** That no run has the seeds that are asked for; empty if one has. */
+function nobody(runs, seeds, text) {
+  if (!seeds || !runs.length || runs.some((run) => run.seeds.some(seeds))) return "";
+  return `None of these runs has ${/\D/.test(text.trim()) ? "seeds" : "seed"} ${text.trim()}.`;
+}
+
 function figure(id, title, runs, options, make) {
   const place = el("div", { class: "plot", id });
+  const tapped = el("p", { id: `${id}-tapped`, "aria-live": "polite" });
   const caption = el("p", { class: "note", id: `${id}-caption` });
-  const block = el("figure", {}, el("h2", {}, title), place, caption);
+  const block = el("figure", {}, el("h2", {}, title), place, tapped, caption);
   queueMicrotask(() => {
-    if (place.isConnected) caption.textContent = make(place, runs, options);
+    if (!place.isConnected) return;
+    const { words, traces, table } = make(place, runs, options, tapped);
+    caption.textContent = words;
+    if (traces) block.append(valuesTable(id, traces, table));
   });
   return block;
 }
@@ -151,5 +166,6 @@ function notes(runs, problems) {
   const list = runs.filter((run) => run.status).map((run) => `${run.label}: ${run.status}`);
   const all = [...problems.map((words) => ["problem", words]), ...list.map((w) => ["note", w])];
   if (!runs.length && !problems.length) all.push(["note", "No run is chosen."]);
-  return all.map(([kind, words]) => el("p", { class: kind }, words));
+  const more = all.length > 6 ? { tabindex: 0, role: "region", "aria-label": "Notes" } : {};
+  return el("div", { class: "notes", ...more }, ...all.map(([kind, words]) => el("p", { class: kind }, words)));
 }

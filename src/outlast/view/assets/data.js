@@ -38,6 +38,7 @@ export const paths = {
   run: (id) => `data/run/${part(id)}.json`,
   anatomy: (id) => `data/anatomy/${part(id)}.json`,
   examples: (id, seed, length) => `data/examples/${part(id)}/${seed}/${length}.json`,
+  lengths: (id) => `data/lengths/${part(id)}.json`,
   sequence: (id, seed, name) => `data/sequence/${part(id)}/${seed}/${part(name)}.json`,
   attention: (id, seed, name, number) =>
     `data/attention/${part(id)}/${seed}/${part(name)}/${number}.json`,

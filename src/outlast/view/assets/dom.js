@@ -38,16 +38,17 @@ export function plain(text) {
   return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
 
-/** Seeds written as 0,2-4; null stands for all; what cannot be read is left out. */
+/** Seeds written as 0,2-4: a test whether one of them is meant. Nothing stands for all; null is returned
+ * for what cannot be read. */
 export function readSeeds(text) {
-  const seeds = new Set();
-  for (const word of text.split(",")) {
+  const ranges = [];
+  for (const word of text.trim() ? text.split(",") : []) {
     const match = /^\s*(\d+)(?:\s*-\s*(\d+))?\s*$/.exec(word);
-    if (!match) continue;
-    const last = Math.min(Number(match[2] ?? match[1]), Number(match[1]) + 10000);
-    for (let seed = Number(match[1]); seed <= last; seed++) seeds.add(seed);
+    const range = match && [Number(match[1]), Number(match[2] ?? match[1])];
+    if (!range || range[1] < range[0]) return null;
+    ranges.push(range);
   }
-  return seeds.size ? seeds : null;
+  return (seed) => !ranges.length || ranges.some(([first, last]) => first <= seed && seed <= last);
 }
 
 /** A share as a percentage that is never rounded to 0 or 100 unless it is. */

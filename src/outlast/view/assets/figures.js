@@ -1,12 +1,13 @@
-// The two figures of the curves view, drawn by Plotly. Each returns its caption.
+// The two figures of the curves view, drawn by Plotly. Each returns its caption, and what its table is
+// made of: the traces, and how the table writes them.
 
 import * as address from "./address.js";
-import { percent, plain } from "./dom.js";
+import { el, percent, plain } from "./dom.js";
 import { ofSeeds, overSeeds } from "./statistics.js";
 import { config, colour, faint, layout } from "./theme.js";
 
 /** Accuracy, or bits per byte, by multiples of the training length. */
-export function accuracyFigure(place, runs, options) {
+export function accuracyFigure(place, runs, options, tapped) {
   const bits = options.part.startsWith("bits: ");
   const field = bits ? "bits" : "exact";
   const part = options.part.replace("bits: ", "");
@@ -23,39 +24,75 @@ export function accuracyFigure(place, runs, options) {
     }
     traces.push(...curveTraces(run, ofSeeds(curves, options.seeds), options.each, say, "×"));
   }
-  if (!traces.length) return nothing(place, "None of these runs has been tested on this.");
+  if (!traces.length)
+    return nothing(place, options.nobody || "None of these runs has been tested on this.");
   const range = bits ? {} : { range: [-0.02, 1.02], tickformat: ".0%" };
   const xs = traces.flatMap((trace) => trace.x);
-  const levels = bits ? [] : chanceLevels(runs, part);
+  const levels = bits ? [] : chanceLevels(runs, traces, part);
   const shape = layout({
     xaxis: { title: "multiples of the training length", type: "log", ...times(xs) },
     yaxis: { title: bits ? "bits per byte" : "sequences entirely right", ...range },
     shapes: [line(1, "dot"), ...levels.map(chanceMark)],
   });
   Plotly.newPlot(place, traces, shape, config);
-  place.on("plotly_click", (event) => follow(event.points[0], runs));
+  let touch = false;
+  place.addEventListener("pointerdown", (event) => (touch = event.pointerType === "touch"), true);
+  place.on("plotly_click", ({ points: [point] }) => {
+    const run = runs.find((each) => each.id === point.data.meta);
+    if (!run) return;
+    if (touch) tapped.replaceChildren(...tappedWords(run, point));
+    else address.set(sequenceAt(run, point.x));
+  });
   const spread = options.each ? "Each line is a seed." : SPREAD;
-  const chance = levels.length ? ` The short line at 1 × is chance: ${levels.map(percent).join(", ")}.` : "";
-  return `Part: ${options.part}. ${spread}${chance} A click on a point opens a sequence of that length.`;
+  const click = "A click on a point opens a sequence of that length, a tap shows its value.";
+  const words = `Part: ${options.part}. ${spread}${chanceWords(levels)} ${click}`;
+  const link = (line, x) =>
+    address.href(sequenceAt(runs.find((run) => run.id === line.meta), x));
+  return { words, traces, table: { say: multiple, link } };
 }
 
 const SPREAD = "Lines are means over seeds, bands reach from the lowest to the highest seed.";
 
-/** The accuracy of guessing at the training length; a longer sequence may ask for more answers. */
-function chanceLevels(runs, part) {
-  return [...new Set(runs.map((run) => run.chance?.[part]).filter((level) => level !== undefined))];
+/** The accuracy of guessing at the training length, with the runs of which it is: [level, runs] pairs.
+ * A longer sequence may ask for more answers. */
+function chanceLevels(runs, traces, part) {
+  const drawn = new Set(traces.map((trace) => trace.meta));
+  const levels = new Map();
+  for (const run of runs) {
+    const level = run.chance?.[part];
+    if (level === undefined || !drawn.has(run.id)) continue;
+    if (!levels.has(level)) levels.set(level, []);
+    levels.get(level).push(run);
+  }
+  return [...levels];
 }
 
-/** A short line at the training length. */
-function chanceMark(level) {
-  const style = { color: colour("ink"), width: 2 };
+/** Where there are several levels, each names its runs. */
+function chanceWords(levels) {
+  if (!levels.length) return "";
+  if (levels.length === 1) return ` The short line at 1 × is chance: ${percent(levels[0][0])}.`;
+  const whose = (runs) => {
+    const more = runs.length - NAMED;
+    const names = runs.slice(0, NAMED).map((run) => run.label);
+    return more > 0 ? `${names.join("; ")} and ${more} more` : names.join("; ");
+  };
+  const words = levels.map(([level, runs]) => `${percent(level)} (${whose(runs)})`);
+  return ` The short lines at 1 × are chance: ${words.join(", ")}.`;
+}
+
+const NAMED = 3;
+
+/** A short line at the training length, in the colour of its run if it is of one alone. */
+function chanceMark([level, runs], _, levels) {
+  const own = levels.length > 1 && runs.length === 1;
+  const style = { color: own ? runs[0].look.colour : colour("ink"), width: 2 };
   return { type: "line", x0: 0.94, x1: 1.06, y0: level, y1: level, line: style };
 }
 
 function nothing(place, words) {
   Plotly.purge(place);
   place.classList.add("empty");
-  return words;
+  return { words };
 }
 
 /** Ticks at the multiples that were measured, as many as can be read. */
@@ -67,16 +104,30 @@ function times(values) {
   return { tickvals: kept, ticktext: kept.map((value) => `${Number(value.toPrecision(3))} ×`) };
 }
 
+function multiple(value) {
+  return `${Number(value.toPrecision(4))} ×`;
+}
+
 function line(x, dash) {
   const style = { color: colour("muted"), width: 1, dash };
   return { type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, line: style };
 }
 
-function follow(point, runs) {
-  const run = runs.find((each) => each.id === point.data.meta);
-  if (!run) return;
-  const length = Math.round(point.x * run.length);
-  address.set({ tab: "sequence", a: run.id, aseed: null, seq: `draw-${length}-0`, at: null });
+/** The state of the page that shows a sequence of a run at a multiple of its training length. */
+function sequenceAt(run, times) {
+  const seq = `draw-${lengthAt(run, times)}-0`;
+  return { tab: "sequence", a: run.id, aseed: null, seq, at: null };
+}
+
+function lengthAt(run, times) {
+  return Math.round(times * run.length);
+}
+
+/** A finger does not hover: it sees the value of a point first. */
+function tappedWords(run, point) {
+  const words = `open a sequence of length ${lengthAt(run, point.x)}`;
+  const link = el("a", { href: address.href(sequenceAt(run, point.x)) }, words);
+  return [`${point.data.name}, ${multiple(point.x)}: ${point.customdata}. `, link];
 }
 
 /** A loss or a quick probe over the training steps, with the switches of DAT. */
@@ -99,7 +150,7 @@ export function learningFigure(place, runs, options) {
     const style = { color: run.look.colour, width: 1, dash: "dot" };
     shapes.push({ ...line(mean, "dot"), line: style });
   }
-  if (!traces.length) return nothing(place, "None of these runs has such a curve.");
+  if (!traces.length) return nothing(place, options.nobody || "None of these runs has such a curve.");
   const scale = loss ? { type: "log", ...decades(traces) } : { tickformat: ".0%" };
   const shape = layout({
     xaxis: { title: "training step", rangemode: "tozero" },
@@ -109,7 +160,9 @@ export function learningFigure(place, runs, options) {
   Plotly.newPlot(place, traces, shape, config);
   const words = options.each ? "Each line is a seed." : SPREAD;
   const more = " Diamonds are the switch of DAT, one for each seed; open ones did not converge.";
-  return words + (switches ? `${more} A dotted line is their mean step.` : "");
+  const table = { say: (step) => step.toLocaleString("en"), thin: true };
+  const marked = switches ? `${more} A dotted line is their mean step.` : "";
+  return { words: words + marked, traces, table };
 }
 
 /** Ticks of a logarithmic axis: powers of ten, and 2 and 5 between them if there are few. */
@@ -142,6 +195,7 @@ function switchTrace(run, curves, options) {
     y: marks.map(height),
     mode: "markers",
     meta: run.id,
+    name: run.label,
     marker: {
       symbol: marks.map((mark) => (mark.converged === false ? "diamond-open" : "diamond")),
       size: 9,
@@ -163,7 +217,7 @@ function nearest(xs, x) {
 
 /** The mean with its band, or a line for each seed. */
 function curveTraces(run, curves, each, say, unit) {
-  const at = (x) => (unit === "×" ? `${Number(x.toPrecision(4))} ×` : `step ${x.toLocaleString("en")}`);
+  const at = (x) => (unit === "×" ? multiple(x) : `step ${x.toLocaleString("en")}`);
   const style = { color: run.look.colour, dash: run.look.dash };
   const few = unit === "×";
   const common = { meta: run.id, mode: few ? "lines+markers" : "lines" };
@@ -176,6 +230,8 @@ function curveTraces(run, curves, each, say, unit) {
       y,
       line: { ...style, width: 1.3 },
       marker: { ...marker, size: 4 },
+      name: `${run.label}, seed ${seed}`,
+      customdata: y.map((value) => (value === null ? "" : say(value))),
       text: x.map((value, i) => (y[i] === null ? "" : `seed ${seed}, ${at(value)}: ${say(y[i])}`)),
       hovertemplate: template,
     }));
@@ -193,6 +249,7 @@ function curveTraces(run, curves, each, say, unit) {
     meta: run.id,
   };
   const seeds = (point) => (point.count === 1 ? "1 seed" : `${point.count} seeds`);
+  const short = (p) => (p.count === 1 ? "" : ` (${say(p.low)} to ${say(p.high)})`);
   const reach = (p) => (p.count === 1 ? "" : `<br>lowest ${say(p.low)}, highest ${say(p.high)}`);
   const mean = {
     ...common,
@@ -200,6 +257,8 @@ function curveTraces(run, curves, each, say, unit) {
     y: points.map((point) => point.mean),
     line: { ...style, width: 2.2 },
     marker,
+    name: run.label,
+    customdata: points.map((p) => say(p.mean) + short(p)),
     text: points.map((p) => `${at(p.x)}, ${seeds(p)}: ${say(p.mean)}${reach(p)}`),
     hovertemplate: template,
   };

@@ -56,11 +56,13 @@ export class Panel {
 
   showAnswer(at) {
     const answer = this.trace.answers[at];
+    const chance = (share) => (share === null ? "" : ` (probability ${share.toFixed(3)})`);
     if (!answer) {
-      this.answer.replaceChildren(el("span", { class: "note" }, "No answer is due at this token."));
+      const [word, share] = this.trace.says[at] ?? ["no number", null];
+      const words = `No answer is due; the model says ${word}${chance(share)}.`;
+      this.answer.replaceChildren(el("span", { class: "note" }, words));
       return;
     }
-    const chance = (share) => (share === null ? "" : ` (probability ${share.toFixed(3)})`);
     const kind = answer.right ? SAME.right : SAME.wrong;
     const part = answer.part ? ` ${answer.part}:` : "";
     const words = answer.right

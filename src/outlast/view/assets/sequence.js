@@ -17,6 +17,9 @@ import { TokenStrip } from "./tokens.js";
 
 const DRAWN = /^draw-(\d+)-(\d+)(?:-of-(\d+))?$/;
 const SEQUENCES = 256;
+// keys and the tokens that they move by
+const STEPS = { ArrowLeft: -1, ArrowRight: 1 };
+const FAR = { PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
 const HEAVY = ["a", "aseed", "b", "bseed", "seq", "tab", "theme"];
 let home, catalogue, latest = 0;
 let strip = null;
@@ -74,8 +77,9 @@ async function draw() {
   if (turn !== latest) return;
   if (second && results[0].trace && results[1].trace)
     results[1] = await sameWords(results[0], results[1], second);
+  const scale = results[0].trace ?? (catalogue.live ? await lengthsOf(first.run) : null);
   if (turn !== latest) return;
-  show(results.filter(Boolean), name);
+  show(results.filter(Boolean), name, scale);
   if (focus) document.getElementById(focus)?.focus();
 }
 
@@ -91,6 +95,11 @@ async function load(about, name) {
   }
 }
 
+/** The lengths that a run takes, if its sequence cannot be shown; null if they are not known. */
+function lengthsOf(run) {
+  return get(paths.lengths(run.id)).catch(() => null);
+}
+
 /** The second run on the words of the first, if its own task draws others. */
 async function sameWords(one, other, about) {
   const words = one.trace.words.join(" ");
@@ -98,16 +107,18 @@ async function sameWords(one, other, about) {
   return load(about, `own-${words}`);
 }
 
-function show(results, name) {
+/** `scale` has the lengths of the slider, if they are known. */
+function show(results, name, scale) {
   const trace = results.find((each) => each.trace)?.trace;
   count = trace?.words.length ?? 0;
   panels = results.map((each) => new Panel(each));
   strip = trace ? new TokenStrip(trace, results.map((each) => each.trace), go) : null;
   const columns = el("div", { class: panels.length > 1 ? "panels two" : "panels" });
   columns.append(...panels.map((panel) => panel.element));
-  home.replaceChildren(runControls(), sequenceControls(trace, name));
+  home.replaceChildren(runControls(), sequenceControls(trace, name, scale));
   if (strip) home.append(stepControls(), strip.element);
   home.append(columns);
+  if (!results[0].trace) home.append(...wayBack(results[0].run, name));
   panels.forEach((panel) => panel.draw());
   step();
 }
@@ -135,14 +146,12 @@ function step() {
 function onKey(event) {
   if (!isOpen() || !strip || event.altKey || event.ctrlKey || event.metaKey) return;
   if (event.target.closest?.("input, select, textarea") && event.target.id !== "token-slider") return;
-  const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
-  let to = null;
-  if (event.key in moves) to = position() + moves[event.key];
-  else if (event.key === "Home") to = 0;
-  else if (event.key === "End") to = count - 1;
-  if (to === null) return;
+  // elsewhere these scroll the page
+  const far = event.target.closest?.("#tokens, #token-slider") ? FAR : {};
+  const move = STEPS[event.key] ?? far[event.key];
+  if (move === undefined) return;
   event.preventDefault();
-  go(to);
+  go(position() + move);
 }
 
 function stepControls() {
@@ -189,13 +198,15 @@ function runControls() {
   return row;
 }
 
-function sequenceControls(trace, name) {
+function sequenceControls(trace, name, scale) {
   const drawn = DRAWN.exec(name);
   const row = el("div", { class: "controls" });
   if (!catalogue.live) return bundled(row, name);
-  const length = Number(drawn?.[1] ?? trace?.trained ?? 1);
+  const asked = Number(drawn?.[1] ?? side("a").run.length);
+  // a length that the run does not take is a dead end: nothing of it leads elsewhere
+  const length = trace || !scale?.lengths.length ? asked : Math.min(asked, scale.lengths.at(-1));
   const index = Number(drawn?.[2] ?? 0);
-  if (trace) row.append(lengthSlider(trace, length, index));
+  if (scale?.lengths.length) row.append(lengthSlider(scale, length, index));
   const among = drawn?.[3] ? `-of-${drawn[3]}` : "";
   const most = Number(drawn?.[3] ?? SEQUENCES) - 1;
   const pick = () => open_(length, Math.max(0, Math.min(most, Number(number.value) || 0)), among);
@@ -205,6 +216,13 @@ function sequenceControls(trace, name) {
   const another = () => open_(length, (index + 1) % (most + 1), among);
   row.append(button("another sequence", "another", another));
   return el("div", {}, row, typing(trace, drawn));
+}
+
+/** From a sequence that cannot be shown to one that the run knows. */
+function wayBack(run, name) {
+  if (!catalogue.live || DRAWN.exec(name)?.[1] === String(run.length)) return [];
+  const words = `go to 1 × (length ${run.length})`;
+  return [button(words, "to-trained", () => open_(run.length, 0))];
 }
 
 function open_(length, index, among = "") {
@@ -225,14 +243,14 @@ function bundled(row, name) {
   return row;
 }
 
-function lengthSlider(trace, length, index) {
-  const stops = trace.lengths;
+function lengthSlider(scale, length, index) {
+  const stops = scale.lengths;
   let nearest = 0;
   stops.forEach((stop, i) => {
     if (Math.abs(stop - length) < Math.abs(stops[nearest] - length)) nearest = i;
   });
   const say = (value) => {
-    const times = Number((value / trace.trained).toPrecision(3));
+    const times = Number((value / scale.trained).toPrecision(3));
     return `Length ${value}: ${times} × the training length`;
   };
   const words = el("span", { id: "length-words" }, say(length));

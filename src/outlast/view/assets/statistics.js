@@ -26,8 +26,7 @@ export function overSeeds(curves) {
   return found.filter((point) => point.count);
 }
 
-/** The curves of some seeds; null takes all. */
-export function ofSeeds(curves, seeds) {
-  if (!seeds) return curves;
-  return Object.fromEntries(Object.entries(curves).filter(([seed]) => seeds.has(Number(seed))));
+/** The curves of the seeds that a test holds for. */
+export function ofSeeds(curves, wanted) {
+  return Object.fromEntries(Object.entries(curves).filter(([seed]) => wanted(Number(seed))));
 }
