@@ -293,8 +293,9 @@ def test_gradients_table_has_mean_lowest_and_highest_seed(run: Path) -> None:
     values = [row["direct_to_final"] for row in whole_rows(run, 800)]
     cell = by_measure["direct to solution, cosine"][1]
     assert (cell.text, cell.note) == (
-        f"{fmean(values):.2f}", f"[{min(values):.2f}, {max(values):.2f}]",
-    )  # fmt: skip
+        f"{fmean(values):.3f}".replace("-", "−"),
+        f"[{min(values):.3f}, {max(values):.3f}]".replace("-", "−"),
+    )
     ratios = [row["attention_norm"] / row["direct_norm"] for row in whole_rows(run, 0)]
     assert by_measure["attention over direct, norms"][0].text == f"{fmean(ratios):.2g}"
 
@@ -315,7 +316,7 @@ def test_gradients_table_shows_few_steps_and_gaps(run: Path) -> None:
     ratio, direct = shown.rows
     assert [cell.text for cell in ratio][1:4] == ["attention over direct, norms", "0", "300"]
     assert ratio[-1].text == "1,900"
-    assert [cell.text for cell in direct][1:4] == ["direct to solution, cosine", "0.00", "–"]
+    assert [cell.text for cell in direct][1:4] == ["direct to solution, cosine", "−0.001", "–"]
     assert gradients_figure([arm_of(run)], WIDE) is not None
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from outlast.reporting.formatting import NONE, ends
 from outlast.reporting.hover import HoverFigure
@@ -59,7 +59,7 @@ def gradients_table(arms: Sequence[ArmSummary]) -> Table | None:
     rows = []
     for arm, pick, series in measured:
         for words, of_phase in _by_phase(series, _phases(arm)).items():
-            cells = (_cell(of_phase, step, len(series), pick.axis is _ratio_axis) for step in shown)
+            cells = (_cell(of_phase, step, len(series), pick.axis) for step in shown)
             rows.append((Cell(arm.label, _solution(arm)), Cell(pick.title + words), *cells))
     return Table(("arm", "measure", *(f"step {step:,}" for step in shown)), tuple(rows), 2)
 
@@ -74,8 +74,8 @@ def _picks() -> list[Pick]:
     return [
         pick("attention and direct, cosine", _number("cosine"), _cosine_axis),
         pick("attention over direct, norms", _ratio, _ratio_axis),
-        pick("attention to solution, cosine", _number("attention_to_final"), _cosine_axis),
-        pick("direct to solution, cosine", _number("direct_to_final"), _cosine_axis),
+        pick("attention to solution, cosine", _number("attention_to_final"), _solution_axis),
+        pick("direct to solution, cosine", _number("direct_to_final"), _solution_axis),
     ]
 
 
@@ -151,11 +151,11 @@ def _spread(steps: set[int]) -> list[int]:
     return [ordered[round(i * (len(ordered) - 1) / (COLUMNS - 1))] for i in range(COLUMNS)]
 
 
-def _cell(series: Series, step: int, seeds: int, is_ratio: bool) -> Cell:
+def _cell(series: Series, step: int, seeds: int, axis: Axis) -> Cell:
     values = [curve[step] for curve in series.values() if step in curve]
     if not values:
         return Cell(NONE, tone="number")
-    words = _ratio_words if is_ratio else _cosine_words
+    words = WORDS[axis]
     some = f"{len(values)} of {seeds} seeds" if len(values) < seeds else ""
     return Cell(words(sum(values) / len(values)), ends(values, words), some, tone="number")
 
@@ -163,6 +163,11 @@ def _cell(series: Series, step: int, seeds: int, is_ratio: bool) -> Cell:
 def _cosine_words(value: float) -> str:
     """``−0.02``; a rounded 0 has no sign."""
     return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+
+
+def _solution_words(value: float) -> str:
+    """``−0.002``: in so many dimensions all cosines are small."""
+    return f"{round(value, 3) + 0.0:.3f}".replace("-", "−")
 
 
 def _ratio_words(value: float) -> str:
@@ -173,6 +178,15 @@ def _ratio_words(value: float) -> str:
 def _cosine_axis(ax: Axes) -> None:
     ax.set_ylim(-1.05, 1.05)
     ax.set_yticks([-1, 0, 1])
+    ax.set_ylabel("cosine")
+    _level(ax, 0)
+
+
+def _solution_axis(ax: Axes) -> None:
+    """Room for what there is, with 0 in the middle."""
+    most = max(0.02, *(1.05 * abs(end) for end in ax.get_ylim()))
+    ax.set_ylim(-most, most)
+    ax.yaxis.set_major_locator(MaxNLocator(5, symmetric=True))
     ax.set_ylabel("cosine")
     _level(ax, 0)
 
@@ -194,3 +208,11 @@ def _level(ax: Axes, value: float) -> None:
     """A hair-line where the sign or the order changes."""
     ax.axhline(value, color=MUTED, linewidth=0.6, zorder=1)
     ax.spines["left"].set_visible(False)
+
+
+#: how the numbers of a measure are written
+WORDS: dict[Axis, Callable[[float], str]] = {
+    _cosine_axis: _cosine_words,
+    _solution_axis: _solution_words,
+    _ratio_axis: _ratio_words,
+}
