@@ -67,6 +67,13 @@ class Setup:
     #: of the task: whether it reads text, and `Task.answers_are_states`
     reads_text: bool = True
     answers_are_states: bool = True
+    #: the task's line in its short form
+    task: str = ""
+
+    @property
+    def named_task(self) -> str:
+        """The task as an error names it: ``task=addition (parts: sum)``."""
+        return f"task={self.task or '?'} (parts: {', '.join(self.parts)})"
 
 
 def _ones() -> dict[Pathway, float]:
