@@ -20,7 +20,7 @@ from outlast.errors import OutlastError, RunFolderError, bad_value
 from outlast.machine import pick_device
 from outlast.methods import Method
 from outlast.models import Model, build_model
-from outlast.models.presets import find_training
+from outlast.models.presets import find_training, on_task
 from outlast.registry import tasks
 from outlast.runs.folder import RESULTS, has_file
 from outlast.runs.grids import run_folders
@@ -112,7 +112,8 @@ def fit(
     folder, picked = as_path("out", out), _read_device(device)
     whole = None if preset is None else _read_preset(preset)
     if whole is not None:
-        task = whole.task if task is None else task
+        whole = whole if task is None else on_task(whole, _task_line(task))
+        task = whole.task
         model = whole.model if model is None else model
         methods = whole.methods if methods is None else methods
     run = RunSpec(

@@ -14,17 +14,28 @@ def with_preset(arguments: Sequence[str], in_grid: Collection[str]) -> list[str]
 
     `in_grid` are the names of what a grid has several values of.
     """
-    name = _named(arguments)
-    if name is None:
+    name = _value_of("--preset", arguments)
+    if name is None or {"--help", "-h"} & {*arguments}:
         return list(arguments)
-    from outlast.models.presets import find_preset
+    from outlast.errors import conflict
+    from outlast.models.presets import find_preset, find_training, on_task
     from outlast.runs.spec import RunSpec
     from outlast.specs import parse
 
     preset = find_preset(parse(name))
-    flags = as_flags(preset) if isinstance(preset, RunSpec) else [["--model", name]]
     typed = {_plain(argument) for argument in arguments if argument.startswith("--")}
     typed |= {axis.replace("_", "-") for axis in in_grid}
+    task = _value_of("--task", arguments)
+    if isinstance(preset, RunSpec):
+        flags = as_flags(preset if task is None else on_task(preset, task))
+    else:
+        if "task" not in typed:
+            find_training(parse(name))  # raises: it is a model line alone
+        if "model" in typed:
+            model = _value_of("--model", arguments)
+            second = "--grid model=..." if model is None else f"--model {model}"
+            raise conflict("model", f"--preset {name}", second)
+        flags = [["--model", name]]
     return [*arguments, *(word for flag in flags if _plain(flag[0]) not in typed for word in flag)]
 
 
@@ -34,12 +45,12 @@ def _plain(flag: str) -> str:
     return name.removeprefix("--no-").removeprefix("--")
 
 
-def _named(arguments: Sequence[str]) -> str | None:
+def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
+    """What stands behind a flag, if it is given."""
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if argument == "--preset":
-            return following
-        if argument.startswith("--preset="):
-            return argument.partition("=")[2]
+        name, equals, value = argument.partition("=")
+        if name.replace("_", "-") == flag:
+            return value if equals else following
     return None
 
 
