@@ -139,6 +139,9 @@ class Method(ABC):
     paper: str = ""
     #: the decay of the average of the weights, if this method wants one
     average: float | None = None
+    #: whether it may ask for fresh weights by an event ``restart``; not in a run that starts from
+    #: the weights of another one
+    restarts: bool = False
 
     def check(self, setup: Setup) -> None:
         """Raise if a new run with this method makes no sense. It is not called on resume."""
