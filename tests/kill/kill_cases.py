@@ -141,6 +141,10 @@ CASES: list[Case] = [
         (train(*GRID, out="grid"), train(*GRID, "--steps", "12", "--overwrite", out="grid")),
         most=8,
     ),
+    Case(
+        "a run that starts from another",
+        (train(out="first"), train("--start-from", "first", "--method", "state_passing")),
+    ),
     Case("a run anew", (train(), train("--lr", "0.01", "--overwrite"))),
     Case(
         "seeds of a run",

@@ -120,9 +120,9 @@ def test_run_beside_it_is_not_changed(task: str, methods: tuple[str, ...], model
 @pytest.mark.parametrize(
     ("method", "task", "model", "message"),
     [
-        (SHUFFLE, "modsum", MODEL, r"block_shuffle.*state, running.*it is for text"),
+        (SHUFFLE, "modsum", MODEL, r"with task=modsum \(parts: state, running\): it is for text"),
         ("block_shuffle(block=16)", TEXT, MODEL, "block=16: expected below 16, the tokens of a"),
-        (MIX, "composite", MODEL, r"token_mix.*recall.*later answers need more of a token"),
+        (MIX, "composite", MODEL, r"task=composite \(parts: .*recall.*\): later answers need"),
         (MIX, "parity(supervision=outcome)", MODEL, "asked at the end alone"),
         (MIX, "parity", "lstm @ 16", r"token_mix.*model=lstm.*no two sublayers"),
     ],

@@ -71,6 +71,12 @@ def test_fit_takes_from_a_preset_what_is_not_given(
     assert (own.methods, own.seeds) == ((), tuple(range(10)))
     assert own.settings == replace(records[0].settings, batch_size=8, steps=6, warmup=0)
 
+    task = "composite(modulus=3, keys=9, length=4)"  # three answers, and the preset has two outputs
+    with pytest.raises(KeyboardInterrupt):
+        outlast.fit(task, out=tmp_path / "wide", preset="tiny")
+    wide = read_run(tmp_path / "wide").short.model
+    assert wide == records[0].short.model.removesuffix("head=2") + "head=3"
+
 
 def test_fit_refuses_an_unknown_setting(tmp_path: Path) -> None:
     with pytest.raises(OutlastError, match="settings have no 'step'; did you mean 'steps'"):

@@ -52,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from outlast.cli.presets import with_preset
 
                 rest = with_preset(rest, _grid_axes(rest))
+            if verb == "train" and any(word.startswith("--start") for word in rest):
+                from outlast.cli.presets import with_start
+
+                rest = with_start(rest, _grid_axes(rest))
             code = tyro.cli(_function(verb), args=rest, prog=f"outlast {verb}")
         else:
             code = run_all(arguments)

@@ -69,6 +69,10 @@ class ConsoleListener(Listener):
         task, model = self.typed or (on_record.task, on_record.model)
         seeds = _seeds({folder: self.names[folder] for folder in folders})
         say(wrapped(f"{model}  ({record.parameters:,} parameters)\non {task}, {seeds}, {device}"))
+        for folder in folders if self.typed else ():
+            if (start := read_run(folder).start_from) is not None:
+                name = f"{self.names[folder]}: " if len(self.folders) > 1 else ""
+                say(wrapped(f"{name}starts from the weights of {start}"))
         for folder in () if self.typed else folders:
             name = f"{self.names[folder]}: " if len(self.folders) > 1 else ""
             say(wrapped(f"{name}{resume_point(folder)}"))

@@ -16,6 +16,7 @@ def main(
     out: Path,
     preset: str | None = None,
     method: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    start_from: Path | None = None,
     seeds: str = "0",
     grid: Annotated[tuple[tuple[str, ...], ...], tyro.conf.UseAppendAction] = (),
     label: str = "",
@@ -36,6 +37,8 @@ def main(
             given: see "outlast list preset".
         method: What changes while training, such as "dat"; may be given several times. none is no
             method, where a preset has one.
+        start_from: A finished run whose last weights the same seeds begin with. Task, model, seeds
+            and precision are its own, as far as they are not given; the optimiser is fresh.
         seeds: Seeds and ranges of seeds, trained together: 0-4 or 0,2,5.
         grid: Settings or methods with several values, trained together, each as a run in its own
             folder in --out: lr=0.001,0.002 "method=none,dat,dat + ema(0.9)"; may be given several
@@ -54,6 +57,7 @@ def main(
     from outlast.runs.spec import read_methods, read_seeds
     from outlast.workflow.create import create_runs
     from outlast.workflow.grid import expand_grid
+    from outlast.workflow.start import read_start
     from outlast.workflow.train import Listeners, train_and_evaluate
 
     picked = pick_device(device)
@@ -63,7 +67,9 @@ def main(
         raise bad_value("out", ascii(str(out)), "a name in UTF-8, or a --label for the plots")
     methods = read_methods(method)
     tracking = tracked(track)  # a tracker that cannot work is an error before a folder is made
-    run = RunSpec(task, model, methods, read_seeds(seeds), settings, label or out.name)
+    numbers = read_seeds(seeds)
+    start = None if start_from is None else read_start(start_from, numbers)
+    run = RunSpec(task, model, methods, numbers, settings, label or out.name, start)
     axes = [axis for several in grid for axis in several]
     runs = [(run, out)]
     if axes:

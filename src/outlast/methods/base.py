@@ -67,6 +67,13 @@ class Setup:
     #: of the task: whether it reads text, and `Task.answers_are_states`
     reads_text: bool = True
     answers_are_states: bool = True
+    #: the task's line in its short form
+    task: str = ""
+
+    @property
+    def named_task(self) -> str:
+        """The task as an error names it: ``task=addition (parts: sum)``."""
+        return f"task={self.task or '?'} (parts: {', '.join(self.parts)})"
 
 
 def _ones() -> dict[Pathway, float]:
@@ -132,6 +139,9 @@ class Method(ABC):
     paper: str = ""
     #: the decay of the average of the weights, if this method wants one
     average: float | None = None
+    #: whether it may ask for fresh weights by an event ``restart``; not in a run that starts from
+    #: the weights of another one
+    restarts: bool = False
 
     def check(self, setup: Setup) -> None:
         """Raise if a new run with this method makes no sense. It is not called on resume."""

@@ -38,7 +38,7 @@ class BlockShuffle(Method):
     def check(self, setup: Setup) -> None:
         if not setup.reads_text:
             reason = "it is for text; this task draws its sequences anew, item by item"
-            raise incompatible(str(self.spec), f"the parts {', '.join(setup.parts)}", reason)
+            raise incompatible(str(self.spec), setup.named_task, reason)
         if self.block >= setup.tokens:
             accepted = f"below {setup.tokens}, the tokens of a training sequence"
             raise bad_value("block", self.block, accepted)

@@ -3,9 +3,12 @@
 Buitrago and Gu (arXiv 2507.02782): recurrent models fail past their training length because they
 have met too few of the states that longer sequences lead to. They train on with sequences that
 begin with the last state of another sequence, or with noise. In language models 500 steps after
-training are enough. That much is from their abstract. ``from=0.95`` does it in the last twentieth
-of training. Then take ``--schedule constant``: with the default schedule the learning rate is
-nearly 0 by then.
+training are enough. That much is from their abstract. A run of its own does it after training::
+
+    outlast train --start-from runs/a --method state_passing --steps 500 --out runs/b
+
+``from=0.95`` does it in the last twentieth of training. Then take ``--schedule constant``: with the
+default schedule the learning rate is nearly 0 by then.
 
 ``state_passing`` takes the last state of another sequence of the *same* step, which passes through
 the model once more without gradients. So nothing is carried from step to step, and a step costs one
@@ -50,6 +53,8 @@ class _InitialState(Method):
 @methods.register("state_passing")
 class StatePassing(_InitialState):
     """Recurrent layers begin some sequences with the last state of another sequence.
+
+    After training: ``outlast train --start-from RUN --method state_passing --steps 500 --out NEW``.
 
     Args:
         p: The probability that a sequence does so.

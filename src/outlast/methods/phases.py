@@ -65,6 +65,7 @@ class Phased(Method):
         require(rate > 0, "rate", rate, "a factor > 0")
         self.switch, self.phase1, self.watch = switch, phase1, watch
         self.latest, self.otherwise, self.rate = latest, otherwise, rate
+        self.restarts = otherwise == "retry"
         make_trigger(switch, 1)  # a bad trigger is an error now, not when training begins
         if latest is not None:
             as_step(latest, 1, "latest")

@@ -41,10 +41,10 @@ class TokenMix(Method):
     def check(self, setup: Setup) -> None:
         if not setup.answers_are_states:
             reason = "later answers need more of a token than the answer that is due there"
-            raise incompatible(str(self.spec), f"the parts {', '.join(setup.parts)}", reason)
+            raise incompatible(str(self.spec), setup.named_task, reason)
         if "running" not in setup.parts:
             reason = "the state is asked at the end alone: take supervision=aligned"
-            raise incompatible(str(self.spec), f"the parts {', '.join(setup.parts)}", reason)
+            raise incompatible(str(self.spec), setup.named_task, reason)
         if setup.mixing_points < 1:
             reason = "it has no two sublayers, one after the other, to mix tokens between"
             raise incompatible(str(self.spec), f"model={setup.model}", reason)

@@ -5,7 +5,8 @@ that sets an option for the whole model must stand alone.
 
 A preset may also be a whole training: a `RunSpec` with task, model, methods and settings. ``outlast
 train --preset reach`` takes from it whatever is not given, and so do ``outlast sweep`` and
-``outlast.fit(preset="reach", ...)``. In a model line it stands for its model.
+``outlast.fit(preset="reach", ...)``. In a model line it stands for its model. Its ``head`` is meant
+for its own task; on another one that has more answers it is widened.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 
 from outlast.errors import SpecError, bad_value
 from outlast.mixers.randomness import check_dropout
-from outlast.registry import presets, suggest
+from outlast.registry import presets, suggest, tasks
 from outlast.runs.spec import RunSpec, Settings
 from outlast.specs import Layout, Spec, Value, parse_layout
 
@@ -119,6 +120,14 @@ def find_preset(spec: Spec) -> Layout | RunSpec:
     """What a preset stands for: a model line, or a whole training."""
     preset: Layout | RunSpec = presets.entry(spec.name).factory(**presets.bind(spec))
     return preset
+
+
+def on_task(training: RunSpec, task: str) -> RunSpec:
+    """The training on another task: a head with fewer outputs than it has answers is widened."""
+    layout = parse_layout(training.model)
+    if layout.head is not None and layout.head < (classes := tasks.build(task).classes):
+        training = replace(training, model=str(replace(layout, head=classes)))
+    return replace(training, task=task)
 
 
 def find_training(spec: Spec) -> RunSpec:

@@ -19,6 +19,7 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
         ("model", record.short.model),
         ("methods", "; ".join(record.short.methods) or "none"),
         ("seeds", seed_words(record.seeds)),
+        ("starts from", "" if record.start_from is None else str(record.start_from)),
         ("settings", f"{changed}; the others are defaults" if changed else "all are defaults"),
         ("tested", _tested(run)),
         ("machine", record.device),
@@ -45,6 +46,8 @@ def train_command(run: Run) -> str:
     for method in record.short.methods:
         words += flag_words("method", method)
     words += flag_words("seeds", seed_words(record.seeds).replace(" ", ""))
+    if record.start_from is not None:
+        words += flag_words("start-from", record.start_from.run)
     for setting, value in changed_settings(record.settings):
         words += flag_words(setting.replace("_", "-"), value)
     if record.label != name:

@@ -28,7 +28,7 @@ from outlast.runs.reading import (
     read_object,
     read_text,
 )
-from outlast.runs.spec import RunSpec, Settings
+from outlast.runs.spec import RunSpec, Settings, Start
 
 # ---- run.json ----------------------------------------------------------------------------------
 
@@ -78,6 +78,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     device: str = ""
     #: folder names of the runs it was created with, in order; they are resumed together
     pack: tuple[str, ...] = ()
+    #: the weights that its seeds began with; without it they drew their own
+    start_from: Start | None = None
 
     def __post_init__(self) -> None:
         for name in self.pack:
@@ -89,7 +91,15 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     @property
     def spec(self) -> RunSpec:
         """What decides the run."""
-        return RunSpec(self.task, self.model, self.methods, self.seeds, self.settings, self.label)
+        return RunSpec(
+            self.task,
+            self.model,
+            self.methods,
+            self.seeds,
+            self.settings,
+            self.label,
+            self.start_from,
+        )
 
     @property
     def short(self) -> Shown:

@@ -228,6 +228,28 @@ def read_keep(text: str) -> int | None:
 
 
 @dataclass(frozen=True)
+class Start:
+    """The weights that a run begins with, where they are not drawn: the last ones of another run.
+
+    `seeds` are those that the run was created with, and `checksums` those of their weights.
+    """
+
+    #: the folder of the other run, as it was named
+    run: str
+    #: the step that it ended at
+    step: int
+    seeds: tuple[int, ...]
+    checksums: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.seeds) != len(self.checksums):
+            raise bad_value("start_from: checksums", len(self.checksums), "one for each seed")
+
+    def __str__(self) -> str:
+        return f"step {self.step:,} of {self.run}"
+
+
+@dataclass(frozen=True)
 class RunSpec:
     """Everything that decides a run: equal specs give equal runs."""
 
@@ -237,6 +259,8 @@ class RunSpec:
     seeds: tuple[int, ...] = (0,)
     settings: Settings = field(default_factory=Settings)
     label: str = ""
+    #: the weights it begins with; by default each seed draws its own
+    start_from: Start | None = None
 
     def __post_init__(self) -> None:
         texts = [("task", self.task), ("model", self.model), ("label", self.label)]
@@ -251,13 +275,17 @@ class RunSpec:
     @property
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must share with its run."""
-        return {
+        identity: dict[str, Any] = {
             "task": self.task,
             "model": self.model,
             "methods": list(self.methods),
             "seeds": list(self.seeds),
             "settings": {n: v for n, v in asdict(self.settings).items() if n not in CHANGEABLE},
         }
+        if (start := self.start_from) is not None:
+            lists = {"seeds": list(start.seeds), "checksums": list(start.checksums)}
+            identity["start_from"] = asdict(start) | lists  # lists, as JSON has them
+        return identity
 
     def differences(self, other: RunSpec) -> list[str]:
         """What two runs do not share: ``lr=0.002, not 0.001``."""

@@ -40,7 +40,9 @@ class TrackedRun:
         short = self.record.short
         specs = {"task": short.task, "model": short.model, "methods": " + ".join(short.methods)}
         seeds = ",".join(map(str, self.record.seeds))
-        return specs | {"seeds": seeds} | asdict(self.record.settings)
+        start = self.record.start_from
+        more = {"seeds": seeds} | ({} if start is None else {"start_from": start.run})
+        return specs | more | asdict(self.record.settings)
 
 
 @dataclass(frozen=True)

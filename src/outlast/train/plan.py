@@ -35,6 +35,7 @@ from outlast.methods.base import (
 )
 from outlast.mixers.randomness import WINDOW, draw_positions, fold_in, random_bits
 from outlast.models import Model
+from outlast.registry import tasks
 from outlast.runs.spec import RunSpec, Settings
 from outlast.streams import stream_seed
 from outlast.tasks import Task
@@ -161,7 +162,14 @@ def setup(settings: Settings, task: Task, model: Model) -> Setup:
         model.mixing_points,
         task.measure == "bits",
         task.answers_are_states,
+        _short_name(task),
     )
+
+
+def _short_name(task: Task) -> str:
+    """The line of a task without its defaults; a task that was not built from one has its name."""
+    spec = getattr(task, "spec", None)
+    return task.name if spec is None else str(tasks.canonical(spec))
 
 
 def _is_like(value: object, first: object) -> bool:

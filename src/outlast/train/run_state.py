@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outlast.errors import TrainingError
 from outlast.methods.base import Control, Losses
 from outlast.registry import methods, tasks
 from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState
@@ -233,6 +234,11 @@ class RunState:
         return lines
 
     def _restart(self, row: int, attempt: int) -> None:
+        if (start := self.run.start_from) is not None:  # by a method that does not say `restarts`
+            raise TrainingError(
+                f"a method asks for fresh weights for seed {self.run.seeds[row]}, and the run "
+                f"starts from the weights of {start.run}"
+            )
         self.seeds.model.reset(row, attempt)
         self.seeds.optimiser.reset(row)
         if self.average is not None:

@@ -20,13 +20,14 @@ from outlast.methods.base import Control
 from outlast.models import Model, build_model
 from outlast.models.build import canonical_layout
 from outlast.registry import methods, tasks
-from outlast.runs.folder import RUN, locked, remove_outcomes, require_free_folder
+from outlast.runs.folder import RUN, copying, locked, remove_outcomes, require_free_folder
 from outlast.runs.records import CorpusRecord, RunRecord, Shown, write_run
 from outlast.runs.spec import NEVER, RunSpec
 from outlast.tasks import Task
 from outlast.train.memory import check_data, check_weights
 from outlast.train.plan import setup
 from outlast.version import __version__
+from outlast.workflow.start import check_start, write_start
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def describe(run: RunSpec, device: str = "", pack: Sequence[str] = ()) -> RunRec
         shown=Shown(
             str(tasks.canonical(run.task)),
             str(canonical_layout(run.model)),
-            tuple(str(methods.canonical(method)) for method in run.methods),
+            tuple(map(_short, run.methods)),
         ),
         parts=task.parts,
         auxiliary=task.auxiliary,
@@ -84,7 +85,12 @@ def describe(run: RunSpec, device: str = "", pack: Sequence[str] = ()) -> RunRec
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         device=device,
         pack=tuple(pack),
+        start_from=run.start_from,
     )
+
+
+def _short(method: str) -> str:
+    return str(methods.canonical(method))
 
 
 def _check_methods(run: RunSpec, task: Task, model: Model) -> None:
@@ -94,6 +100,9 @@ def _check_methods(run: RunSpec, task: Task, model: Model) -> None:
         method, control = methods.build(spec), Control.plain(known)
         method.check(known)
         method.control(0, method.begin(known), control)
+        if method.restarts and run.start_from is not None:
+            reason = "a retry draws fresh weights: take otherwise=wait or otherwise=switch"
+            raise incompatible(_short(spec), f"start_from={run.start_from.run}", reason)
         if control.span and not model.uses_positions:
             log.warning("%s: nothing in this model asks where a token stands", method.spec.name)
 
@@ -125,8 +134,10 @@ def create_runs(
     """
     name = device_name(device)
     records = [(folder, describe(canonical(run), name, pack)) for run, folder in runs]
-    for folder, _ in records:
+    for folder, record in records:
         require_free_folder(folder, overwrite, resume=grid)
+        if record.start_from is not None:
+            check_start(record.spec, record.start_from, folder)
     for (run, _), (_, record) in zip(runs, records, strict=True):
         check_weights(record.parameters, len(run.seeds), device)
         check_data(tasks.build(run.task), len(run.seeds), run.settings, device)
@@ -136,8 +147,13 @@ def create_runs(
             require_free_folder(folder, overwrite, resume=grid)  # another process may be faster
         for folder, _ in records:
             remove_outcomes(folder)
-        if len(records) > 1:  # so that a kill leaves no old record among new ones
+        started = any(record.start_from is not None for _, record in records)
+        if len(records) > 1 or started:  # so that a kill leaves no old record among new ones
             for folder, _ in records:
                 (folder / RUN).unlink(missing_ok=True)
+        for folder, record in records:
+            if record.start_from is not None:
+                locks.enter_context(copying(folder))
+                write_start(record.spec, record.start_from, folder)
         for folder, record in records:
             write_run(folder, record)  # last: without it a folder is not taken for a run

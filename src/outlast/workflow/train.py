@@ -231,7 +231,13 @@ def check_beginning(folder: Path) -> int:
             f"{folder} has results but no {CHECKPOINT}: there is nothing to go on from; "
             f"put it back, or train anew with --overwrite"
         )
-    first = read_run(folder).settings.checkpoint_every  # metrics past it came after a checkpoint
+    record = read_run(folder)
+    if record.start_from is not None:
+        raise RunFolderError(
+            f"{folder} has no {CHECKPOINT}, and so not the weights of {record.start_from.run} that "
+            f"it starts from: put it back, or train anew with --overwrite"
+        )
+    first = record.settings.checkpoint_every  # metrics past it came after a checkpoint
     reached = max((line.step for line in read_metrics(folder)), default=0)
     if reached > first:
         raise RunFolderError(
