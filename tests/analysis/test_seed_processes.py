@@ -86,6 +86,10 @@ def test_processes_are_as_many_as_memory_has_room_for(monkeypatch: pytest.Monkey
     assert processes.number(8, 10**9, 2**20) == 8
     assert processes.number(8, 10**9, 6 * 2**30) == 3
     assert processes.number(8, 10**9, 60 * 2**30) == 1
+    gpu = torch.device("cuda")  # it waits for its host, but each process keeps a part of its memory
+    assert processes.number(8, 10**9, 2**20, gpu) == 6
+    assert processes.number(8, 10**5, 2**20, gpu) == 1
+    assert processes.number(8, 10**9, 6 * 2**30, gpu) == 3
 
 
 def test_diverged_seed_is_left_out_alone(

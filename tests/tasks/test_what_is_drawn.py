@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from outlast import registry
+from outlast.errors import SpecError
 
 
 def drawn(spec, length, batch, seed=0):
@@ -33,6 +34,47 @@ def test_composite_is_trained_on_lengths_from_the_shortest_on(shortest):
     inputs = next(task.stream(batch=200)).inputs
     lengths = {row.index(task.equals) // 2 for row in inputs.tolist()}
     assert lengths == set(range(shortest, 6))
+
+
+def key_signs(task, row):
+    """The different tokens of keys in a row."""
+    return {token for token in row if task.modulus <= token < task.equals}
+
+
+@pytest.mark.parametrize(
+    "more", ["", ", layout=interleaved", ", layout=chained", ", repeat=latest"]
+)
+def test_half_of_the_rows_in_training_draw_their_keys_from_a_pool(more):
+    spec = f"composite(keys=90, key_tokens=2, key_pool=6, queries=2, length=20{more})"
+    task = registry.tasks.build(spec)
+    batch = task.sample((20, 20), 400, torch.Generator().manual_seed(0))
+    signs = [key_signs(task, row) for row in batch.inputs.tolist()]
+    pooled = [each for each in signs if len(each) <= 6]
+    assert 150 < len(pooled) < 250
+    assert len(set().union(*pooled)) == 90  # another pool for each row
+    for row, targets in zip(batch.inputs[:20].tolist(), batch.targets[:20].tolist(), strict=True):
+        assert targets == [-100 if answer is None else answer for answer in task.solve(row)]
+    tested = task.test_batch(20, 50, torch.Generator().manual_seed(0)).inputs.tolist()
+    plain = registry.tasks.build(spec.replace("key_pool=6, ", ""))
+    assert tested == plain.test_batch(20, 50, torch.Generator().manual_seed(0)).inputs.tolist()
+    longer = task.sample(40, 20, torch.Generator().manual_seed(0))  # more than a pool has, at times
+    assert longer.inputs.shape[0] == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            "keys=90, key_tokens=2, key_pool=4",
+            "key_pool=4: expected 0, or from 5 with key_tokens=2",
+        ),
+        ("keys=90, key_tokens=2, key_pool=91", "key_pool=91: expected a whole number from 0 to 90"),
+        ("keys=90, key_pool=8", "key_pool=8 cannot be combined with key_tokens=1"),
+    ],
+)
+def test_pool_that_does_not_suffice_is_refused(arguments, words):
+    with pytest.raises(SpecError, match=words):
+        registry.tasks.build(f"composite({arguments}, length=20)")
 
 
 @pytest.mark.parametrize(

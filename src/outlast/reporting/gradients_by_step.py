@@ -156,8 +156,8 @@ def _cell(series: Series, step: int, seeds: int, axis: Axis) -> Cell:
     if not values:
         return Cell(NONE, tone="number")
     words = WORDS[axis]
-    some = f"{len(values)} of {seeds} seeds" if len(values) < seeds else ""
-    return Cell(words(sum(values) / len(values)), ends(values, words), some, tone="number")
+    aside = f"{len(values)} of {seeds} seeds" if len(values) < seeds else ""
+    return Cell(words(sum(values) / len(values)), ends(values, words), aside, tone="number")
 
 
 def _cosine_words(value: float) -> str:

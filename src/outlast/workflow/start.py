@@ -80,10 +80,10 @@ def check_start(run: RunSpec, start: Start, folder: Path) -> None:
 def _other_tokens(task: Task, origin: Task) -> str:
     """Why tokens or answers do not mean the same in two tasks; nothing if they do."""
     for what in ("vocabulary", "classes"):
-        here, there = getattr(task, what), getattr(origin, what)
-        if here != there:
+        count, before = getattr(task, what), getattr(origin, what)
+        if count != before:
             kind = "tokens" if what == "vocabulary" else "answers"
-            return f"{here} {kind} here are {there} there"
+            return f"{count} {kind} here are {before} there"
     for token in range(task.vocabulary):
         if (word := task.word(token)) != (other := origin.word(token)):
             return f"token {token} is {word!r} here and {other!r} there"
