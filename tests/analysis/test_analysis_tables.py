@@ -177,7 +177,7 @@ def test_anatomy_without_a_step_names_it(run: Path) -> None:
 def test_report_and_page_draw_every_cause_in_the_same_words_and_in_its_own_colour() -> None:
     assert set(anatomy_by_length.CAUSES) == set(CAUSES)
     assert len({colour for _, colour in anatomy_by_length.CAUSES.values()}) == len(CAUSES)
-    script = (files("outlast.view") / "assets/anatomy.js").read_text()
+    script = (files("outlast.view") / "assets/causes.js").read_text()
     _, _, table = script.partition("const CAUSES = {")
     drawn = re.findall(r'^  (\w+): \["(.+?)", "(.+?)"', table.partition("};")[0], re.MULTILINE)
     words = {cause: words for cause, (words, _) in anatomy_by_length.CAUSES.items()}
