@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from outlast.runs.spec import RunSpec
-from outlast.specs import parse
+from outlast.specs import Spec, parse
 from outlast.studies.base import Arm
 from outlast.studies.reach_arms import NEAR, Plan, changed
 
@@ -49,11 +49,17 @@ def _arm(name: str, run: RunSpec) -> Arm:
 
 
 def _switches(plan: Plan) -> Iterator[tuple[str, RunSpec]]:
-    """``recurrence-lstm-dat`` has the switch by the loss, with which these compare."""
-    arguments = dict(parse(plan.short.methods[0]).kwargs)
-    for switch in (*map(str, plan.switches), "converged"):
-        rate = f", rate={arguments['rate']}" if "rate" in arguments else ""
-        yield f"switch-{switch}", replace(plan.short, methods=(f"dat(switch={switch}{rate})",))
+    """Fixed steps, and the rule that the recipe lacks. ``recurrence-lstm-dat`` has its own rule."""
+    short = plan.short.methods[0]
+    arguments = dict(parse(short).kwargs)
+    rate = f", rate={arguments['rate']}" if "rate" in arguments else ""
+    rules = {str(step): f"dat(switch={step}{rate})" for step in plan.switches}
+    if "switch" in arguments:
+        rules["threshold"] = changed(short, switch=Spec("below", (0.01,)))
+    else:
+        rules["converged"] = f"dat(switch=converged{rate})"
+    for name, method in rules.items():
+        yield f"switch-{name}", replace(plan.short, methods=(method,))
 
 
 def _modes(plan: Plan) -> Iterator[tuple[str, RunSpec]]:
