@@ -13,6 +13,7 @@ from docs_site import DOCS, ROOT
 from docs_site.code_blocks import read_blocks
 from findings import page_table
 from findings.__main__ import command_parser
+from findings.causes_figure import draw_causes, read_shares
 from findings.copy_errors import _ambiguous
 from findings.page_figure import draw_table
 from findings.page_table import Cell
@@ -133,3 +134,26 @@ def test_signs_are_ambiguous_where_the_same_ones_before_lead_elsewhere() -> None
     line = [1, 2, 3, 1, 2, 4, 1, 2, 3]
     assert _ambiguous(line, 2) == [2, 5, 8]
     assert _ambiguous(line, 4) == []
+
+
+def test_causes_are_drawn_from_a_table_of_analyses(tmp_path: Path) -> None:
+    table = tmp_path / "analyses.csv"
+    table.write_text(
+        "analysis,arm,what,part,step,times,seed_0,seed_1\n"
+        "anatomy,dat,right,state,,3,1,0.5\n"
+        "anatomy,dat,state,state,,3,0,0.5\n"
+        "anatomy,dat,key,recall,,3,0,0\n"
+        "anatomy,dat,right,state,500,3,0,0\n"  # during training
+        "ablation,dat,whole,state,,3,1,1\n"
+    )
+    state, recall = read_shares(table, "dat", "delayed")
+    assert (state.label, state.part, state.seeds) == ("delayed", "state", 2)
+    assert state.by_multiple == {3.0: {"right": 0.75, "state": 0.25}}
+    assert recall.by_multiple == {3.0: {}}
+    draw_causes(table, ["dat"], [], 2, tmp_path / "causes.png")
+    assert (tmp_path / "causes.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit, match="no anatomy of joint"):
+        draw_causes(table, ["joint"], [], 2, tmp_path / "other.png")
+    with pytest.raises(SystemExit, match="labels: expected 1, one for each arm, not 2"):
+        draw_causes(table, ["dat"], ["a", "b"], 2, tmp_path / "other.png")
+    assert not (tmp_path / "other.png").exists()

@@ -113,7 +113,7 @@ ANALYSES = {
     ]
     for line in csv.DictReader((DOCS / "data/why-analysis.csv").read_text().splitlines())
 }
-WAYS = {"jointly": "joint", "DAT": "dat"}
+WAYS = {"jointly": "joint", "DAT": "dat", "losses ordered": "control"}
 
 
 def analysed(head: str) -> Iterator[tuple[str, list[str]]]:
@@ -147,7 +147,7 @@ def test_gradients_are_those_of_the_seeds() -> None:
         "cosine", "norm, attention over direct", "attention to final", "direct to final",
     )  # fmt: skip
     lines = list(analysed("| training | step | cosine of the two |"))
-    assert len(lines) == 20
+    assert len(lines) == 24
     for arm, (step, *cells) in lines:
         for what, text in zip(whats, cells, strict=True):
             agrees(text, ("gradients", arm, what, "all", step.replace(",", ""), ""))
@@ -156,10 +156,42 @@ def test_gradients_are_those_of_the_seeds() -> None:
 def test_sums_without_a_part_are_those_of_the_seeds() -> None:
     whats = ("whole", "attention off", "uniform", "recurrence off")
     lines = list(analysed("| | whole | attention off |"))
-    assert len(lines) == 5
+    assert len(lines) == 9
     for arm, cells in lines:
         for what, text in zip(whats, cells, strict=True):
             agrees(text, ("ablation", arm, what, "state", "", "1"))
+
+
+def test_seeds_of_four_blocks_that_fail_jointly_need_attention_for_the_sum() -> None:
+    alone = ANALYSES["ablation", "serial4-joint", "attention off", "state", "", "1"]
+    holding = [
+        share >= 0.99 for share in ANALYSES["anatomy", "serial4-joint", "right", "state", "", "3"]
+    ]
+    assert "The sum of six seeds survives without attention (0.969 or more)" in PAGE
+    assert [share >= 0.969 for share in alone] == holding
+    assert sorted(round(share, 2) for share in alone)[:4] == [0.18, 0.58, 0.67, 0.84]
+    assert "The other four have 0.18, 0.58, 0.67 and 0.84" in PAGE
+
+
+def test_ordered_losses_are_as_the_page_says() -> None:
+    def mean(*key: str) -> float:
+        values = ANALYSES[key]
+        return sum(values) / len(values)
+
+    designs = ("parallel2", "serial2", "serial4")
+    direct, ratio = (
+        [mean("gradients", f"{design}-control", what, "all", "500", "") for design in designs]
+        for what in ("direct to final", "norm, attention over direct")
+    )
+    first, second, third = (f"{number:.3f}" for number in direct)
+    assert f"{first} in `parallel2`, {second} in `serial2`, {third} in `serial4`" in PAGE
+    assert "{:.1f}, {:.1f} and {:.1f} times as large".format(*ratio) in PAGE
+    keys = mean("key-probe", "serial2-control", "2.attention, stream", "", "", "1")
+    with_dat = mean("key-probe", "serial2-dat", "5.attention, stream", "", "", "1")
+    assert f"a probe reads {100 * keys:.0f} %" in PAGE
+    assert f"where it reads {100 * with_dat:.0f} % with DAT" in PAGE
+    wrong = mean("anatomy", "serial2-control", "key", "recall", "", "1")
+    assert f"{100 * wrong:.0f} %\nof the answers look at a wrong key there" in PAGE
 
 
 def test_causes_of_wrong_sums_are_shares_of_the_seeds() -> None:

@@ -93,7 +93,7 @@ def test_arms_that_go_far_are_the_preset_but_for_their_task() -> None:
 def test_task_without_a_state_is_trained_jointly() -> None:
     """Attention has nothing to wait for there, and DAT would leave it little time."""
     methods = {name: arm.run.methods for name, arm in arms(full(), "task-").items()}
-    jointly = {"task-flipflop", "task-copy", "task-addition"}
+    jointly = {"task-flipflop", "task-copy", "task-copy-pool", "task-addition"}
     assert {name for name in methods if not methods[name]} == jointly
     assert arms(reach("demo"))["task-copy"].run.methods == ()
 

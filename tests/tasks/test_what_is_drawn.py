@@ -77,6 +77,26 @@ def test_pool_that_does_not_suffice_is_refused(arguments, words):
         registry.tasks.build(f"composite({arguments}, length=20)")
 
 
+def test_half_of_the_rows_in_training_draw_their_signs_from_a_pool():
+    task = registry.tasks.build("copy(signs=30, length=20, sign_pool=3)")
+    batch = task.sample((20, 20), 400, torch.Generator().manual_seed(0))
+    signs = [set(row[:20]) for row in batch.inputs.tolist()]
+    pooled = [each for each in signs if len(each) <= 3]
+    assert 150 < len(pooled) < 250
+    assert len(set().union(*pooled)) == 30  # another pool for each row
+    for row, targets in zip(batch.inputs[:20].tolist(), batch.targets[:20].tolist(), strict=True):
+        assert targets == [-100 if answer is None else answer for answer in task.solve(row)]
+    tested = task.test_batch(20, 50, torch.Generator().manual_seed(0)).inputs.tolist()
+    plain = registry.tasks.build("copy(signs=30, length=20)")
+    assert tested == plain.test_batch(20, 50, torch.Generator().manual_seed(0)).inputs.tolist()
+
+
+@pytest.mark.parametrize("pool", [1, 31, True, 2.0, "4"])
+def test_pool_of_signs_that_cannot_be_drawn_from_is_refused(pool):
+    with pytest.raises(SpecError, match=r"sign_pool=.*: expected 0, or a whole number from 2 to"):
+        registry.tasks.entry("copy").factory(signs=30, sign_pool=pool)
+
+
 @pytest.mark.parametrize(
     ("spec", "part"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from findings import page_table
 from findings.analysis_table import write_analyses
+from findings.causes_figure import draw_causes
 from findings.copy_errors import describe
 from findings.page_figure import draw_table
 from findings.seed_figure import draw
@@ -21,9 +22,15 @@ def command_parser() -> argparse.ArgumentParser:
     table = verbs.add_parser("table", help="every seed of every arm of studies, as a CSV file")
     table.add_argument("folders", type=Path, nargs="+", metavar="folder")
     table.add_argument("csv", type=Path)
-    analyses = verbs.add_parser("analyses", help="analyses of every arm of a study, as a CSV file")
-    analyses.add_argument("folder", type=Path)
+    analyses = verbs.add_parser("analyses", help="analyses of every arm of studies, as a CSV file")
+    analyses.add_argument("folders", type=Path, nargs="+", metavar="folder")
     analyses.add_argument("csv", type=Path)
+    causes = verbs.add_parser("causes", help="of such a table, why the answers of arms are wrong")
+    causes.add_argument("csv", type=Path)
+    causes.add_argument("png", type=Path)
+    causes.add_argument("--arms", nargs="+", required=True, help="names, in order")
+    causes.add_argument("--labels", nargs="+", default=[], help="words for the arms, in order")
+    causes.add_argument("--columns", type=int, default=4, help="panels in a row")
     figure = verbs.add_parser("figure", help="some arms of such a table, each seed a dot")
     figure.add_argument("csv", type=Path)
     figure.add_argument("png", type=Path)
@@ -50,7 +57,9 @@ def main() -> None:
     if words.verb == "table":
         write(words.folders, words.csv)
     elif words.verb == "analyses":
-        write_analyses(words.folder, words.csv)
+        write_analyses(words.folders, words.csv)
+    elif words.verb == "causes":
+        draw_causes(words.csv, words.arms, words.labels, words.columns, words.png)
     elif words.verb == "page-figure":
         draw_table(page_table.read(words.page, words.columns, words.names), words.png)
     elif words.verb == "copy-errors":

@@ -7,7 +7,7 @@ tells is in some of them: those of the whole model, or of whole layers. They alo
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,16 +36,17 @@ class Cell(NamedTuple):
     share: float | None
 
 
-def write_analyses(folder: Path, target: Path) -> None:
-    """Write the table of all analysed arms in the folder of a study."""
+def write_analyses(folders: Sequence[Path], target: Path) -> None:
+    """Write the table of all analysed arms in the folders of studies."""
     lines: dict[tuple[Any, ...], dict[int, float]] = {}
-    for arm in (arm.name for arm in read_study(folder).arms):
+    runs = [folder / arm.name for folder in folders for arm in read_study(folder).arms]
+    for run in runs:
         for name, cells in CELLS.items():
-            table = read_analysis(folder / arm, name)
+            table = read_analysis(run, name)
             for row in table.rows if table else ():
                 for what, part, step, times, share in cells(row):
                     if share is not None:
-                        line = lines.setdefault((name, arm, what, part, step, times), {})
+                        line = lines.setdefault((name, run.name, what, part, step, times), {})
                         line[int(row["seed"] or 0)] = share
     seeds = sorted({seed for line in lines.values() for seed in line})
     with target.open("w", newline="") as file:

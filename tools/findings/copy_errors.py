@@ -22,7 +22,7 @@ def describe(folder: Path, seed: int, times: float, rows: int) -> list[str]:
     """One line about all signs, and one for each number of signs before."""
     task, model = _load(folder, seed)
     length = round(times * task.lengths[1])
-    batch = task.sample(length, rows, torch.Generator().manual_seed(9))
+    batch = task.test_batch(length, rows, torch.Generator().manual_seed(9))
     with torch.no_grad():
         said = model(batch.inputs)[0].argmax(-1)[:, length : 2 * length]
     signs = batch.inputs[:, :length]

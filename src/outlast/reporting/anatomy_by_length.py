@@ -43,10 +43,14 @@ class Shares:
 def anatomy_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None:
     """A stacked bar for each length, a panel for each part of each arm. None without tables."""
     shares = [each for arm in arms for each in anatomy_shares(arm)]
-    if not shares:
-        return None
+    return draw_shares(shares, form) if shares else None
+
+
+def draw_shares(shares: Sequence[Shares], form: Form, columns: int | None = None) -> HoverFigure:
+    """The figure of these shares, one or more; the form says how many panels are in a row."""
     parts = list(dict.fromkeys(each.part for each in shares))
-    columns = min(len(shares), 1 if form.columns == 1 else _columns(len(parts)))
+    if columns is None:
+        columns = min(len(shares), 1 if form.columns == 1 else _columns(len(parts)))
     rows = -(-len(shares) // columns)
     present = {cause for each in shares for bar in each.by_multiple.values() for cause in bar}
     with drawing():

@@ -184,8 +184,9 @@ ITEMS = {
     "tra": "attention(tra)",  # it makes its own weights
     "forget": "scheme=forget",
     # a switch by a threshold
-    "threshold": "dat(rate=0.5, latest=0.25, otherwise=retry)",
-    "ramp": "dat(mode=ramp, switch=converged, rate=0.5, latest=0.25, otherwise=retry)",
+    "threshold": "dat(rate=0.5, latest=0.45, otherwise=retry)",
+    "ramp": "dat(mode=ramp, switch=converged, rate=0.5, latest=0.45, otherwise=retry)",
+    "heads": "attention(heads=4, weights=scalable)",
 }
 #: methods that are tried beside DAT, where they are registered
 METHODS = ("state_passing", "state_noise", "branch_dropout", "random_windows", "ema")
@@ -193,10 +194,12 @@ NEAR_TASK = "composite(modulus=10, keys=1024, queries=8, length=25)"
 TASKS = {
     "parity-recall": "composite(modulus=2, keys=1024, queries=8, length=25)",
     "permutation-recall": "composite(group=S5, keys=1024, queries=8, length=25)",
+    "s3-recall": "composite(group=S3, keys=1024, queries=8, length=25)",
     "parity": "parity(length=25)",
     "permutation": "permutation(group=S5, length=25)",
     "flipflop": "flipflop(length=64)",
     "copy": "copy(length=25)",
+    "copy-pool": "copy(length=25, sign_pool=4)",
     "addition": "addition(order=reversed, length=10)",
 }
 
@@ -208,8 +211,9 @@ def _full(joining: Sequence[str]) -> Study:
     farthest = replace(preset, seeds=tuple(range(10)), settings=settings)
     # keys of one token make shorter rows, which are enough for all that is not tested so far out
     recipe = replace(with_item(farthest, "conv(kernel=2)"), task=NEAR_TASK)
-    attention = "attention(weights=scalable)"
+    attention, four = (f"attention(heads={heads}, weights=scalable)" for heads in (1, 4))
     block = f"lstm > conv(kernel=2) > {attention} > mlp"
+    sized = block.replace(attention, four)  # depth and width were asked with four heads
     plan = Plan(
         recipe,
         designs={
@@ -226,8 +230,8 @@ def _full(joining: Sequence[str]) -> Study:
         steps=5000,
         switches=(250, 500, 1000, 2000, 4000),
         sizes={
-            **{f"{blocks}-block{'s' * (blocks > 1)}": f"{blocks} x ({block})" for blocks in (1, 4)},
-            **{f"width-{width}": f"2 x ({block}) @ {width}" for width in (64, 256)},
+            **{f"{blocks}-block{'s' * (blocks > 1)}": f"{blocks} x ({sized})" for blocks in (1, 4)},
+            **{f"width-{width}": f"2 x ({sized}) @ {width}" for width in (64, 256)},
         },
         entangled="entangled_parity(keys=1024, length=25)",
         attention=f"4 x ({attention} > mlp)",

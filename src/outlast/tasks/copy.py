@@ -8,6 +8,10 @@ with repetition, so that, with few of them, what stands before a sign does not s
 n signs, then ``=``, then the same n signs again; each is due one token before it stands in the
 input, as in a language model (part `recall`), so the last is not part of the input.
 
+In a long row the few signs before the one that is due often stand elsewhere too, or nearly so; in a
+short row hardly ever. With `sign_pool` half of the rows in training draw their signs from so few
+that short rows are as easily confused as long ones. A test draws from all. This is our own.
+
 Length n is the number of signs; tensors are (batch, 2n). Token ids: signs 0..signs-1, ``=``,
 padding. A guess is right once in as many times as there are signs. Example::
 
@@ -24,9 +28,10 @@ import torch
 from torch import Tensor
 
 from outlast.arguments import check_whole
+from outlast.errors import require
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Task
-from outlast.tasks.sampling import randint
+from outlast.tasks.sampling import bernoulli, distinct, randint
 from outlast.tasks.truth import Truth
 
 
@@ -37,6 +42,8 @@ class Copy(Task):
     Args:
         signs: How many different signs there are.
         length: The longest length trained on, in signs.
+        sign_pool: From how many signs half of the rows in training draw theirs; 0: from all, as a
+            test does.
     """
 
     paper = "2402.01032 Repeat After Me"
@@ -44,10 +51,14 @@ class Copy(Task):
     symbols = "=·"
     parts = ("recall",)
 
-    def __init__(self, signs: int = 32, length: int = 25) -> None:
+    def __init__(self, signs: int = 32, length: int = 25, sign_pool: int = 0) -> None:
         check_whole("signs", signs, 2)
         check_whole("length", length, 2)
-        self.signs = signs
+        if sign_pool != 0:
+            accepted = f"0, or a whole number from 2 to signs={signs}"
+            whole = isinstance(sign_pool, int) and not isinstance(sign_pool, bool)
+            require(whole and 2 <= sign_pool <= signs, "sign_pool", sign_pool, accepted)
+        self.signs, self.sign_pool = signs, sign_pool
         self.lengths = (2, length)
         self.classes = signs
         self.equals, self.pad = signs, signs + 1
@@ -57,8 +68,20 @@ class Copy(Task):
         return 2 * length
 
     def sample(self, length: Length, batch: int, generator: torch.Generator) -> Batch:
+        return self._sample(length, batch, generator, self.sign_pool)
+
+    def test_batch(self, length: int, batch: int, generator: torch.Generator) -> Batch:
+        return self._sample(length, batch, generator, 0)
+
+    def _sample(self, length: Length, batch: int, generator: torch.Generator, pool: int) -> Batch:
+        """Half of the rows draw their signs from `pool` of them; 0: all rows from all signs."""
         lengths, longest = self.draw_lengths(length, batch, generator)
         signs = randint(0, self.signs, (batch, longest), generator)
+        if pool:
+            few = distinct(batch, self.signs, pool, generator)  # others for each row
+            chosen = bernoulli(0.5, (batch, 1), generator)
+            drawn = few.gather(1, randint(0, pool, (batch, longest), generator))
+            signs = torch.where(chosen, drawn, signs)
         place = torch.arange(longest, device=generator.device).expand(batch, -1)
         present, end = place < lengths[:, None], lengths[:, None]
 
