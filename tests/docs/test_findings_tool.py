@@ -18,7 +18,7 @@ from findings.copy_errors import _ambiguous
 from findings.page_figure import draw_table
 from findings.page_table import Cell
 from findings.seed_figure import draw
-from findings.seed_table import Row, read, short, write
+from findings.seed_table import Row, join, read, short, write
 
 
 @pytest.fixture
@@ -50,6 +50,12 @@ def test_table_has_every_seed_by_its_name_and_is_read_back(study: Path) -> None:
     assert first == Row("dat", "", 1, 5, "joint", {3: 1.0, 7: 0.99999})
     assert second.seeds == {3: 0.25, 7: 0.0}
     assert (dense.variant, dense.seeds) == ("dense", {3: 0.5})
+    write([study, study], study / "twice.csv")
+    assert (study / "twice.csv").read_text() == (study / "seeds.csv").read_text()
+    more = Row("dat", "", 1, 5, "joint", {8: 0.75})
+    assert join([first, second, more])[0] == Row(
+        "dat", "", 1, 5, "joint", {3: 1, 7: 0.99999, 8: 0.75}
+    )
     with pytest.raises(SystemExit, match="expected the folder of a study"):
         write([study / "dat"], study / "other.csv")
 

@@ -29,7 +29,7 @@ class Row:
 
 
 def write(folders: Sequence[Path], target: Path) -> None:
-    """Write the table of all arms in the folders of studies."""
+    """Write the table of all arms in the folders of studies; an arm may have seeds in several."""
     rows = []
     for folder in folders:
         study = folder / "study.json"
@@ -37,6 +37,7 @@ def write(folders: Sequence[Path], target: Path) -> None:
             raise SystemExit(f"{folder}: expected the folder of a study, with study.json in it")
         arms = [arm["name"] for arm in json.loads(study.read_text())["arms"]]
         rows += [row for arm in arms for row in _rows(arm, folder / arm / RESULTS)]
+    rows = join(rows)
     seeds = sorted({seed for row in rows for seed in row.seeds})
     with target.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -45,6 +46,16 @@ def write(folders: Sequence[Path], target: Path) -> None:
         for row in rows:
             shares = [short(row.seeds[seed]) if seed in row.seeds else "" for seed in seeds]
             writer.writerow([row.arm, row.variant, f"{row.times:g}", row.items, row.part, *shares])
+
+
+def join(rows: Sequence[Row]) -> list[Row]:
+    """One row for each arm and test, with the seeds of all that have it."""
+    joined: dict[tuple[str, str, float, int, str], Row] = {}
+    for row in rows:
+        key = (row.arm, row.variant, row.times, row.items, row.part)
+        seeds = {**joined[key].seeds, **row.seeds} if key in joined else row.seeds
+        joined[key] = Row(*key, seeds)
+    return list(joined.values())
 
 
 def read(source: Path) -> list[Row]:
