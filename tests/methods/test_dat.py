@@ -1,5 +1,8 @@
 """Delayed attention and its control: what each step does before and after the switch."""
 
+import math
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -379,3 +382,11 @@ def test_restarted_seed_that_converges_switches():
         run.look(step, 2.0)
     assert run.look(400, 0.001) == [("switch", {"converged": True, "loss": 0.001})]
     assert run.state["switched"] == 400
+
+
+def test_trigger_knows_the_loss_of_a_guess_at_the_part_that_is_watched():
+    method = methods.build("dat(switch=converged)")
+    method.begin(replace(SETUP, guesses={"running": 2.3, "recall": 0.7}))
+    assert method.trigger.guess == 2.3
+    method.begin(SETUP)
+    assert method.trigger.guess == math.inf

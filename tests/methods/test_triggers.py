@@ -1,5 +1,7 @@
 """When a phase ends: at a step, after a share, below a loss, or on a plateau."""
 
+import math
+
 import pytest
 
 from outlast.arguments import coerce
@@ -71,8 +73,11 @@ def test_plateau_does_not_count_a_rise_as_progress():
 STILL = [[0.004, 0.005]] * 8
 
 
-def converged_at(looks: list[list[float]], switch: str = "converged(patience=300)") -> int | None:
+def converged_at(
+    looks: list[list[float]], switch: str = "converged(patience=300)", guess: float = math.inf
+) -> int | None:
     one, state = trigger(switch), {}
+    one.guess = guess
     for number, (short, long) in enumerate(looks, 1):
         one.look(100 * number, {1.0: short, 2.0: long}, state)
         if one.fires(100 * number, 9.9, state):
@@ -106,6 +111,14 @@ def test_converged_does_not_depend_on_the_scale_of_the_loss(scale):
 )
 def test_converged_does_not_fire_before_the_long_loss_has_converged(looks):
     assert converged_at(looks) is None
+
+
+@pytest.mark.parametrize("known", [2.30, 1.61, 0.69], ids=["digits", "parity", "modulo 5"])
+def test_converged_does_not_take_a_part_of_the_answer_for_all_of_it(known):
+    """A model begins above the loss of a guess, as it has other outputs than answers, too."""
+    looks = [[6.9, 6.9], [3.0, 3.1], *[[known, known]] * 8]
+    assert converged_at(looks, guess=math.log(10)) is None
+    assert converged_at([*looks, *STILL], guess=math.log(10)) == 100 * len(looks) + 400
 
 
 def test_converged_keeps_no_more_looks_than_its_patience_needs():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -72,3 +74,9 @@ def test_converged_is_refused_where_no_sequence_is_twice_as_long(task, model, sa
     changed = {} if model is None else {"model": model}
     with pytest.raises(SpecError, match=f"switch=converged: expected another trigger.*{says}"):
         create(tiny("dat(switch=converged)", task=task, **changed), tmp_path / "run")
+
+
+def test_method_knows_the_loss_of_a_guess_at_each_part():
+    run = InMemory(in_threes(CONVERGED, seeds=(0,))).run
+    (method,) = run.methods.methods
+    assert method.trigger.guess == pytest.approx(-math.log(tasks.build(TASK).chance_level("state")))

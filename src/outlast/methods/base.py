@@ -69,6 +69,8 @@ class Setup:
     answers_are_states: bool = True
     #: the task's line in its short form
     task: str = ""
+    #: the loss of a guess at an answer, by part; empty if it is not known
+    guesses: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def named_task(self) -> str:

@@ -11,6 +11,7 @@ schedule`` instead: nothing is known about convergence.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from outlast.errors import bad_value, require
@@ -83,6 +84,7 @@ class Phased(Method):
             raise bad_value("watch", self.watched, f"a part of the task: {' | '.join(setup.parts)}")
         if self.first_weights[self.watched] == 0:
             raise bad_value("watch", self.watched, "a part that phase 1 trains on")
+        self.trigger.guess = setup.guesses.get(self.watched, math.inf)
         return {"switched": None, "since": 0, "attempt": 0, "loss": None, "trigger": {}}
 
     def check(self, setup: Setup) -> None:

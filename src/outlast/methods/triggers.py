@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -42,6 +43,8 @@ class Trigger(ABC):
     scheduled: ClassVar[bool] = False
     #: multiples of the training length at which it looks at held-out losses
     held_out: ClassVar[tuple[float, ...]] = ()
+    #: the loss of a guess at the watched part, if it is known
+    guess: float = math.inf
 
     @abstractmethod
     def fires(self, step: int, loss: float, state: dict[str, Any]) -> bool: ...
@@ -101,10 +104,15 @@ class Converged(Trigger):
     It needs no level, so it is the same for every task. The band is the share `tolerance` of what
     the loss of the long sequences has fallen since the start. For `patience` steps that loss must
     stay within the band, and be above the loss of short sequences by no more than the band. It
-    must also have halved: chance level is no convergence. (Ours; the paper asks when to switch.)
+    must also be far below where it began, and below that of a guess: to know which outputs are
+    answers at all, or the parity of an answer, is no convergence. (Ours; the paper asks when to
+    switch.)
     """
 
     held_out = (1.0, 2.0)
+    #: the part of the loss of a guess that may be left; a sum modulo 10 whose parity alone is known
+    #: has 0.7 of it, and one that is known modulo 5 has 0.3
+    LEFT: ClassVar[float] = 0.25
 
     def __init__(self, patience: int = 300, tolerance: float = 0.01) -> None:
         require(patience >= 1, "patience", patience, "a number of steps >= 1")
@@ -125,9 +133,9 @@ class Converged(Trigger):
             return False
         _, short, long = zip(*looks, strict=True)
         band = self.tolerance * (state["first"] - min(long))
-        halved = max(long) < state["first"] / 2
+        learned = max(long) < min(state["first"] / 2, self.LEFT * self.guess)
         excess = max(b - a for a, b in zip(short, long, strict=True))
-        return bool(halved and max(long) - min(long) <= band and excess <= band)
+        return bool(learned and max(long) - min(long) <= band and excess <= band)
 
 
 _NAMED: dict[str, tuple[Callable[..., Trigger], dict[str, type]]] = {

@@ -184,8 +184,8 @@ ITEMS = {
     "tra": "attention(tra)",  # it makes its own weights
     "forget": "scheme=forget",
     # a switch by a threshold
-    "threshold": "dat(rate=0.5, latest=0.45, otherwise=retry)",
-    "ramp": "dat(mode=ramp, switch=converged, rate=0.5, latest=0.45, otherwise=retry)",
+    "threshold": "dat(rate=0.5, latest=0.25, otherwise=retry)",
+    "ramp": "dat(mode=ramp, switch=converged, rate=0.5, latest=0.25, otherwise=retry)",
     "heads": "attention(heads=4, weights=scalable)",
 }
 #: methods that are tried beside DAT, where they are registered

@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def short(self) -> RunSpec:
-        """The recipe with other steps, and 0.4 of them for its first phase."""
+        """The recipe with other steps, and a larger share of them for its first phase."""
         settings = replace(self.recipe.settings, steps=self.steps)
         methods = tuple(changed(line, latest=0.4) for line in self.recipe.methods)
         return replace(self.recipe, settings=settings, methods=methods)

@@ -8,6 +8,7 @@ nothing: its row is left as it is, whatever it computes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
@@ -163,7 +164,16 @@ def setup(settings: Settings, task: Task, model: Model) -> Setup:
         task.measure == "bits",
         task.answers_are_states,
         _short_name(task),
+        _guesses(task),
     )
+
+
+def _guesses(task: Task) -> dict[str, float]:
+    """The loss of a guess at each part; text is not guessed evenly, so it has none."""
+    if task.measure == "bits":
+        return {}
+    levels = {part: task.chance_level(part) for part in task.parts}
+    return {part: -math.log(level) for part, level in levels.items() if 0 < level < 1}
 
 
 def _short_name(task: Task) -> str:
