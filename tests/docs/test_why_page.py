@@ -186,10 +186,12 @@ def test_ordered_losses_are_as_the_page_says() -> None:
     first, second, third = (f"{number:.3f}" for number in direct)
     assert f"{first} in `parallel2`, {second} in `serial2`, {third} in `serial4`" in PAGE
     assert "{:.1f}, {:.1f} and {:.1f} times as large".format(*ratio) in PAGE
-    keys = mean("key-probe", "serial2-control", "2.attention, stream", "", "", "1")
+    keys = mean("key-probe", "serial2-control", "5.attention, stream", "", "", "1")
     with_dat = mean("key-probe", "serial2-dat", "5.attention, stream", "", "", "1")
     assert f"a probe reads {100 * keys:.0f} %" in PAGE
-    assert f"where it reads {100 * with_dat:.0f} % with DAT" in PAGE
+    assert f"With DAT it reads {100 * with_dat:.0f} % there" in PAGE
+    three = mean("key-probe", "serial2-dat", "5.attention, stream", "", "", "3")
+    assert f"97 % of the keys at 1 x, {100 * three:.0f} % at 3 x and" in PAGE
     wrong = mean("anatomy", "serial2-control", "key", "recall", "", "1")
     assert f"{100 * wrong:.0f} %\nof the answers look at a wrong key there" in PAGE
 

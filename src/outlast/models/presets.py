@@ -89,9 +89,9 @@ def reach(size: Literal["full", "small"] = "full") -> RunSpec:
     """State and recall far past the training length: task, model, method and settings in one word.
 
     A serial hybrid with delayed attention. The convolution gives each value its key, which the
-    first phase forgets; a scalable softmax keeps attention sharp at length, one wide head tells
-    more keys apart than four narrow ones, and half of the rows in training have keys that are
-    easily confused. `outlast reproduce reach` screens it against others and says how far it goes.
+    first phase forgets; a scalable softmax keeps attention sharper at length. `full` also has one
+    wide head, and half of its rows in training have keys that are easily confused. `outlast
+    reproduce reach` screens it against others and says how far it goes.
 
     Args:
         size: `full` has a sum modulo 10 and wants a GPU; `small` has a parity, one block of width
@@ -111,7 +111,7 @@ def reach(size: Literal["full", "small"] = "full") -> RunSpec:
         # those of long rows; the convolution reaches from a value to the first token of its key
         "composite(modulus=10, keys=320, key_tokens=2, key_pool=8, queries=8, length=25)",
         "2 x (lstm > conv(kernel=3) > attention(heads=1, weights=scalable) > mlp)",
-        # a first phase that converges late does not hold far out: better to begin anew
+        # a first phase that converges late often does not hold far out: better to begin anew
         ("dat(switch=converged, rate=0.5, latest=0.25, otherwise=retry)",),
         settings=Settings(steps=20000, by_length=True, checkpoint_every=2500),
     )

@@ -19,7 +19,7 @@ Then the **arms**, by the group that their names begin with:
   ``far-many-keys`` has enough of them for 4,000 times the length.
 - ``weights-*``: ``far-separate`` with other weights in its attention.
 - ``task-*``: the recipe on other tasks. A sum modulo 2 is a parity; permutations of S5 come with
-  recall and alone.
+  recall and alone, those of S3 with recall; ``copy-pool`` has signs that are easily confused.
 - ``recurrence-*``: every recurrence in the recipe, with DAT and jointly. Some have variants, as
   ``recurrence-deltanet-negative-false-dat``.
 - ``state-*``: every recurrence on a sum alone; by default without attention, which has nothing to

@@ -1,4 +1,7 @@
-"""What the study `reach` expects; all of it was written before any run of the study."""
+"""What the study `reach` expects, written before any run of its scale `full`.
+
+Some claims were changed after trials on other seeds: docs/reproduce-reach.md says which.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Arms of the study `reach` for the open questions of delayed attention.
 
-All of them are the recipe with fewer steps, and differ from it in what the question is about:
+Most are the recipe with fewer steps, and differ from it in what the question is about. At `full`
+``size-*`` has four heads, too, and ``steps-*`` the model and steps of docs/findings/steps.md:
 
 - ``switch-*``: when to let attention in, at a step of one's own choice or by what was learned.
 - ``mode-*``: what attention does before that.
