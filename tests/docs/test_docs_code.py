@@ -27,6 +27,7 @@ from outlast.cli.presets import with_preset
 from outlast.errors import OutlastError
 from outlast.models.build import canonical_layout
 from outlast.registry import methods, studies, tasks
+from outlast.runs.spec import NONE
 from outlast.studies import Study
 
 PAGES = {**sources(), "README.md": ROOT / "README.md"}
@@ -129,7 +130,7 @@ def read_command(words: list[str]) -> None:
         if flag == "--model":
             if "log_steps" not in value:  # the plug-in of the tutorial
                 canonical_layout(value)
-        else:
+        elif (flag, value) != ("--method", NONE):  # in place of a preset's
             (tasks if flag == "--task" else methods).bind(value)
     if verb == "reproduce":
         scale = rest[rest.index("--scale") + 1] if "--scale" in rest else "demo"
