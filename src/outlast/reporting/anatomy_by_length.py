@@ -121,7 +121,7 @@ def _draw(ax: Axes, shares: Shares, letters: int) -> None:
     ax.set_ylim(0, 1)
     ax.set_yticks([0, 0.5, 1], ["0", "50", "100 %"])
     ax.spines["left"].set_visible(False)
-    ax.set_title(wrapped(f"{shares.label} · {shares.part}", letters, 3), fontsize=7)
+    ax.set_title(f"{wrapped(shares.label, letters, 2)}\n{shares.part}", fontsize=7)
     for index, multiple in enumerate(multiples):
         lines = [f"{shares.label}, {shares.part}, {times(multiple)}, mean of {shares.seeds} seeds"]
         lines += [
