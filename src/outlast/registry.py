@@ -301,8 +301,8 @@ MANY = 24
 def suggest(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'parity'? (there are: modsum, parity)``; no long list beside a guess."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    close.sort(key=lambda guess: sorted(guess) != sorted(name))  # letters out of order come first
+    swapped = [other for other in known if sorted(other) == sorted(name)]  # letters out of order
+    close = swapped or difflib.get_close_matches(name, known, n=1)
     guess = f"; did you mean {close[0]!r}?" if close else ""
     if close and len(known) > MANY:
         return guess

@@ -113,12 +113,26 @@ def test_converged_does_not_fire_before_the_long_loss_has_converged(looks):
     assert converged_at(looks) is None
 
 
-@pytest.mark.parametrize("known", [2.30, 1.61, 0.69], ids=["digits", "parity", "modulo 5"])
-def test_converged_does_not_take_a_part_of_the_answer_for_all_of_it(known):
+@pytest.mark.parametrize(
+    ("answers", "known"),
+    [
+        pytest.param(10, math.log(10), id="digits"),
+        pytest.param(10, math.log(5), id="parity"),
+        pytest.param(10, math.log(2), id="modulo-5"),
+        pytest.param(120, math.log(2), id="one-of-two-permutations"),
+        pytest.param(2, math.log(2), id="bits"),
+    ],
+)
+def test_converged_does_not_take_a_part_of_the_answer_for_all_of_it(answers, known):
     """A model begins above the loss of a guess, as it has other outputs than answers, too."""
     looks = [[6.9, 6.9], [3.0, 3.1], *[[known, known]] * 8]
-    assert converged_at(looks, guess=math.log(10)) is None
-    assert converged_at([*looks, *STILL], guess=math.log(10)) == 100 * len(looks) + 400
+    assert converged_at(looks, guess=math.log(answers)) is None
+    learned = 100 * len(looks) + 400
+    assert converged_at([*looks, *STILL], guess=math.log(answers)) == learned
+
+
+def test_converged_without_a_known_guess_asks_for_half_of_the_start_alone():
+    assert converged_at([[6.9, 6.9], *[[1.5, 1.5]] * 5]) == 500
 
 
 def test_converged_keeps_no_more_looks_than_its_patience_needs():

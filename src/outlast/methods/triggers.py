@@ -101,18 +101,21 @@ class Plateau(Trigger):
 class Converged(Trigger):
     """Fires when the held-out loss at twice the training length has converged too.
 
-    It needs no level, so it is the same for every task. The band is the share `tolerance` of what
-    the loss of the long sequences has fallen since the start. For `patience` steps that loss must
-    stay within the band, and be above the loss of short sequences by no more than the band. It
-    must also be far below where it began, and below that of a guess: to know which outputs are
-    answers at all, or the parity of an answer, is no convergence. (Ours; the paper asks when to
-    switch.)
+    It needs no level of one's own choice. The band is the share `tolerance` of what the loss of the
+    long sequences has fallen since the start. For `patience` steps that loss must stay within the
+    band, and be above the loss of short sequences by no more than the band.
+
+    It must also be far below where it began, and far below the loss of a guess: to know which
+    outputs are answers at all, or the parity of an answer, is no convergence. Among many answers a
+    guess between two has a small part of the loss of a guess between all, so the bound is at most
+    half the loss of a guess between two. (Ours; the paper asks when to switch.)
     """
 
     held_out = (1.0, 2.0)
-    #: the part of the loss of a guess that may be left; a sum modulo 10 whose parity alone is known
-    #: has 0.7 of it, and one that is known modulo 5 has 0.3
+    #: the part of the loss of a guess that may be left, and of that of a guess between two answers.
+    #: A sum modulo 10 whose parity alone is known has 0.7 of the loss of a guess
     LEFT: ClassVar[float] = 0.25
+    LEFT_OF_TWO: ClassVar[float] = 0.5
 
     def __init__(self, patience: int = 300, tolerance: float = 0.01) -> None:
         require(patience >= 1, "patience", patience, "a number of steps >= 1")
@@ -133,9 +136,15 @@ class Converged(Trigger):
             return False
         _, short, long = zip(*looks, strict=True)
         band = self.tolerance * (state["first"] - min(long))
-        learned = max(long) < min(state["first"] / 2, self.LEFT * self.guess)
+        learned = max(long) < min(state["first"] / 2, self._most_left())
         excess = max(b - a for a, b in zip(short, long, strict=True))
         return bool(learned and max(long) - min(long) <= band and excess <= band)
+
+    def _most_left(self) -> float:
+        """The bound on the loss that what is guessed sets; none if nothing is known of a guess."""
+        if self.guess == math.inf:
+            return math.inf
+        return min(self.LEFT * self.guess, self.LEFT_OF_TWO * math.log(2))
 
 
 _NAMED: dict[str, tuple[Callable[..., Trigger], dict[str, type]]] = {

@@ -103,10 +103,9 @@ class Study:
                 continue
             matching = [a for a in self.arms if fnmatch.fnmatchcase(a.name, pattern)]
             if not matching:
-                raise SpecError(
-                    f"arms={pattern}: no such arm{self._elsewhere(pattern)}"
-                    f"{suggest(pattern, [a.name for a in self.arms])}"
-                )
+                elsewhere = self._elsewhere(pattern)
+                hint = elsewhere or suggest(pattern, [a.name for a in self.arms])
+                raise SpecError(f"arms={pattern}: no such arm{hint}")
             chosen += [a for a in matching if a not in chosen]
         changes = {name: value for name, value in changes.items() if value is not None}
         return [replace(a, run=_changed(a.run, seeds, changes)) for a in chosen]

@@ -183,6 +183,12 @@ def outcome_arms(recipe: RunSpec, settings: Settings) -> Iterator[Arm]:
         "from-one-joint": replace(from_one, methods=()),
         "from-half": replace(run, task=changed(task, **{"from": half})),
     }
+    if "switch" not in wait:  # the recipe switches by a threshold: here is the rule without one
+        converged = changed(wait, switch="converged")
+        runs["from-one-converged"] = replace(from_one, methods=(converged,))
+        runs["curriculum-converged"] = replace(
+            run, methods=(converged, *runs["curriculum"].methods[1:])
+        )
     for name, trained in runs.items():
         if name == "orthogonal" and ORTHOGONAL in run.model:
             continue  # the recipe has it

@@ -8,6 +8,7 @@ Most are the recipe with fewer steps, and differ from it in what the question is
 - ``size-*``: depth and width, with DAT and jointly.
 - ``entangled-*``: a task in which an answer mixes state and recall.
 - ``pure-*``: what is left of DAT in a model of recurrence alone or attention alone.
+- ``method-*``: joint training with another method in the place of DAT.
 - ``steps-*``: steps of one length or of mixed ones, in the design in which it mattered.
 """
 
@@ -19,14 +20,26 @@ from dataclasses import replace
 from outlast.runs.spec import RunSpec
 from outlast.specs import Spec, parse
 from outlast.studies.base import Arm
+from outlast.studies.joining import slug
 from outlast.studies.reach_arms import NEAR, Plan, changed
 
 MODES = ("freeze", "ramp", "detach")
+#: what is tried in the place of DAT; two windows as in the paper, as well as any window
+METHODS = (
+    "random_windows",
+    "random_windows(draw=ends)",
+    "branch_dropout",
+    "branch_dropout(p=0.5)",
+    "state_noise",
+    "state_passing",
+    "curriculum(from=2, by=loss)",
+    "ema",
+)
 
 
 def question_arms(plan: Plan) -> Iterator[Arm]:
     """The arms of the questions that both scales have."""
-    for part in (_switches, _modes, _sizes, _entangled, _pure):
+    for part in (_switches, _modes, _sizes, _entangled, _pure, _methods):
         for name, run in part(plan):
             yield _arm(name, run)
 
@@ -97,3 +110,9 @@ def _pure(plan: Plan) -> Iterator[tuple[str, RunSpec]]:
     frozen = changed(dat, mode="freeze", otherwise="switch")
     yield "pure-attention-dat", replace(attention, methods=(frozen,))
     yield "pure-attention-joint", replace(attention, methods=())
+
+
+def _methods(plan: Plan) -> Iterator[tuple[str, RunSpec]]:
+    """``recurrence-lstm-joint`` has none."""
+    for line in METHODS:
+        yield f"method-{slug(line)}", replace(plan.short, methods=(line,))
