@@ -5,18 +5,38 @@ from functools import partial
 import pytest
 import torch
 from hand_built import untouched
+from torch import Tensor
 
 import outlast
-from outlast.analysis.interventions import Marked, Uniform, Within, WithoutHead, closed
+from outlast.analysis.interventions import Marked, Uniform, Within, closed
 from outlast.analysis.probe import Place, fit_probes, states
 from outlast.analysis.replay import Replay
 from outlast.analysis.watching import HEAD, RowKeeper, attention_layers, hooked, layers, watch
+from outlast.kernels.attention import attend
 from outlast.mixers.attention.look import AttentionBlock, Change
 from outlast.models.model import Model
 
 TASK = outlast.task("composite(modulus=2, keys=12, queries=2, length=4)")
 TOKENS = next(TASK.stream(batch=3)).inputs
 KEPT = torch.rand(TOKENS.shape, generator=torch.Generator().manual_seed(0)) < 0.3
+
+
+class WithoutHead(Change):
+    """The weights of one head are 0. The ablation takes the head from the output instead."""
+
+    def __init__(self, head: int) -> None:
+        self.head = head
+
+    def __call__(self, block: AttentionBlock) -> Tensor:
+        weights = block.weights.clone()
+        weights[:, self.head] = 0
+        return weights
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = torch.arange(q.shape[1], device=q.device)[:, None, None]
+        return attend(q, k, v).masked_fill(heads == self.head, 0)
+
+
 CHANGES = {
     "head": WithoutHead(1), "window": Within(3), "keys": Marked(KEPT), "uniform": Uniform(),
 }  # fmt: skip

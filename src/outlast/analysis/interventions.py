@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from outlast.kernels.attention import attend
 from outlast.methods.delay.probing import find_flow
 from outlast.methods.delay.sublayer import Gate, HeldSublayer
 from outlast.mixers.attention.blocks import BUDGET
@@ -80,22 +79,6 @@ def output_projection(attention: nn.Module) -> tuple[nn.Module, int]:
     if isinstance(projection, nn.Linear) and heads and projection.in_features % heads == 0:
         return projection, heads
     return attention, 0
-
-
-class WithoutHead(Change):
-    """The weights of one head are 0."""
-
-    def __init__(self, head: int) -> None:
-        self.head = head
-
-    def __call__(self, block: AttentionBlock) -> Tensor:
-        weights = block.weights.clone()
-        weights[:, self.head] = 0
-        return weights
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        heads = torch.arange(q.shape[1], device=q.device)[:, None, None]
-        return attend(q, k, v).masked_fill(heads == self.head, 0)
 
 
 class OnlyKeys(Change):
