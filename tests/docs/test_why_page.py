@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import statistics
 from collections.abc import Iterator
 
 import pytest
@@ -92,7 +93,10 @@ def test_seeds_of_the_other_sentences_are_counted() -> None:
     assert "At 10 x eight of ten hold jointly, and all ten with DAT" in PAGE
     assert holds("serial4-conv-joint", 10, "joint", 0.9) == 8
     assert holds("serial4-conv", 10, "joint", 0.9) == 10
-    assert "right in 0.902 [0.053, 0.999] of the sequences, and in 0.99 or more on nine of" in PAGE
+    words = (
+        "right in 0.902 [0.053, 0.999] of the sequences, and in 0.99 or more on nine of ten seeds"
+    )
+    assert words in " ".join(PAGE.split())
     assert holds("chained2-dat", 3, "joint", 0.99) == 9
     assert "the sum is right in 0.25 (`parallel2`), 0.46 (`serial2`), 0.75 (`serial4`)" in PAGE
     means = [sum(TABLE[f"{d}-joint", 3, "state"]) / 10 for d in ("parallel2", "serial2", "serial4")]
@@ -209,6 +213,63 @@ def test_causes_of_wrong_sums_are_shares_of_the_seeds() -> None:
     first = "wrong state for {} % (`parallel2`), {} % (`serial2`) and {} % (`serial4`)"
     assert first.format(*wrong) in PAGE
     assert "reads the right one for {} %, {} % and {} %".format(*right) in PAGE
+
+
+SERIAL = ("serial2-dat", "serial2-control", "serial4-dat", "serial4-control")
+KEYS = {arm: ANALYSES["key-probe", arm, "2.attention, stream", "", "", "3"] for arm in SERIAL}
+ANSWERS = {arm: ANALYSES["anatomy", arm, "right", "recall", "", "3"] for arm in SERIAL}
+
+
+def test_keys_and_answers_are_those_of_the_seeds() -> None:
+    section = PAGE.partition("## Why some seeds keep recall")[2].partition("\n- ")[0]
+    lines = [[word.strip() for word in line.split("|")[1:-1]] for line in section.splitlines()]
+    rows = [words[1:] for words in lines if len(words) == 3 and words[1] in ("keys", "answers")]
+    assert len(rows) == 2 * len(SERIAL)
+    for arm, (first, second) in zip(SERIAL, zip(rows[::2], rows[1::2], strict=True), strict=True):
+        for (what, text), shares in zip((first, second), (KEYS[arm], ANSWERS[arm]), strict=True):
+            numbers = [float(word) for word in text.split()]
+            assert numbers == pytest.approx(shares, abs=0.00501), (arm, what)
+
+
+def test_seeds_whose_keys_are_read_recall_at_length() -> None:
+    pairs = [pair for arm in SERIAL for pair in zip(KEYS[arm], ANSWERS[arm], strict=True)]
+    reading = [answers for keys, answers in pairs if keys > 0.5]
+    others = sorted(answers for keys, answers in pairs if keys <= 0.5)
+    assert (len(pairs), len(reading), len(others)) == (40, 9, 31)
+    assert round(min(reading), 3) == 0.979
+    assert (round(others[-1], 3), round(others[-2], 2)) == (0.969, 0.84)
+    assert "These nine have .979 or more of the answers right. Of the other 31 one has .969" in PAGE
+    orders = [_rank_correlation(KEYS[arm], ANSWERS[arm]) for arm in SERIAL]
+    words = "{:.2f}, {:.2f}, {:.2f} and {:.2f}".format(*orders).replace("0.", ".")
+    assert f"the rank correlation of keys and answers is {words}" in PAGE
+
+
+def _rank_correlation(first: list[float], second: list[float]) -> float:
+    """Spearman's; equal numbers share the mean of their ranks."""
+    ranks = [
+        [sum(v < value for v in values) + values.count(value) / 2 for value in values]
+        for values in (first, second)
+    ]
+    return statistics.correlation(*ranks)
+
+
+def test_sums_that_a_probe_reads_are_those_of_the_seeds() -> None:
+    section = PAGE.partition("## Where the sum is")[2].partition("\n- ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    assert len(lines) == 6
+    last = {
+        "parallel2": "4.lstm, hidden",
+        "serial2": "4.lstm, hidden",
+        "serial4": "10.lstm, hidden",
+    }
+    for line in lines:
+        head, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        design, _, way = head.replace("`", "").partition(", ")
+        arm = f"{design}-{WAYS[way]}"
+        places = [(last[design], "1"), ("head, stream", "1")]
+        places += [(last[design], "3"), ("head, stream", "3")]
+        for (place, times), text in zip(places, cells, strict=True):
+            agrees(text, ("state-probe", arm, place, "", "", times))
 
 
 def test_guide_says_how_to_take_attention_apart_as_the_study_does() -> None:
