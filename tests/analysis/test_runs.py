@@ -328,6 +328,26 @@ def test_weights_that_are_absent_are_said_before_rows_that_would_be_lost(
     assert "lose" not in error
 
 
+def test_run_without_its_last_checkpoint_says_which_steps_can_be_analysed(
+    hybrid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(hybrid, tmp_path / "run", ignore=lambda *_: ["analysis"]))
+    (run / CHECKPOINT).unlink()
+    assert main(["analyse", str(run), *FEW]) == 2
+    error = capsys.readouterr().err
+    assert "has no checkpoint.safetensors, which has the weights of the end of training" in error
+    assert "The weights of steps 0, 2 were kept: --steps 2 analyses them" in error
+
+    assert main(["analyse", str(run), "--steps", "2", *FEW]) == 0
+    said = capsys.readouterr().out
+    assert f"gradients: left out, {run} has no checkpoint.safetensors" in said
+    assert "(--toward)" in said
+    assert all(read_analysis(run, name) for name in ANALYSES if name != "gradients")
+    assert main(["analyse", str(run), "--steps", "2", "--only", "gradients", *FEW]) == 2
+    toward = ["--only", "gradients", "--toward", str(hybrid)]
+    assert main(["analyse", str(run), "--steps", "2", *toward, *FEW]) == 0
+
+
 def test_damaged_table_names_its_file(hybrid: Path) -> None:
     assert main(["analyse", str(hybrid), "--only", "key-probe", *FEW]) == 0
     path = hybrid / "analysis" / "key-probe.json"

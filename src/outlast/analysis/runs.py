@@ -30,7 +30,7 @@ from outlast.analysis.sequences import (
 from outlast.analysis.sharpness import sharpness
 from outlast.analysis.token_filter import token_filter
 from outlast.arguments import as_whole
-from outlast.errors import OutlastError, bad_value, short_of_memory
+from outlast.errors import OutlastError, RunFolderError, bad_value, short_of_memory
 from outlast.evaluation.ladder import check_ladder, out_of_reach, rungs
 from outlast.mixers.lstm import LSTM
 from outlast.models import build_model
@@ -39,10 +39,10 @@ from outlast.processes import ProcessDiedError
 from outlast.registry import suggest, tasks
 from outlast.runs.analyses import Row, SeedStep
 from outlast.runs.checkpoint import load_state
-from outlast.runs.folder import RUN, has_file
+from outlast.runs.folder import CHECKPOINT, RUN, has_file, kept_files
 from outlast.runs.kept import kept_steps, require_step, seeds_at
 from outlast.runs.records import read_run
-from outlast.runs.spec import seed_words
+from outlast.runs.spec import RunSpec, seed_words
 from outlast.tasks import Task
 from outlast.workflow.load import load
 
@@ -134,12 +134,32 @@ def seed_steps(folder: Path, name: str, settings: AnalysisSettings) -> list[Seed
     for step in settings.steps:
         require_step(folder, step, run)
     if not settings.steps or (name in OF_RUNS and settings.toward is None):
-        load_state(folder, run)
+        _require_end(folder, run, name, settings)
     if not settings.steps and name not in OF_RUNS:
         return [(seed, None) for seed in seeds]
     steps = dict.fromkeys(settings.steps or kept_steps(folder))
     present = {step: seeds_at(folder, step, run) for step in steps}
     return [(seed, step) for seed in seeds for step in steps if seed in present[step]]
+
+
+def _require_end(folder: Path, run: RunSpec, name: str, settings: AnalysisSettings) -> None:
+    """Refuse a run without its last checkpoint; the error says what can be analysed instead.
+
+    If steps were asked for, it is the analysis alone that has nothing to see.
+    """
+    kept = kept_files(folder)
+    if has_file(folder, CHECKPOINT) or not kept:
+        load_state(folder, run)
+        return
+    absent = f"{folder} has no {CHECKPOINT}, which has the weights of the end of training"
+    if name in OF_RUNS and settings.steps:
+        raise NothingToSeeError(
+            f"{absent}: give another run, toward whose weights it is (--toward)"
+        )
+    steps = ", ".join(map(str, kept))
+    raise RunFolderError(
+        f"{absent}. The weights of steps {steps} were kept: --steps {max(kept)} analyses them"
+    )
 
 
 def _seeds(folder: Path, settings: AnalysisSettings) -> tuple[int, ...]:
@@ -222,8 +242,9 @@ def analyse_run(
     """The table of an analysis of a run; rows begin with run, seed and step. Nothing is written.
 
     A seed whose weights are not finite is left out, and so are seeds and steps whose attention has
-    not joined yet. `on_words` is told so. A table without a row is an error. Several seeds may go side by side in `processes`. What takes more memory than
-    is free, in all processes together, is refused before any of it is done.
+    not joined yet. `on_words` is told so. A table without a row is an error. Several seeds may go
+    side by side in `processes`. What takes more memory than is free, in all processes together, is
+    refused before any of it is done.
     """
     wanted = seed_steps(folder, name, settings)
     if settings.steps and not wanted:

@@ -112,6 +112,7 @@ def _analyse(
     processes: SeedProcesses,
 ) -> list[str]:
     """Analyse one run; which of the analyses that were asked for it has nothing for."""
+    from contextlib import suppress
     from dataclasses import replace
 
     from outlast.analysis.runs import ANALYSES, left_out, seed_steps, solution_beside
@@ -128,7 +129,8 @@ def _analyse(
     for words in left_out(run, only or tuple(ANALYSES), settings):
         say(f"  {words}")
     for name in only or ANALYSES:  # before any work whose rows could not be added
-        table_to_extend(run, name, settings.record(name), seed_steps(run, name, settings))
+        with suppress(NothingToSeeError):  # said when its turn comes
+            table_to_extend(run, name, settings.record(name), seed_steps(run, name, settings))
     for name in only or ANALYSES:
         try:
             written = write_table(run, name, settings, device, processes)
