@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from outlast.analysis.runs import AnalysisSettings
     from outlast.analysis.seed_processes import SeedProcesses
-    from outlast.runs.analyses import Row
 
 #: the analysis that --toward is for
 GRADIENTS = "gradients"
@@ -118,6 +117,7 @@ def _analyse(
     from outlast.analysis.runs import ANALYSES, left_out, seed_steps, solution_beside
     from outlast.analysis.sequences import NothingToSeeError
     from outlast.cli.analysing import write_table
+    from outlast.cli.analysis_table import show_analysis
     from outlast.cli.common import say
     from outlast.runs.analyses import table_to_extend
 
@@ -143,35 +143,5 @@ def _analyse(
         say(f"\n{name}: {len(written.rows):,} rows in {written.path}")
         for words in written.left_out:
             say(f"  left out: {words}")
-        _show(name, written.rows)
+        show_analysis(name, written.rows, written.path)
     return missed
-
-
-def _show(name: str, rows: list[Row]) -> None:
-    """The headline of a table: its number by length or step, the mean and the ends over seeds."""
-    from outlast.analysis.headlines import HEADLINES, headline
-    from outlast.cli.common import say
-    from outlast.cli.tables import Column, show_table
-    from outlast.reporting.formatting import ends
-
-    wanted, lines = HEADLINES[name], headline(name, rows)
-    if not lines:
-        if wanted.nothing:
-            say(f"  {wanted.nothing}")
-        return
-    words = "{:.3f}".format
-    columns, cells = [Column("", "name")], [[line.name] for line in lines]
-    for place in sorted({place for line in lines for place in line.values}):
-        title = f"{place:g} x" if wanted.by == "multiple" else f"{place:g}"
-        values = [line.values.get(place, []) for line in lines]
-        means = [words(sum(each) / len(each)) if each else "" for each in values]
-        spreads = [ends(each, words) for each in values]
-        shown = {Column(title, "number", 1): means}
-        if any(spreads):
-            shown[Column(f"seeds at {title}", "number", 2)] = spreads
-        columns += shown
-        cells = [[*row, *more] for row, *more in zip(cells, *shown.values(), strict=True)]
-    seeds = len({row["seed"] for row in rows})
-    over = f", mean of {seeds} seeds" if seeds > 1 else ""
-    over += " [lowest, highest]" * any(column.name.startswith("seeds") for column in columns)
-    show_table(columns, cells, f"{wanted.title}{over}")
