@@ -42,8 +42,8 @@ def main(
     Args:
         folders: Run folders, or those of grids and studies, whose runs are analysed one by one. If
             one of several cannot be, the others are, and the exit code is 2.
-        only: Some analyses; by default all that the run has something for. They are anatomy,
-            ablation, state-probe, key-probe, sharpness, covariance, token-filter and gradients.
+        only: Some analyses; by default all that apply to the run. They are anatomy, ablation,
+            state-probe, key-probe, sharpness, covariance, token-filter and gradients.
         lengths: Multiples of the training length.
         sequences: Sequences of each length; by default 256, for ablation 128 and for token-filter
             64, as these make many passes.
@@ -110,7 +110,7 @@ def _analyse(
     device: torch.device,
     processes: SeedProcesses,
 ) -> list[str]:
-    """Analyse one run; which of the analyses that were asked for it has nothing for."""
+    """Analyse one run; in words, which of the analyses that were asked for do not apply to it."""
     from contextlib import suppress
     from dataclasses import replace
 

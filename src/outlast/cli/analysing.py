@@ -94,8 +94,8 @@ def analyse_arms(
 ) -> int:
     """Make the tables that finished arms of a study lack; returns the exit code.
 
-    What an arm has nothing for is left out. An arm that cannot be analysed does not stop the
-    others. Ctrl-C ends the analyses: tables that are written stay.
+    An analysis that does not apply to an arm is left out. An arm that cannot be analysed does not
+    stop the others. Ctrl-C ends the analyses: tables that are written stay.
     """
     if not analyses:
         return 0
