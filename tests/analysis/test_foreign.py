@@ -8,8 +8,11 @@ from torch import Tensor, nn
 
 import outlast
 from outlast.analysis.anatomy import anatomy
+from outlast.analysis.calibration import calibrate
 from outlast.analysis.covariance import contrastive_covariance
+from outlast.analysis.examples import anatomy_with_examples
 from outlast.analysis.foreign import watch_foreign
+from outlast.analysis.gradients import gradient_attribution
 from outlast.analysis.probe import key_probe, state_probe
 from outlast.analysis.sharpness import recalled, sharpness
 from outlast.analysis.token_filter import token_filter
@@ -105,13 +108,17 @@ class Hybrid(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "analysis", [state_probe, key_probe, anatomy, contrastive_covariance, token_filter]
-)
+    "analysis",
+    [
+        state_probe, key_probe, anatomy, anatomy_with_examples, contrastive_covariance,
+        token_filter, gradient_attribution, calibrate,
+    ],
+)  # fmt: skip
 def test_analysis_of_the_layers_of_a_foreign_module_is_refused_in_words(analysis: Any) -> None:
     task = outlast.task("composite(modulus=2, keys=12, queries=2, length=3)")
     words = "model=Hybrid: expected a model of Outlast; for other modules there are sharpness, "
     with pytest.raises(SpecError, match=f"^{words}.* and pathway_ablation$"):
-        analysis(Hybrid(task.vocabulary), task, (1,), 4)
+        analysis(Hybrid(task.vocabulary), task)
 
 
 def test_sharpness_of_a_foreign_module(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,17 @@ from rich.console import Console
 
 import outlast
 from outlast.analysis.headlines import HEADLINES, headline
-from outlast.analysis.runs import ANALYSES, AnalysisSettings, analyse_run, prepared
+from outlast.analysis.runs import (
+    ANALYSES,
+    AnalysisSettings,
+    analyse_run,
+    prepared,
+    seeds_and_steps,
+)
 from outlast.analysis.sequences import NothingToSeeError
 from outlast.cli import common, main
 from outlast.errors import OutlastError, RunFolderError
+from outlast.models import Model
 from outlast.reporting.analysis_by_length import analysis_figure
 from outlast.reporting.anatomy_by_length import anatomy_figure, anatomy_finding, anatomy_shares
 from outlast.reporting.gradients_by_step import gradients_figure
@@ -72,7 +79,11 @@ def test_every_analysis_is_written_and_the_rest_of_the_folder_stays(
         assert {row["seed"] for row in table.rows} == {0, 2}
         assert f"{name}: {len(table.rows):,} rows" in said
         nothing = HEADLINES[name].nothing
-        assert name == "gradients" or headline(name, table.rows) or (nothing and nothing in said)
+        assert (
+            name == "gradients"
+            or headline(HEADLINES[name], table.rows)
+            or (nothing and nothing in said)
+        )
 
 
 def test_headline_shows_the_lowest_and_highest_seed(
@@ -84,16 +95,15 @@ def test_headline_shows_the_lowest_and_highest_seed(
     table = read_analysis(hybrid, "state-probe")
     assert table is not None
     assert "mean of 2 seeds [lowest, highest]" in said
-    assert "seeds at 1 x" in said
-    lines = {line.name: line for line in headline("state-probe", table.rows)}
-    values = lines["1.lstm, hidden"].values[1.0]
+    lines = {line.names: line for line in headline(HEADLINES["state-probe"], table.rows)}
+    values = lines["1.lstm", "hidden"].values[1.0]
     assert len(values) == 2
-    assert f"{sum(values) / 2:.3f}  [{min(values):.3f}, {max(values):.3f}]" in said
+    assert f"{sum(values) / 2:.3f} [{min(values):.3f}, {max(values):.3f}]" in said
 
     assert main(["analyse", str(hybrid), "--only", "state-probe", "--seeds", "0", *FEW]) == 0
     said = capsys.readouterr().out
     assert "mean of" not in said
-    assert "seeds at" not in said
+    assert "lowest" not in said
 
 
 def test_seeds_and_steps_are_those_asked_for(hybrid: Path) -> None:
@@ -213,6 +223,52 @@ def test_attention_that_has_not_joined_is_said_to_wait(
         analyse_run(hybrid, name, AnalysisSettings((1,), 8, (2,)), torch.device("cpu"))
 
 
+@pytest.mark.parametrize("name", ["sharpness", "covariance", "token-filter"])
+def test_seeds_and_steps_that_have_not_joined_do_not_take_the_others_with_them(
+    hybrid: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = ["--steps", "0", "2", "4"]  # attention joins at step 2
+    assert main(["analyse", str(hybrid), "--only", name, *steps, *FEW]) == 0
+    words = "the attention of seeds 0, 2 at step 0 has not joined yet: its gate is 0"
+    said = capsys.readouterr().out
+    assert f"  left out: {words}" in said
+    assert said.count("left out: ") == 1
+    table = read_analysis(hybrid, name)
+    assert table is not None
+    assert {(row["seed"], row["step"]) for row in table.rows if row["step"] is not None} == {
+        (seed, step) for seed in (0, 2) for step in (2, 4)
+    }
+    assert main(["analyse", str(hybrid), "--only", name, "--steps", "0", *FEW]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["sharpness", "covariance", "token-filter"])
+def test_seed_that_has_not_joined_does_not_take_the_others_with_it(
+    hybrid: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def loaded(folder: Path, seed: int, step: int | None) -> Model:
+        model = outlast.load(folder, seed, step)
+        for sublayer in model.sublayers():
+            if seed == 0 and sublayer.pathway == "attention":
+                sublayer.set_gate(0)
+        return model
+
+    monkeypatch.setattr("outlast.analysis.runs.load", loaded)
+    said: list[str] = []
+    settings = AnalysisSettings((1,), 8)
+    rows = analyse_run(hybrid, name, settings, torch.device("cpu"), said.append)
+    assert {row["seed"] for row in rows} == {2}
+    (words,) = said
+    assert words.startswith("the attention of seed 0 has not joined yet: its gate is 0, as before")
+
+
+def test_seeds_and_steps_are_named_in_few_words() -> None:
+    assert seeds_and_steps([(0, None), (3, None)]) == "seeds 0, 3"
+    pairs = [(seed, step) for seed in range(4) for step in (0, 50)]
+    words = "seeds 0-3 at steps 0, 50 and seed 2 at step 80"
+    assert seeds_and_steps([*pairs, (2, 80)]) == words
+
+
 def test_what_does_not_apply_is_left_out_and_said(
     recurrence: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,6 +329,26 @@ def test_weights_that_are_absent_are_said_before_rows_that_would_be_lost(
     error = capsys.readouterr().err
     assert message in error
     assert "lose" not in error
+
+
+def test_run_without_its_last_checkpoint_says_which_steps_can_be_analysed(
+    hybrid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(hybrid, tmp_path / "run", ignore=lambda *_: ["analysis"]))
+    (run / CHECKPOINT).unlink()
+    assert main(["analyse", str(run), *FEW]) == 2
+    error = capsys.readouterr().err
+    assert "has no checkpoint.safetensors, which has the weights of the end of training" in error
+    assert "The weights of steps 0, 2 were kept: --steps 2 analyses them" in error
+
+    assert main(["analyse", str(run), "--steps", "2", *FEW]) == 0
+    said = capsys.readouterr().out
+    assert f"gradients: left out, {run} has no checkpoint.safetensors" in said
+    assert "(--toward)" in said
+    assert all(read_analysis(run, name) for name in ANALYSES if name != "gradients")
+    assert main(["analyse", str(run), "--steps", "2", "--only", "gradients", *FEW]) == 2
+    toward = ["--only", "gradients", "--toward", str(hybrid)]
+    assert main(["analyse", str(run), "--steps", "2", *toward, *FEW]) == 0
 
 
 def test_damaged_table_names_its_file(hybrid: Path) -> None:

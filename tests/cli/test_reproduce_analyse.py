@@ -140,6 +140,22 @@ def test_given_again_it_makes_only_what_is_missing(study: Path, shown: Shell) ->
 
 
 @pytest.mark.usefixtures("no_figures")
+def test_steps_that_have_not_joined_stay_missing_and_nothing_else_is_made_again(
+    study: Path, shown: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "ANALYSES", (Analysis("sharpness", along=True),))
+    words = "sharpness: left out, the attention of seeds 0, 1 at step 0 has not joined yet"
+    assert words in shown(*COMMAND, "--analyse").out
+    path = study / "a-dat/analysis/sharpness.json"
+    assert seeds_and_steps(study / "a-dat", "sharpness") == {
+        (seed, step) for seed in (0, 1) for step in (5, None)
+    }
+    before = path.stat().st_mtime_ns
+    assert words in shown(*COMMAND, "--analyse").out
+    assert path.stat().st_mtime_ns == before
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_table_of_another_version_is_made_anew_with_all_its_steps(
     study: Path, shown: Shell
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from docs_site import DOCS, ROOT
 from docs_site.code_blocks import read_blocks
 from findings import page_table
 from findings.__main__ import command_parser
+from findings.analysis_table import write_analyses
 from findings.causes_figure import draw_causes, read_shares
 from findings.copy_errors import _ambiguous
 from findings.page_figure import draw_table
@@ -140,6 +143,115 @@ def test_signs_are_ambiguous_where_the_same_ones_before_lead_elsewhere() -> None
     line = [1, 2, 3, 1, 2, 4, 1, 2, 3]
     assert _ambiguous(line, 2) == [2, 5, 8]
     assert _ambiguous(line, 4) == []
+
+
+def write_rows(study: Path, analysis: str, rows: list[dict[str, Any]]) -> None:
+    """A table of one seed of the arm `dat`, at 1 x, at the end of training if no step is named."""
+    common = {"seed": 3, "step": None, "multiple": 1}
+    table = {
+        "format": 2, "outlast": "0.1.0", "analysis": analysis, "settings": {},
+        "rows": [common | row for row in rows],
+    }  # fmt: skip
+    path = study / "dat" / "analysis" / f"{analysis}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(table))
+
+
+@pytest.fixture
+def written(study: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
+    """Writes rows of an analysis of the arm `dat`; the lines of the CSV file from `what` on."""
+
+    def write_and_read(analysis: str, *rows: dict[str, Any]) -> list[list[str]]:
+        write_rows(study, analysis, list(rows))
+        write_analyses([study], study / "analyses.csv")
+        head, *lines = csv.reader((study / "analyses.csv").read_text().splitlines())
+        assert head == ["analysis", "arm", "what", "part", "step", "times", "seed_3"]
+        assert {tuple(line[:2]) for line in lines} == {(analysis, "dat")}
+        return [line[2:] for line in lines]
+
+    monkeypatch.setattr(
+        "findings.analysis_table.read_run", lambda _: SimpleNamespace(auxiliary=("running",))
+    )
+    return write_and_read
+
+
+def test_ablations_of_single_layers_and_heads_are_written(
+    written: Callable[..., list[list[str]]],
+) -> None:
+    def row(ablation: str, part: str, layer: str | None = None, **more: Any) -> dict[str, Any]:
+        return {"ablation": ablation, "part": part, "layer": layer, "head": None} | more
+
+    assert written(
+        "ablation",
+        row("whole", "running", exact=1),
+        row("layer off", "state", "2.attention", exact=0.5),
+        row("layer off", "running", "2.attention", exact=0.5),
+        row("head off", "state", "2.attention", head=1, exact=0.25),
+        row("items shuffled", "state", exact=1, unchanged=0.75),
+    ) == [
+        ["whole", "running", "", "1", "1"],
+        ["layer off, 2.attention", "state", "", "1", "0.5"],
+        ["head off, 2.attention, head 1", "state", "", "1", "0.25"],
+        ["items shuffled", "state", "", "1", "1"],
+        ["items shuffled, unchanged", "state", "", "1", "0.75"],
+    ]
+
+
+def test_one_head_of_a_layer_is_written_in_full_the_same_at_all_lengths(
+    written: Callable[..., list[list[str]]],
+) -> None:
+    common = {"layer": "2.attention", "keys": 9, "entropy": 1.5, "margin": None, "law": 0.5}
+    rows = [
+        common | {"multiple": times, "head": head, "weight": weight, "kept": head + 2}
+        for times, weights in ((1, (0.25, 0.75)), (3, (0.5, 0.125)))
+        for head, weight in enumerate(weights)
+    ]
+    lines = written("sharpness", *rows)
+    in_full = "2.attention, sharpest head, "
+    assert [line for line in lines if not line[0].startswith(in_full)] == [
+        ["2.attention, head 0", "", "", "1", "0.25"],
+        ["2.attention, head 1", "", "", "1", "0.75"],
+        ["2.attention, head 0", "", "", "3", "0.5"],
+        ["2.attention, head 1", "", "", "3", "0.125"],
+    ]
+    expected = {"keys": "9", "weight": "0.125", "entropy": "1.5", "law": "0.5", "kept": "3"}
+    far = [line for line in lines if line[0].startswith(in_full) and line[3] == "3"]
+    assert {line[0].removeprefix(in_full): line[4] for line in far} == expected
+
+
+def test_shares_of_the_logit_of_the_head_that_matches_are_written(
+    written: Callable[..., list[list[str]]],
+) -> None:
+    rows = [
+        {"layer": "2.attention", "token": "key", "head": head, "feature": feature}
+        | {"identity_margin": head - 1.0, "position_margin": 0.5, "variance_share": share}
+        for head in (0, 1)
+        for feature, share in (("logit", 1.0), ("identity", 0.75), ("position", 0.25))
+    ]
+    what = "2.attention, key tokens, matching head"
+    assert written("covariance", *rows) == [
+        [f"{what}, margin for identity", "", "", "1", "0"],
+        [f"{what}, margin for position", "", "", "1", "0.5"],
+        [f"{what}, margin for identity by identity", "", "", "1", "0"],
+        [f"{what}, share of logit by identity", "", "", "1", "0.75"],
+        [f"{what}, share of logit by position", "", "", "1", "0.25"],
+    ]
+
+
+def test_accuracy_by_share_of_tokens_is_written(written: Callable[..., list[list[str]]]) -> None:
+    common = {"ranking": "answers", "masked": "all", "share": 0.05, "exact": 0.5}
+    rows = [common | {"part": part} for part in ("joint", "running")]
+    what = "ranked by answers, masked in all, kept 0.05"
+    assert written("token-filter", *rows) == [[what, "joint", "", "1", "0.5"]]
+
+
+def test_probes_are_written_by_layer_and_step(written: Callable[..., list[list[str]]]) -> None:
+    common = {"layer": "2.attention", "place": "stream", "bin": None, "accuracy": 0.5}
+    rows = [common, common | {"step": 500}, common | {"bin": 0}]
+    assert written("key-probe", *rows) == [
+        ["2.attention, stream", "", "", "1", "0.5"],
+        ["2.attention, stream", "", "500", "1", "0.5"],
+    ]
 
 
 def test_causes_are_drawn_from_a_table_of_analyses(tmp_path: Path) -> None:

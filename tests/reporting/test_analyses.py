@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex
 from report_folders import write_analyses, write_run
 
 from outlast.errors import RunFolderError
-from outlast.reporting.ablation_table import ablation_table
+from outlast.reporting.ablation_table import ablation_table, layers_table
 from outlast.reporting.analysis_by_length import (
     COVARIANCE_LEGEND,
     LAW_LEGEND,
@@ -240,6 +240,8 @@ def test_ablations_have_a_table_of_arm_ablation_and_part(run: Path, tmp_path: Pa
         {**common, "seed": 0, "ablation": "attention off", "part": "recall", "exact": 0.0},
         {**common, "seed": 0, "ablation": "attention off", "part": "recall", "exact": 0.5}
         | {"multiple": 10},
+        {**common, "seed": 0, "ablation": "layer off", "part": "joint", "exact": 0.125}
+        | {"layer": "2.attention"},
         {**common, "seed": 0, "ablation": "layer off", "part": "joint", "exact": 0.25}
         | {"layer": "1.lstm"},
         {**common, "seed": 0, "ablation": "head off", "part": "joint", "exact": 0.25}
@@ -253,10 +255,20 @@ def test_ablations_have_a_table_of_arm_ablation_and_part(run: Path, tmp_path: Pa
     assert [[" ".join(filter(None, (c.text, c.note))) for c in row] for row in shown.rows] == [
         ["hybrid", "whole", "joint", "75.0 [50.0, 100]", "–"],
         ["hybrid", "attention off", "recall", "0", "50.0"],
-        ["hybrid", "layer off 1.lstm", "joint", "25.0", "–"],
+    ]
+    layers = layers_table([arm_of(run)])
+    assert layers is not None
+    assert layers.columns == ("arm", "layer", "head", "part", "3×")
+    assert [[cell.text for cell in row] for row in layers.rows] == [
+        ["hybrid", "2.attention", "all", "joint", "12.5"],
+        ["hybrid", "2.attention", "0", "joint", "25.0"],
+        ["hybrid", "1.lstm", "all", "joint", "25.0"],
     ]
     home = report([run], tmp_path / "out").parent
-    assert 'id="ablation-table"' in (home / "index.html").read_text()
+    html = (home / "index.html").read_text()
+    assert 'id="ablation-table"' in html
+    assert 'id="layers-table"' in html
+    assert "| hybrid | 2.attention | 0 | joint | 25.0 |" in (home / "report.md").read_text()
     assert "| hybrid | attention off | recall | 0 | 50.0 |" in (home / "report.md").read_text()
 
 

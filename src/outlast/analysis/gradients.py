@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from outlast.analysis.sequences import NothingToSeeError, without_nan
-from outlast.analysis.watching import layers
+from outlast.analysis.watching import layers, require_ours
 from outlast.arguments import as_whole
 from outlast.errors import bad_value
 from outlast.kernels.loss import part_losses
@@ -83,6 +83,7 @@ def gradient_attribution(
     """
     batch_size = as_whole("batch_size", batch_size, 1)
     batches = as_whole("batches", batches, 1)
+    require_ours(model)
     names = recurrent_weights(model)
     named = dict(model.named_parameters())
     weights = {name: named[name] for several in names.values() for name in several}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outlast.runs.analyses import Row
@@ -36,14 +36,13 @@ class Headline:
     nothing: str = ""
 
 
-#: how the value of a column is written in the name of a line; any other column has its value alone
+#: how the value of a column that names a line is written; any other column has its value as it is
 WORDS: dict[str, Callable[[Any], str]] = {
-    "head": lambda number: f"head {number}",
-    "token": lambda kind: f"{kind} tokens",
-    "ranking": lambda kind: f"ranked by {kind}",
-    "masked": lambda where: f"masked in {where} layers",
-    "share": lambda share: f"kept {100 * share:g} %",
+    "head": lambda number: "all" if number is None else str(number),
+    "share": lambda share: f"{100 * share:g} %",
 }
+#: what stands above such a column, where it is not its name
+HEADINGS = {"ranking": "ranked by", "masked": "layers masked", "share": "kept"}
 #: shares of a margin below this are not shown; such a margin changes a weight by a tenth
 NEAR_ZERO = 0.1
 
@@ -80,26 +79,37 @@ HEADLINES = {
 }  # fmt: skip
 
 
+#: of what a headline leaves out: the parts of it that have a table of their own
+DETAILS = {
+    "ablation": Headline(
+        "share of sequences with every answer right, without one layer or head",
+        "exact",
+        ("layer", "head"),
+        lambda row: row["part"] == "joint" and row["layer"] is not None,
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Line:
-    """One line of a headline: its name, and the values of all seeds by length or step."""
+    """One line of a headline: what names it, and the values of all seeds by length or step."""
 
-    name: str
+    names: tuple[str, ...]
     values: dict[float, list[float]]
 
 
-def headline(name: str, rows: Sequence[Row]) -> list[Line]:
+def headline(wanted: Headline, rows: Sequence[Row]) -> list[Line]:
     """The lines of an analysis, in the order of its table.
 
     A table of several steps is shown at its last one, unless steps go from left to right. A line
     of shares has one value by length. Where the whole is near 0 it has none. A line without values
     is left out.
     """
-    wanted = HEADLINES[name]
-    lines = _lines(wanted, rows, wanted.shown)
+    shown = rows if wanted.by == "step" else at_last_step(rows)
+    lines = _lines(wanted, shown, wanted.shown)
     if wanted.whole is not None:
-        wholes = _lines(wanted, rows, wanted.whole)
-        lines = {words: _shares(line, wholes[words]) for words, line in lines.items()}
+        wholes = _lines(wanted, shown, wanted.whole)
+        lines = {names: _shares(line, wholes[names]) for names, line in lines.items()}
     return [
         line
         for line in lines.values()
@@ -108,18 +118,34 @@ def headline(name: str, rows: Sequence[Row]) -> list[Line]:
     ]
 
 
-def _lines(wanted: Headline, rows: Sequence[Row], shown: Callable[[Row], bool]) -> dict[str, Line]:
-    """The values of the rows shown, by the name of their line."""
-    steps = {row["step"] for row in rows}
-    last = max((step for step in steps if isinstance(step, int)), default=None)
-    lines: dict[str, Line] = {}
-    for row in rows:
-        if not shown(row) or (wanted.by != "step" and row["step"] not in (None, last)):
-            continue
-        words = ", ".join(WORDS.get(column, str)(row[column]) for column in wanted.names)
+def over_steps(wanted: Headline, rows: Sequence[Row]) -> tuple[float, list[Line]]:
+    """The shortest length as a multiple, and the lines at this length by step."""
+    shortest = min(float(row["multiple"] or 0) for row in rows)
+    at_shortest = [row for row in rows if row["multiple"] == shortest]
+    return shortest, headline(replace(wanted, by="step"), at_shortest)
+
+
+def steps_of(rows: Sequence[Row]) -> list[int]:
+    """The steps of a table, without the end of training, which has none."""
+    return sorted({step for row in rows if isinstance(step := row["step"], int)})
+
+
+def at_last_step(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the last step; those of the end of training count as such."""
+    last = max(steps_of(rows), default=None)
+    return [row for row in rows if row["step"] in (None, last)]
+
+
+def _lines(
+    wanted: Headline, rows: Sequence[Row], shown: Callable[[Row], bool]
+) -> dict[tuple[str, ...], Line]:
+    """The values of the rows shown, by what names their line."""
+    lines: dict[tuple[str, ...], Line] = {}
+    for row in filter(shown, rows):
+        names = tuple(WORDS.get(column, str)(row[column]) for column in wanted.names)
         value, place = row.get(wanted.value), row[wanted.by]
         if isinstance(value, int | float) and isinstance(place, int | float):
-            line = lines.setdefault(words, Line(words, {}))
+            line = lines.setdefault(names, Line(names, {}))
             line.values.setdefault(float(place), []).append(float(value))
     return lines
 
@@ -132,4 +158,4 @@ def _shares(part: Line, whole: Line) -> Line:
         if abs(mean) >= NEAR_ZERO and place in part.values:
             of_part = part.values[place]
             shares[place] = [sum(of_part) / len(of_part) / mean]
-    return Line(part.name, shares)
+    return Line(part.names, shares)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,7 +30,7 @@ from outlast.analysis.sequences import (
 from outlast.analysis.sharpness import sharpness
 from outlast.analysis.token_filter import token_filter
 from outlast.arguments import as_whole
-from outlast.errors import OutlastError, bad_value, short_of_memory
+from outlast.errors import OutlastError, RunFolderError, bad_value, short_of_memory
 from outlast.evaluation.ladder import check_ladder, out_of_reach, rungs
 from outlast.mixers.lstm import LSTM
 from outlast.models import build_model
@@ -39,9 +39,10 @@ from outlast.processes import ProcessDiedError
 from outlast.registry import suggest, tasks
 from outlast.runs.analyses import Row, SeedStep
 from outlast.runs.checkpoint import load_state
-from outlast.runs.folder import RUN, has_file
+from outlast.runs.folder import CHECKPOINT, RUN, has_file, kept_files
 from outlast.runs.kept import kept_steps, require_step, seeds_at
 from outlast.runs.records import read_run
+from outlast.runs.spec import RunSpec, seed_words
 from outlast.tasks import Task
 from outlast.workflow.load import load
 
@@ -133,12 +134,32 @@ def seed_steps(folder: Path, name: str, settings: AnalysisSettings) -> list[Seed
     for step in settings.steps:
         require_step(folder, step, run)
     if not settings.steps or (name in OF_RUNS and settings.toward is None):
-        load_state(folder, run)
+        _require_end(folder, run, name, settings)
     if not settings.steps and name not in OF_RUNS:
         return [(seed, None) for seed in seeds]
     steps = dict.fromkeys(settings.steps or kept_steps(folder))
     present = {step: seeds_at(folder, step, run) for step in steps}
     return [(seed, step) for seed in seeds for step in steps if seed in present[step]]
+
+
+def _require_end(folder: Path, run: RunSpec, name: str, settings: AnalysisSettings) -> None:
+    """Refuse a run without its last checkpoint; the error says what can be analysed instead.
+
+    If steps were asked for, it is the analysis alone that has nothing to see.
+    """
+    kept = kept_files(folder)
+    if has_file(folder, CHECKPOINT) or not kept:
+        load_state(folder, run)
+        return
+    absent = f"{folder} has no {CHECKPOINT}, which has the weights of the end of training"
+    if name in OF_RUNS and settings.steps:
+        raise NothingToSeeError(
+            f"{absent}: give another run, toward whose weights it is (--toward)"
+        )
+    steps = ", ".join(map(str, kept))
+    raise RunFolderError(
+        f"{absent}. The weights of steps {steps} were kept: --steps {max(kept)} analyses them"
+    )
 
 
 def _seeds(folder: Path, settings: AnalysisSettings) -> tuple[int, ...]:
@@ -175,10 +196,39 @@ def solution_beside(folder: Path, way: str) -> Path | None:
 
 @dataclass
 class Findings:
-    """The rows of some seeds, and in words which seeds are left out."""
+    """The rows of some seeds, and which seeds and steps are left out.
+
+    Args:
+        rows: Of the table.
+        diverged: In words, the seeds whose weights are not finite.
+        waiting: The seeds and steps whose attention has not joined yet.
+    """
 
     rows: list[Row] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+    diverged: list[str] = field(default_factory=list)
+    waiting: list[SeedStep] = field(default_factory=list)
+
+    @property
+    def left_out(self) -> list[str]:
+        """In words, what is left out; all attention that waits is one line."""
+        waiting = [str(not_joined(seeds_and_steps(self.waiting)))] if self.waiting else []
+        return [*self.diverged, *waiting]
+
+
+def seeds_and_steps(pairs: Sequence[SeedStep]) -> str:
+    """Seeds and their steps in few words: ``seeds 0-3 at steps 0, 50 and seed 2 at step 80``."""
+    seeds_of: dict[int | None, list[int]] = {}
+    for seed, step in pairs:
+        seeds_of.setdefault(step, []).append(seed)
+    steps_of: dict[tuple[int, ...], list[int]] = {}
+    for step, seeds in seeds_of.items():
+        steps = steps_of.setdefault(tuple(sorted(seeds)), [])
+        steps += [] if step is None else [step]
+    words = []
+    for several, steps in steps_of.items():
+        at = f" at step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}" if steps else ""
+        words.append(f"seed{'s' * (len(several) > 1)} {seed_words(several)}{at}")
+    return " and ".join(words)
 
 
 def analyse_run(
@@ -191,9 +241,10 @@ def analyse_run(
 ) -> list[Row]:
     """The table of an analysis of a run; rows begin with run, seed and step. Nothing is written.
 
-    A seed whose weights are not finite is left out, and `on_words` is told so. A table without a
-    row is an error. Several seeds may go side by side in `processes`. What takes more memory than
-    is free, in all processes together, is refused before any of it is done.
+    A seed whose weights are not finite is left out, and so are seeds and steps whose attention has
+    not joined yet. `on_words` is told so. A table without a row is an error. Several seeds may go
+    side by side in `processes`. What takes more memory than is free, in all processes together, is
+    refused before any of it is done.
     """
     wanted = seed_steps(folder, name, settings)
     if settings.steps and not wanted:
@@ -245,7 +296,8 @@ def _side_by_side(
     findings, memory = Findings(), _memory(folder, name, settings, device)
     for of_seed in processes.run(jobs, tokens, memory, device):
         findings.rows += of_seed.rows
-        findings.left_out += of_seed.left_out
+        findings.diverged += of_seed.diverged
+        findings.waiting += of_seed.waiting
     if name in OF_RUNS:  # step by step, as training went
         findings.rows.sort(key=lambda row: row["step"])  # type: ignore[arg-type,return-value]
     return findings
@@ -283,12 +335,13 @@ def rows_of_seeds(
         try:
             check_finite(model, f"{folder}, {which},")
         except NothingToSeeError as error:
-            findings.left_out.append(str(error))
+            findings.diverged.append(str(error))
             continue
         try:
             rows = function(model, task, settings.ladder, sequences)
-        except NotJoinedError:
-            raise not_joined(which) from None
+        except NotJoinedError:  # other seeds and steps may have joined
+            findings.waiting.append((seed, step))
+            continue
         findings.rows += [{"seed": seed, "step": step, **row} for row in rows]
     return findings
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from outlast.analysis.runs import AnalysisSettings
     from outlast.analysis.seed_processes import SeedProcesses
-    from outlast.runs.analyses import Row
 
 #: the analysis that --toward is for
 GRADIENTS = "gradients"
@@ -43,8 +42,8 @@ def main(
     Args:
         folders: Run folders, or those of grids and studies, whose runs are analysed one by one. If
             one of several cannot be, the others are, and the exit code is 2.
-        only: Some analyses; by default all that the run has something for. They are anatomy,
-            ablation, state-probe, key-probe, sharpness, covariance, token-filter and gradients.
+        only: Some analyses; by default all that apply to the run. They are anatomy, ablation,
+            state-probe, key-probe, sharpness, covariance, token-filter and gradients.
         lengths: Multiples of the training length.
         sequences: Sequences of each length; by default 256, for ablation 128 and for token-filter
             64, as these make many passes.
@@ -111,12 +110,14 @@ def _analyse(
     device: torch.device,
     processes: SeedProcesses,
 ) -> list[str]:
-    """Analyse one run; which of the analyses that were asked for it has nothing for."""
+    """Analyse one run; in words, which of the analyses that were asked for do not apply to it."""
+    from contextlib import suppress
     from dataclasses import replace
 
     from outlast.analysis.runs import ANALYSES, left_out, seed_steps, solution_beside
     from outlast.analysis.sequences import NothingToSeeError
     from outlast.cli.analysing import write_table
+    from outlast.cli.analysis_table import show_analysis
     from outlast.cli.common import say
     from outlast.runs.analyses import table_to_extend
 
@@ -128,7 +129,8 @@ def _analyse(
     for words in left_out(run, only or tuple(ANALYSES), settings):
         say(f"  {words}")
     for name in only or ANALYSES:  # before any work whose rows could not be added
-        table_to_extend(run, name, settings.record(name), seed_steps(run, name, settings))
+        with suppress(NothingToSeeError):  # said when its turn comes
+            table_to_extend(run, name, settings.record(name), seed_steps(run, name, settings))
     for name in only or ANALYSES:
         try:
             written = write_table(run, name, settings, device, processes)
@@ -141,35 +143,5 @@ def _analyse(
         say(f"\n{name}: {len(written.rows):,} rows in {written.path}")
         for words in written.left_out:
             say(f"  left out: {words}")
-        _show(name, written.rows)
+        show_analysis(name, written.rows, written.path)
     return missed
-
-
-def _show(name: str, rows: list[Row]) -> None:
-    """The headline of a table: its number by length or step, the mean and the ends over seeds."""
-    from outlast.analysis.headlines import HEADLINES, headline
-    from outlast.cli.common import say
-    from outlast.cli.tables import Column, show_table
-    from outlast.reporting.formatting import ends
-
-    wanted, lines = HEADLINES[name], headline(name, rows)
-    if not lines:
-        if wanted.nothing:
-            say(f"  {wanted.nothing}")
-        return
-    words = "{:.3f}".format
-    columns, cells = [Column("", "name")], [[line.name] for line in lines]
-    for place in sorted({place for line in lines for place in line.values}):
-        title = f"{place:g} x" if wanted.by == "multiple" else f"{place:g}"
-        values = [line.values.get(place, []) for line in lines]
-        means = [words(sum(each) / len(each)) if each else "" for each in values]
-        spreads = [ends(each, words) for each in values]
-        shown = {Column(title, "number", 1): means}
-        if any(spreads):
-            shown[Column(f"seeds at {title}", "number", 2)] = spreads
-        columns += shown
-        cells = [[*row, *more] for row, *more in zip(cells, *shown.values(), strict=True)]
-    seeds = len({row["seed"] for row in rows})
-    over = f", mean of {seeds} seeds" if seeds > 1 else ""
-    over += " [lowest, highest]" * any(column.name.startswith("seeds") for column in columns)
-    show_table(columns, cells, f"{wanted.title}{over}")

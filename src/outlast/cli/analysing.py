@@ -41,7 +41,7 @@ from outlast.studies.base import Analysis, Study
 
 
 class Written(NamedTuple):
-    """A table that was written: its file, the rows of this call, and the seeds left out."""
+    """A table that was written: its file, the rows of this call, and in words what is left out."""
 
     path: Path
     rows: list[Row]
@@ -94,8 +94,8 @@ def analyse_arms(
 ) -> int:
     """Make the tables that finished arms of a study lack; returns the exit code.
 
-    What an arm has nothing for is left out. An arm that cannot be analysed does not stop the
-    others. Ctrl-C ends the analyses: tables that are written stay.
+    An analysis that does not apply to an arm is left out. An arm that cannot be analysed does not
+    stop the others. Ctrl-C ends the analyses: tables that are written stay.
     """
     if not analyses:
         return 0
@@ -148,7 +148,8 @@ def _complete_table(
         lacking = [each for each in seed_steps(arm, name, call) if each not in present]
         if not lacking:
             continue
-        call = replace(call, seeds=tuple(dict.fromkeys(seed for seed, _ in lacking)))
+        seeds, at = (tuple(dict.fromkeys(column)) for column in zip(*lacking, strict=True))
+        call = replace(call, seeds=seeds, steps=tuple(step for step in call.steps if step in at))
         for words in left_out(arm, [name], call):
             if words not in said:
                 said.add(words)

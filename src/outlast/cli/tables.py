@@ -23,7 +23,7 @@ GAP = 2
 
 @dataclass(frozen=True)
 class Column:
-    """A column of text, which may wrap, or of names or numbers, which may not.
+    """A column of text, which may wrap, or of names or numbers, which break at line ends alone.
 
     Columns of a higher `rank` are left out first, those of rank 0 never.
     """
@@ -36,7 +36,8 @@ class Column:
     def least(self, cells: Sequence[str]) -> int:
         """The width it needs: that of its longest cell, or of its longest word."""
         texts = [self.name, *cells]
-        words = [word for text in texts for word in text.split()] if self.kind == "text" else texts
+        is_text = self.kind == "text"
+        words = [w for text in texts for w in (text.split() if is_text else text.split("\n"))]
         return max(map(cell_len, words), default=0)
 
     def most(self, cells: Sequence[str]) -> int:
@@ -114,4 +115,5 @@ def _show_as_lines(columns: Sequence[Column], cells: Sequence[Sequence[str]], he
         for column, cell in zip(columns[1:], others, strict=True):
             name = f"{column.name}: " if header and column.name else ""
             if cell:
-                console.print(common.wrapped(f"{name}{cell}", "  "), markup=False, soft_wrap=True)
+                text = cell if column.kind == "text" else cell.replace("\n", " ")
+                console.print(common.wrapped(f"{name}{text}", "  "), markup=False, soft_wrap=True)

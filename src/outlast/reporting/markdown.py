@@ -15,6 +15,8 @@ TITLES = {
     "parts": "The parts, %",
     "ablation": "Without each part: sequences with every answer right, % (mean, lowest and highest "
     "seed)",
+    "layers": "Without one layer or head: sequences with every answer right, % (mean, lowest and "
+    "highest seed)",
     "gradients": "Gradients through attention (mean, lowest and highest seed)",
     "bits": "Bits per byte, lower is better (mean, worst and best seed)",
     "seeds": "Every seed, %",

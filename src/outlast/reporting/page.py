@@ -18,7 +18,7 @@ from outlast.arguments import as_path, shown
 from outlast.errors import bad_value
 from outlast.evaluation.statistics import LEVEL
 from outlast.reporting import tables
-from outlast.reporting.ablation_table import ablation_table
+from outlast.reporting.ablation_table import ablation_table, layers_table
 from outlast.reporting.captions import nan_findings
 from outlast.reporting.claims import Verdict, headline, judge
 from outlast.reporting.contents import Entry, arm_anchors, list_contents, slug
@@ -214,7 +214,11 @@ def _tables(
         built["seeds"] = tables.seeds_table(arms)
         if parts_of(arms):
             built["parts"] = tables.parts_table(arms, parts_of(arms))
-    more = {"ablation": ablation_table(arms), "gradients": gradients_table(arms)}
+    more = {
+        "ablation": ablation_table(arms),
+        "layers": layers_table(arms),
+        "gradients": gradients_table(arms),
+    }
     return built | {name: table for name, table in more.items() if table is not None}
 
 
