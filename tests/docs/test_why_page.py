@@ -151,7 +151,7 @@ def test_gradients_are_those_of_the_seeds() -> None:
         "cosine", "norm, attention over direct", "attention to final", "direct to final",
     )  # fmt: skip
     lines = list(analysed("| training | step | cosine of the two |"))
-    assert len(lines) == 24
+    assert len(lines) == 27
     for arm, (step, *cells) in lines:
         for what, text in zip(whats, cells, strict=True):
             agrees(text, ("gradients", arm, what, "all", step.replace(",", ""), ""))
@@ -213,6 +213,29 @@ def test_causes_of_wrong_sums_are_shares_of_the_seeds() -> None:
     first = "wrong state for {} % (`parallel2`), {} % (`serial2`) and {} % (`serial4`)"
     assert first.format(*wrong) in PAGE
     assert "reads the right one for {} %, {} % and {} %".format(*right) in PAGE
+    trusted = [
+        round(100 * mean(arm, "output") / (mean(arm, "output") + mean(arm, "state")))
+        for arm in arms
+    ]
+    words = "it reads the right state for {} %, {} % and {} % of the wrong sums"
+    assert words.format(*trusted) in PAGE
+
+
+def test_after_the_switch_the_gradients_of_serial_hybrids_disagree_about_recall() -> None:
+    def cosines(design: str, part: str, step: int = 2000) -> list[float]:
+        return ANALYSES["gradients", f"{design}-dat", "cosine", part, str(step), ""]
+
+    both = [cosines(design, "all") for design in ("serial2", "serial4")]
+    assert max(map(max, both)) < 0
+    for part, words in (("recall", "({:.2f} and\n  {:.2f})"), ("state", "({:.2f} and {:.2f})")):
+        means = (statistics.mean(cosines(design, part)) for design in ("serial2", "serial4"))
+        assert words.format(*means) in PAGE
+    later = (
+        cosines(design, "all", step)
+        for design, first in (("serial2", 2500), ("serial4", 2500), ("parallel2", 1500))
+        for step in range(first, 7501, 500)
+    )
+    assert all(abs(statistics.mean(values)) < 0.05 for values in later)
 
 
 SERIAL = ("serial2-dat", "serial2-control", "serial4-dat", "serial4-control")
