@@ -10,7 +10,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from outlast.errors import SpecError, bad_value, require
+from outlast.errors import SpecError, about, bad_value, require
 from outlast.specs import LARGEST_FLOAT, Spec, Value, check_size, write_value
 
 
@@ -64,7 +64,9 @@ def build_from(spec: Spec, factory: Callable[..., Any], fields: dict[str, type],
     twice = len(set(names)) < len(names)
     if twice or not set(names) <= set(fields) or len(spec.args) > len(fields):
         raise SpecError(f"{field}={spec}: expected {spec.name}({', '.join(fields)})")
-    return factory(**{k: coerce(v, fields[k], f"{field}: {k}") for k, v in arguments})
+    values = {k: coerce(v, fields[k], f"{field}: {k}") for k, v in arguments}
+    with about(field, spec.name):
+        return factory(**values)
 
 
 def to_value(value: Any) -> Value:

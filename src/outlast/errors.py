@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 #: the most characters of a value that an error shows
 MOST_SHOWN = 200
@@ -60,6 +62,18 @@ def require(condition: bool, field: str, value: object, accepted: str) -> None:
     """Refuse a value that does not meet a condition."""
     if not condition:
         raise bad_value(field, value, accepted)
+
+
+@contextmanager
+def about(kind: str, name: str) -> Iterator[None]:
+    """Errors about a value of an item name the item first, unless they do so already."""
+    try:
+        yield
+    except SpecError as error:
+        text = str(error)
+        if text.startswith((f"{kind} ", f"{kind}:", f"{name} ", f"{name}(")):
+            raise
+        raise SpecError(f"{kind} {name}: {text}") from None
 
 
 def conflict(field: str, first: str, second: str) -> SpecError:

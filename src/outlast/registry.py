@@ -35,7 +35,7 @@ from threading import RLock
 from typing import Any, NamedTuple, TypeVar
 
 from outlast.arguments import coerce, describe, to_value
-from outlast.errors import OutlastError, SpecError, conflict
+from outlast.errors import OutlastError, SpecError, about, conflict
 from outlast.specs import Spec, check_size, parse, write_value
 
 log = logging.getLogger(__name__)
@@ -222,13 +222,8 @@ class Registry:
         """Build the item of a spec. Its errors about a value are prefixed with its name."""
         spec = parse(spec)
         entry, bound = self.entry(spec.name), self.bind(spec)
-        try:
+        with about(self.kind, spec.name):
             item = entry.factory(**arguments, **bound)
-        except SpecError as error:
-            text = str(error)
-            raise SpecError(
-                text if text.startswith(f"{self.kind} ") else f"{self.kind} {spec.name}: {text}"
-            ) from None
         item.spec = self.canonical(spec)
         return item
 

@@ -194,7 +194,7 @@ METHODS = [
     ),
     ("dat(switch=none)", "switch=none: expected a number or a spec"),
     ("dat(switch=bellow(1))", "no trigger 'bellow'; did you mean 'below'?"),
-    ("dat(switch=below(0))", "method dat: level=0.0: expected a loss > 0"),
+    ("dat(switch=below(0))", "method dat: switch below: level=0.0: expected a loss > 0"),
     ("dat(switch=1.5)", "method dat: switch=1.5: expected a step >= 0, or a share"),
     ("dat(otherwise=hope)", "otherwise=hope: expected switch | wait | retry"),
 ]

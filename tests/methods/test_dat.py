@@ -246,7 +246,9 @@ HYBRID, LSTM, TRANSFORMER = "lstm > attention > mlp @ 8", "lstm > mlp @ 8", "att
         ),
         ("curriculum(from=2, by=plateau, until=0.3)", LSTM, "until=0.3: expected nothing with by="),
         ("curriculum(from=2, by=loss, patience=3)", LSTM, "patience=3: expected nothing with by=l"),
-        ("dat(watch=speed)", HYBRID, "watch=speed: expected a part of the task"),
+        ("random_windows(from=900)", HYBRID, "method random_windows: from=900: expected at most"),
+        ("curriculum(from=900)", HYBRID, "method curriculum: from=900: expected a length from"),
+        ("dat(watch=speed)", HYBRID, "method dat: watch=speed: expected a part of the task"),
     ],
 )
 def test_method_that_does_nothing_for_the_model_is_refused_before_a_folder_is_made(

@@ -120,17 +120,22 @@ def test_arms_of_the_questions_are_the_short_recipe_but_for_what_they_ask() -> N
     short = arms(full())["recurrence-lstm-dat"].run
     short = replace(short, model=str(canonical_layout(short.model)))
     assert "latest=0.4" in short.methods[0]
-    for name, arm in arms(full()).items():
+    asking = {"switch", "mode", "size", "pure", "steps", "entangled", "method"}
+    questions = {name: arm for name, arm in arms(full()).items() if arm.group in asking}
+    assert {arm.group for arm in questions.values()} == asking
+    for name, arm in questions.items():
         run, group = replace(arm.run, model=str(canonical_layout(arm.run.model))), arm.group
         if group in ("switch", "mode"):
             assert (run.task, run.model) == (short.task, short.model), name
             assert run.methods != short.methods, name
         elif group in ("size", "pure", "steps"):
             assert run.model != short.model, name
-        elif group == "entangled":
-            assert run.task != short.task, name
+        elif group == "method":
+            assert (run.task, run.model) == (short.task, short.model), name
+            assert len(run.methods) == 1, name
+            assert not run.methods[0].startswith("dat"), name
         else:
-            continue
+            assert run.task != short.task, name
         assert group == "steps" or run.settings.steps == short.settings.steps, name
         assert run.seeds == tuple(range(10)), name
         assert canonical(run).task, name  # it can be made

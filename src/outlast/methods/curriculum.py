@@ -59,7 +59,7 @@ class Curriculum(Method):
             if self.by not in (uses := USED_BY.get(name, (self.by,))):
                 right = " or ".join(f"by={use}" for use in uses)
                 accepted = f"nothing with by={self.by}; give it with {right} alone"
-                raise bad_value(f"method curriculum: {name}", value, accepted)
+                raise bad_value(name, value, accepted)
 
     def begin(self, setup: Setup) -> MethodState:
         shortest, longest = setup.lengths

@@ -43,7 +43,7 @@ class _InitialState(Method):
         if "recurrent" not in setup.pathways:
             reason = "it has no recurrent mixer that could begin with a state"
             raise incompatible(str(self.spec), f"model={setup.model}", reason)
-        check_before_end(self.first, setup.steps, f"method {self.spec.name}: from")
+        check_before_end(self.first, setup.steps, "from")
 
     def begin(self, setup: Setup) -> MethodState:
         self.begins = as_step(self.first, setup.steps, "from")

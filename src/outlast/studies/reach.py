@@ -25,9 +25,9 @@ Then the **arms**, by the group that their names begin with:
 - ``state-*``: every recurrence on a sum alone; by default without attention, which has nothing to
   do there. ``state-*-dat`` and ``state-*-joint`` are the hybrids.
 - ``outcome-*``: supervision by the outcome alone, without running sums.
-- ``switch-*``, ``mode-*``, ``size-*``, ``entangled-*``, ``pure-*``, ``steps-*``: open questions
-  (`outlast.studies.reach_questions`). They are run if they are named. ``steps-*`` is at `full`
-  alone.
+- ``switch-*``, ``mode-*``, ``size-*``, ``entangled-*``, ``pure-*``, ``method-*``, ``steps-*``:
+  open questions (`outlast.studies.reach_questions`). They are run if they are named. ``steps-*`` is
+  at `full` alone.
 
 ``demo`` is of modulus 2 and width 64 and runs on a laptop in minutes. ``full`` wants a GPU.
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from outlast.errors import bad_value, conflict, incompatible
+from outlast.errors import about, bad_value, conflict, incompatible
 from outlast.evaluation.ladder import out_of_reach, rungs
 from outlast.machine import device_name
 from outlast.methods.base import Control
@@ -98,8 +98,9 @@ def _check_methods(run: RunSpec, task: Task, model: Model) -> None:
     known = setup(run.settings, task, model)
     for spec in run.methods:
         method, control = methods.build(spec), Control.plain(known)
-        method.check(known)
-        method.control(0, method.begin(known), control)
+        with about(methods.kind, method.spec.name):
+            method.check(known)
+            method.control(0, method.begin(known), control)
         if method.restarts and run.start_from is not None:
             reason = "a retry draws fresh weights: take otherwise=wait or otherwise=switch"
             raise incompatible(_short(spec), f"start_from={run.start_from.run}", reason)
