@@ -36,6 +36,9 @@ def study(tmp_path: Path) -> Path:
     rows.append(rows[2] | {"variant": "dense", "exact": None})
     (tmp_path / "dat").mkdir()
     (tmp_path / "dat" / "results.json").write_text(json.dumps({"rows": rows}))
+    switches = [{"step": step, "seed": 7, "event": "switch", "method": "dat"} for step in (50, 450)]
+    lines = "".join(f"{json.dumps(line)}\n" for line in switches)
+    (tmp_path / "dat" / "metrics.jsonl").write_text(lines)
     arms = [{"name": "dat"}, {"name": "not-run"}]
     (tmp_path / "study.json").write_text(json.dumps({"arms": arms}))
     return tmp_path
@@ -48,8 +51,10 @@ def test_table_has_every_seed_by_its_name_and_is_read_back(study: Path) -> None:
         "dat,,1,5,joint,1,0.999990",
         "dat,,3,15,joint,0.25,0",
         "dat,dense,1,5,joint,0.5,",
+        "dat,,0,0,switch step,,450",
     ]
-    first, second, dense = read(study / "seeds.csv")
+    first, second, dense, switch = read(study / "seeds.csv")
+    assert (switch.part, switch.seeds) == ("switch step", {7: 450})
     assert first == Row("dat", "", 1, 5, "joint", {3: 1.0, 7: 0.99999})
     assert second.seeds == {3: 0.25, 7: 0.0}
     assert (dense.variant, dense.seeds) == ("dense", {3: 0.5})

@@ -1,4 +1,9 @@
-"""A table with one line for each arm, test and length, and a column for each seed."""
+"""A table with one line for each arm, test and length, and a column for each seed.
+
+An arm whose first phase of training ended by a switch has one more line, of the part `switch step`.
+It has the step of the last switch of each seed, and neither length nor items. A seed whose first
+phase did not end so has none.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlast.runs.folder import RESULTS
+from outlast.runs.folder import METRICS, RESULTS
+from outlast.runs.records import EventLine, read_metrics
 
 #: the part that is all answers of a sequence together
 JOINT = "joint"
+SWITCH = "switch step"
 SEED = "seed_"
 
 
@@ -36,7 +43,9 @@ def write(folders: Sequence[Path], target: Path) -> None:
         if not study.is_file():
             raise SystemExit(f"{folder}: expected the folder of a study, with study.json in it")
         arms = [arm["name"] for arm in json.loads(study.read_text())["arms"]]
-        rows += [row for arm in arms for row in _rows(arm, folder / arm / RESULTS)]
+        for arm in arms:
+            rows += _rows(arm, folder / arm / RESULTS)
+            rows += _switches(arm, folder / arm)
     rows = join(rows)
     seeds = sorted({seed for row in rows for seed in row.seeds})
     with target.open("w", newline="") as file:
@@ -94,3 +103,14 @@ def _rows(arm: str, results: Path) -> list[Row]:
             test = (entry.get("variant") or "", entry["multiple"], entry["length"], part)
             tests.setdefault(test, {})[entry["seed"]] = share
     return [Row(arm, *test, seeds) for test, seeds in tests.items()]
+
+
+def _switches(arm: str, folder: Path) -> list[Row]:
+    """When the first phase ended; none for an arm that has no such phase."""
+    if not (folder / METRICS).is_file():
+        return []
+    steps: dict[int, float] = {}
+    for line in read_metrics(folder):
+        if isinstance(line, EventLine) and line.event == "switch":
+            steps[line.seed] = line.step
+    return [Row(arm, "", 0, 0, SWITCH, steps)] if steps else []
