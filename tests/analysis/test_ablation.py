@@ -225,12 +225,6 @@ def test_parts_of_someone_elses_model_are_taken_out_one_by_one() -> None:
     assert "forward" not in vars(model.lstm)
 
 
-@pytest.mark.parametrize("model", [nn.Linear(2, 2), len])
-def test_a_model_without_attention_that_can_be_found_is_refused(model: object) -> None:
-    with pytest.raises(SpecError, match=r"model=.*: expected a model of Outlast, or"):
-        pathway_ablation(model, Cards(), (1,), 4)
-
-
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [({"window": 0}, "window"), ({"sequences": 0}, "sequences"), ({"task": "parity"}, "task")],

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import outlast
+from outlast.analysis.ablation import pathway_ablation
 from outlast.analysis.anatomy import anatomy
 from outlast.analysis.calibration import calibrate
 from outlast.analysis.covariance import contrastive_covariance
@@ -86,9 +87,22 @@ def test_layers_of_torch_that_have_a_fused_path_are_seen() -> None:
 def test_what_is_no_foreign_model_is_refused() -> None:
     tokens = torch.zeros(2, 7, dtype=torch.long)
     ours = outlast.model("attention(nope, heads=2) @ 8", outlast.task("parity"))
-    for model in (ours, nn.Linear(2, 2), len):
-        with pytest.raises(SpecError, match="model="):
-            watch_foreign(model, tokens, QUERIES)
+    with pytest.raises(SpecError, match=r"model=.*: expected no model of Outlast: `watch` it"):
+        watch_foreign(ours, tokens, QUERIES)
+
+
+def watched(model: nn.Module, *_: Any) -> None:
+    watch_foreign(model, torch.zeros(2, 7, dtype=torch.long), QUERIES)
+
+
+@pytest.mark.parametrize("analysis", [sharpness, pathway_ablation, watched])
+def test_module_without_attention_is_told_what_is_accepted(analysis: Any) -> None:
+    accepted = "expected (a model of Outlast, or )?a torch.nn.Module whose attention can be found$"
+    task = outlast.task("composite(modulus=2, keys=12, queries=2, length=3)")
+    with pytest.raises(SpecError, match=f"^model=Linear: no attention found: .*; {accepted}"):
+        analysis(nn.Linear(2, 2), task)
+    with pytest.raises(SpecError, match=rf"^model=.*len.*: {accepted}"):
+        analysis(len, task)
 
 
 class Hybrid(nn.Module):
@@ -140,6 +154,3 @@ def test_sharpness_of_a_foreign_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outlast.analysis.sharpness.FOREIGN_WEIGHTS", 1)
     for row, whole in zip(sharpness(model, task, (1, 2), 6), rows, strict=True):
         assert row["weight"] == pytest.approx(whole["weight"])
-    for no_attention in (nn.Sequential(nn.Embedding(task.vocabulary, 8)), len):
-        with pytest.raises(SpecError, match="model="):
-            sharpness(no_attention, task, (1,), 6)  # type: ignore[arg-type]

@@ -51,6 +51,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from outlast.analysis.foreign import foreign_attention
 from outlast.analysis.interventions import (
     CHANGES,
     Within,
@@ -63,10 +64,9 @@ from outlast.analysis.replay import Replay
 from outlast.analysis.scoring import Tally, check_answers
 from outlast.analysis.sequences import LADDER, SEQUENCES, Row, Rung, blocks, draw_rungs
 from outlast.analysis.watching import attention_layers, hooked, layers
-from outlast.arguments import as_whole, shown
-from outlast.errors import SpecError, bad_value
+from outlast.arguments import as_whole
 from outlast.evaluation.outputs import eval_mode, read_logits
-from outlast.methods.delay.discovery import find_attention, find_recurrence
+from outlast.methods.delay.discovery import find_recurrence
 from outlast.mixers.attention.look import Hook
 from outlast.mixers.randomness import draw_positions
 from outlast.models.model import Model, Sublayer
@@ -74,11 +74,6 @@ from outlast.streams import stream, stream_seed
 from outlast.tasks import IGNORE, Batch, Task
 
 log = logging.getLogger(__name__)
-
-ACCEPTED = (
-    "a model of Outlast, or a module whose attention can be found: modules that have is_causal and "
-    "num_key_value_groups, as most of transformers have, or torch.nn.MultiheadAttention"
-)
 
 
 class Ablation(NamedTuple):
@@ -120,7 +115,8 @@ def pathway_ablation(
         window: How many keys `window` leaves; by default the tokens of a training sequence.
     """
     check_answers(task, sequences)
-    _check_model(model)
+    if not isinstance(model, Model):
+        foreign_attention(model)
     window = task.tokens(task.lengths[1]) if window is None else as_whole("window", window, 1)
     rows: list[Row] = []
     with eval_mode(model), torch.no_grad():
@@ -133,17 +129,6 @@ def pathway_ablation(
                 named = {"ablation": ablation.name, "layer": ablation.layer, "head": ablation.head}
                 rows += tally.rows(**columns, **named)
     return rows
-
-
-def _check_model(model: object) -> None:
-    if isinstance(model, Model):
-        return
-    if not isinstance(model, nn.Module):
-        raise bad_value("model", shown(model), ACCEPTED)
-    try:
-        find_attention(model, needs_recurrence=False)
-    except SpecError as error:
-        raise bad_value("model", type(model).__name__, ACCEPTED) from error
 
 
 def _tally(model: nn.Module, task: Task, rung: Rung, ablations: Sequence[Ablation]) -> list[Tally]:
@@ -205,7 +190,7 @@ def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterato
 
 def _foreign_ablations(model: nn.Module) -> Iterator[Ablation]:
     """The ablations of the parts that are found in a model that is not ours."""
-    attention, recurrence = find_attention(model, needs_recurrence=False), find_recurrence(model)
+    attention, recurrence = foreign_attention(model), find_recurrence(model)
     for name, modules in (("attention off", attention), ("recurrence off", recurrence)):
         if modules:
             yield Ablation(name, partial(silent, model, modules))

@@ -28,6 +28,16 @@ from outlast.methods.delay.discovery import find_attention
 from outlast.mixers.base import Mixer
 
 EAGER = "eager"
+#: what `watch_foreign` accepts, and what analyses accept that take models of ours, too
+FOREIGN = "a torch.nn.Module whose attention can be found"
+ACCEPTED = f"a model of Outlast, or {FOREIGN}"
+
+
+def foreign_attention(model: object, accepted: str = ACCEPTED) -> dict[str, nn.Module]:
+    """The attention of a module that is not ours, by name; `accepted` is said if there is none."""
+    if not isinstance(model, nn.Module):
+        raise bad_value("model", shown(model), accepted)
+    return find_attention(model, needs_recurrence=False, advice=f"expected {accepted}")
 
 
 def watch_foreign(model: nn.Module, tokens: Tensor, queries: Tensor) -> Watched:
@@ -43,9 +53,7 @@ def watch_foreign(model: nn.Module, tokens: Tensor, queries: Tensor) -> Watched:
         queries: Which tokens' attention is kept, (batch, queries): their numbers in the sequence.
             A negative number is a place that stays empty.
     """
-    if not isinstance(model, nn.Module):
-        raise bad_value("model", shown(model), "a torch.nn.Module")
-    attention = find_attention(model, needs_recurrence=False)
+    attention = foreign_attention(model, FOREIGN)
     seen = Watched(torch.empty(0))
     with ExitStack() as stack:
         stack.enter_context(eval_mode(model))

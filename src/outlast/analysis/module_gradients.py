@@ -55,7 +55,9 @@ def module_gradients(
         final: Final weights by name, such as a `state_dict`, for the cosines that are about them.
     """
     attending = (
-        find_attention(model, False) if attention is None else _named(model, attention, "attention")
+        find_attention(model, False, 'name them, as in attention=["*.self_attn"]')
+        if attention is None
+        else _named(model, attention, "attention")
     )
     recurring = (
         find_recurrent(model) if recurrent is None else _named(model, recurrent, "recurrent")

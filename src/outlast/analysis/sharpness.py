@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from outlast.analysis.foreign import watch_foreign
+from outlast.analysis.foreign import foreign_attention, watch_foreign
 from outlast.analysis.sequences import (
     LADDER,
     SEQUENCES,
@@ -83,8 +83,10 @@ def sharpness(
         sequences: Sequences of each length.
     """
     check_whole("sequences", sequences, 1)
-    if is_ours(model) or not isinstance(model, nn.Module):
+    if is_ours(model):
         require_attention(cast(Model, model))
+    else:
+        foreign_attention(model)
     rows: list[Row] = []
     for rung in draw_rungs(model, task, ladder, sequences):
         if is_ours(model):
