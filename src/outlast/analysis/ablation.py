@@ -114,7 +114,7 @@ def pathway_ablation(
         sequences: Sequences of each length, those of `evaluate`.
         window: How many keys `window` leaves; by default the tokens of a training sequence.
     """
-    check_answers(task, sequences)
+    check_answers(task, ladder, sequences)
     if not isinstance(model, Model):
         foreign_attention(model)
     window = task.tokens(task.lengths[1]) if window is None else as_whole("window", window, 1)

@@ -114,7 +114,7 @@ def contrastive_covariance(
         ladder: Multiples of the training length.
         sequences: Sequences of each length, at least 2.
     """
-    check_answers(task, sequences)
+    check_answers(task, ladder, sequences)
     as_whole("sequences", sequences, 2)
     require_ours(model)
     rows: list[Row] = []

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from outlast.analysis.interventions import closed
 from outlast.analysis.ridge import Moments, Probe, read_labels
+from outlast.analysis.scoring import check_answers
 from outlast.analysis.sequences import (
     LADDER,
     SEQUENCES,
@@ -126,6 +127,7 @@ def state_probe(
         fit_sequences: Sequences that probes are fitted on.
         labels: The state at the tokens that count: `due_states`, or `states` for every token.
     """
+    check_answers(task, ladder, sequences)
     places = state_places(model)
     return _probe(model, task, places, labels, ladder, sequences, bins, fit_sequences)
 
@@ -151,6 +153,7 @@ def key_probe(
         bins: The tokens of a sequence are divided into so many ranges.
         fit_sequences: Sequences that probes are fitted on. Each key should come several times.
     """
+    check_answers(task, ladder, sequences)
     places = key_places(model)
     return _probe(model, task, places, stored_keys, ladder, sequences, bins, fit_sequences)
 
@@ -246,7 +249,6 @@ def _probe(
     bins: int,
     fit_sequences: int,
 ) -> list[Row]:
-    check_whole("sequences", sequences, 1)
     check_whole("bins", bins, 1)
     check_finite(model)
     probes = _fit(model, task, places, labels, fit_sequences, SHUFFLES)
