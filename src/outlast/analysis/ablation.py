@@ -10,7 +10,8 @@ The column `ablation` says what was changed:
 `whole`             nothing
 `attention off`     no attention layer adds anything
 `recurrence off`    no recurrence adds anything; short convolutions stay
-`layer off`         one of these layers, or a convolution, adds nothing: the column `layer`
+`layer off`         one layer adds nothing, be it attention, recurrence, convolution or MLP: the
+                    column `layer`
 `head off`          the weights of one head are 0: the columns `layer` and `head`
 `window`            attention sees the last keys alone, as many as a training sequence has tokens
 `hard`              attention puts all weight on the largest
@@ -23,12 +24,12 @@ What does not apply is left out: a pathway that the model has not, or whose gate
 positions if no scheme of the model uses positions, or if its ceiling leaves none to draw from;
 shuffled items if the task has none (`Task.shuffled`).
 
-A model that is not one of ours has no windows, hard or uniform weights and drawn positions. A part
-that is off puts out 0: all attention modules, all recurrences, one module, or one head. So a model
-without a residual stream around the part gets nothing past it. Recurrences are those of torch, and
-in a model of `transformers` the module that convolves in a layer that the config calls recurrent.
-Heads are those of `torch.nn.MultiheadAttention`, and of modules with a linear `o_proj` or
-`out_proj`.
+A model that is not one of ours has no windows, hard or uniform weights and drawn positions, and its
+MLPs are not found. A part that is off puts out 0: all attention modules, all recurrences, one
+module, or one head. So a model without a residual stream around the part gets nothing past it.
+Recurrences are those of torch, and in a model of `transformers` the module that convolves in a
+layer that the config calls recurrent. Heads are those of `torch.nn.MultiheadAttention`, and of
+modules with a linear `o_proj` or `out_proj`.
 
 Positions are drawn from the range that the model was trained with (`random_positions`). Otherwise,
 or if that range is too short, the range is twice the number of tokens. All sequences of a length
@@ -164,19 +165,15 @@ def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterato
         yield from _foreign_ablations(model)
         yield from _other_items(task, rung)
         return
-    by_pathway = {
-        pathway: {n: s for n, s in layers(model) if s.pathway == pathway and s.gate_mode != "off"}
-        for pathway in ("attention", "recurrent")
-    }
-    attending = list(by_pathway["attention"].values())
-    recurring = [s for s in by_pathway["recurrent"].values() if s.mixer.holds_state]
+    by_name = {name: sublayer for name, sublayer in layers(model) if sublayer.gate_mode != "off"}
+    attending = [s for s in by_name.values() if s.pathway == "attention"]
+    recurring = [s for s in by_name.values() if s.mixer.holds_state]
     for name, several in (("attention off", attending), ("recurrence off", recurring)):
         if several:
             yield Ablation(name, partial(closed, several), several)
-    for sublayers in by_pathway.values():
-        for layer, sublayer in sublayers.items():
-            yield Ablation("layer off", partial(closed, [sublayer]), [sublayer], layer)
-    attention, by_name = attention_layers(model), dict(layers(model))
+    for layer, sublayer in by_name.items():
+        yield Ablation("layer off", partial(closed, [sublayer]), [sublayer], layer)
+    attention = attention_layers(model)
     for layer, mixer in attention.items():
         for head in range(mixer.heads):
             yield Ablation("head off", nullcontext, [by_name[layer]], layer, head)
