@@ -50,7 +50,7 @@ def require_ours(model: nn.Module) -> None:
             "model",
             type(model).__name__,
             "a model of Outlast; for other modules there are sharpness, watch_foreign, "
-            "module_gradients and pathway_ablation",
+            "module_gradients, module_probe and pathway_ablation",
         )
 
 
