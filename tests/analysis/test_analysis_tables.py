@@ -107,6 +107,27 @@ def test_arm_that_cannot_be_analysed_does_not_stop_the_study(
     assert seeds_and_steps(study / "b-joint") == {(0, None), (1, None)}
 
 
+def test_run_of_a_grid_whose_record_is_damaged_or_missing_does_not_stop_the_others(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid, pack = tmp_path / "grid", ["c", "killed", "a", "b"]
+    for name, changed in (("a", {}), ("b", {"format": 99}), ("c", {})):
+        shutil.copytree(study / "a-joint", grid / name, ignore=lambda *_: ["analysis"])
+        record = json.loads((grid / name / "run.json").read_text()) | {"pack": pack} | changed
+        (grid / name / "run.json").write_text(json.dumps(record))
+    (grid / "killed").mkdir()
+    assert main(["analyse", str(grid), *FEW]) == 2
+    said = capsys.readouterr()
+    assert said.err.count("error: ") == 2
+    assert f"error: cannot read {grid}/b/run.json: its format is 99" in said.err
+    assert f"error: {grid}/killed has no run.json: it is not a run folder" in said.err
+    assert [line for line in said.out.splitlines() if line in pack] == pack
+    for name in ("a", "c"):
+        assert seeds_and_steps(grid / name) == {(0, None), (1, None)}
+    assert main(["resume", str(grid)]) == 2  # which takes all of a grid or nothing
+    assert f"cannot read {grid}/b/run.json" in capsys.readouterr().err
+
+
 def test_step_of_a_switch_is_looked_at_for_the_seeds_that_switched(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

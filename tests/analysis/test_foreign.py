@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import outlast
+from outlast.analysis.ablation import pathway_ablation
 from outlast.analysis.anatomy import anatomy
 from outlast.analysis.calibration import calibrate
 from outlast.analysis.covariance import contrastive_covariance
@@ -86,9 +87,22 @@ def test_layers_of_torch_that_have_a_fused_path_are_seen() -> None:
 def test_what_is_no_foreign_model_is_refused() -> None:
     tokens = torch.zeros(2, 7, dtype=torch.long)
     ours = outlast.model("attention(nope, heads=2) @ 8", outlast.task("parity"))
-    for model in (ours, nn.Linear(2, 2), len):
-        with pytest.raises(SpecError, match="model="):
-            watch_foreign(model, tokens, QUERIES)
+    with pytest.raises(SpecError, match=r"model=.*: expected no model of Outlast: `watch` it"):
+        watch_foreign(ours, tokens, QUERIES)
+
+
+def watched(model: nn.Module, *_: Any) -> None:
+    watch_foreign(model, torch.zeros(2, 7, dtype=torch.long), QUERIES)
+
+
+@pytest.mark.parametrize("analysis", [sharpness, pathway_ablation, watched])
+def test_module_without_attention_is_told_what_is_accepted(analysis: Any) -> None:
+    accepted = "expected (a model of Outlast, or )?a torch.nn.Module whose attention can be found$"
+    task = outlast.task("composite(modulus=2, keys=12, queries=2, length=3)")
+    with pytest.raises(SpecError, match=f"^model=Linear: no attention found: .*; {accepted}"):
+        analysis(nn.Linear(2, 2), task)
+    with pytest.raises(SpecError, match=rf"^model=.*len.*: {accepted}"):
+        analysis(len, task)
 
 
 class Hybrid(nn.Module):
@@ -107,18 +121,46 @@ class Hybrid(nn.Module):
         return self.head(x + self.attention(x, x, x, attn_mask=mask)[0])
 
 
-@pytest.mark.parametrize(
-    "analysis",
-    [
-        state_probe, key_probe, anatomy, anatomy_with_examples, contrastive_covariance,
-        token_filter, gradient_attribution, calibrate,
-    ],
-)  # fmt: skip
+OF_MODELS = [
+    state_probe, key_probe, anatomy, anatomy_with_examples, contrastive_covariance, token_filter,
+]  # fmt: skip
+OF_MODULES = [sharpness, pathway_ablation]
+
+
+@pytest.mark.parametrize("analysis", [*OF_MODELS, gradient_attribution, calibrate])
 def test_analysis_of_the_layers_of_a_foreign_module_is_refused_in_words(analysis: Any) -> None:
     task = outlast.task("composite(modulus=2, keys=12, queries=2, length=3)")
     words = "model=Hybrid: expected a model of Outlast; for other modules there are sharpness, "
     with pytest.raises(SpecError, match=f"^{words}.* and pathway_ablation$"):
         analysis(Hybrid(task.vocabulary), task)
+
+
+@pytest.mark.parametrize("analysis", [*OF_MODELS, *OF_MODULES, gradient_attribution, calibrate])
+def test_line_in_the_place_of_a_task_is_refused_in_words(analysis: Any) -> None:
+    model = outlast.model("lstm > attention(nope, heads=2) @ 8", "parity")
+    words = r"^task='parity': expected a task, such as outlast.task\('parity'\)$"
+    with pytest.raises(SpecError, match=words):
+        analysis(model, "parity")
+
+
+@pytest.mark.parametrize("analysis", [*OF_MODELS, *OF_MODULES])
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"ladder": 3}, r"ladder=3 \(int\): expected a list of multiples, such as \(1, 3, 10\)"),
+        ({"ladder": (1, -1)}, "ladder=-1: expected multiples of the training length"),
+        ({"ladder": ()}, "ladder=: expected at least one multiple"),
+        ({"sequences": 0}, r"sequences=0 \(int\): expected a whole number from 1 to"),
+    ],
+    ids=str,
+)
+def test_lengths_and_numbers_that_are_none_are_named(
+    analysis: Any, changed: dict[str, Any], words: str
+) -> None:
+    task = outlast.task("composite(modulus=2, keys=12, queries=2, length=3)")
+    model = outlast.model("lstm > attention(nope, heads=2) @ 8", task)
+    with pytest.raises(SpecError, match=f"^{words}"):
+        analysis(model, task, **changed)
 
 
 def test_sharpness_of_a_foreign_module(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +182,3 @@ def test_sharpness_of_a_foreign_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outlast.analysis.sharpness.FOREIGN_WEIGHTS", 1)
     for row, whole in zip(sharpness(model, task, (1, 2), 6), rows, strict=True):
         assert row["weight"] == pytest.approx(whole["weight"])
-    for no_attention in (nn.Sequential(nn.Embedding(task.vocabulary, 8)), len):
-        with pytest.raises(SpecError, match="model="):
-            sharpness(no_attention, task, (1,), 6)  # type: ignore[arg-type]

@@ -358,5 +358,7 @@ def test_names_that_are_nothing_are_refused() -> None:
         module_gradients(model, loss, recurrent=["relu"])
     with pytest.raises(SpecError, match=r"recurrent=\*.gru: expected names or patterns"):
         module_gradients(model, loss, recurrent=["*.gru"])
+    with pytest.raises(SpecError, match=r'no attention found: .*; name them, as in attention=\["'):
+        module_gradients(nn.Sequential(nn.LSTM(2, 2)), loss)
     with pytest.raises(NothingToSeeError, match="no recurrence found"):
         module_gradients(nn.Sequential(nn.Linear(2, 2), nn.MultiheadAttention(2, 1)), loss)

@@ -26,6 +26,12 @@ def test_share_of_the_margin_is_one_of_mean_margins() -> None:
     assert line.values == {1.0: [pytest.approx(3.0 / 4.0)]}
 
 
+def test_share_is_above_one_if_another_part_works_against_it_and_the_title_says_so() -> None:
+    (line,) = headline(HEADLINES["covariance"], covariance_rows([(3.0, 2.0)]))
+    assert line.values == {1.0: [1.5]}
+    assert "above 1 if another part opposes it" in HEADLINES["covariance"].title
+
+
 def test_margin_near_zero_has_no_share() -> None:
     rows = covariance_rows([(0.5, 0.1), (0.3, -0.12)]) + covariance_rows([(1.0, 2.0)], 3.0)
     (line,) = headline(HEADLINES["covariance"], rows)

@@ -1,11 +1,16 @@
 """A probe reads what is there, and nothing else."""
 
+import copy
+
 import pytest
 import torch
 from hand_built import build, task_of, untouched
+from torch import Tensor, nn
 
 import outlast
+from cards import CARDS, EQUALS, VALUES, Cards
 from outlast.analysis import probe as probes
+from outlast.analysis.module_probe import module_probe
 from outlast.analysis.probe import (
     Place,
     due_states,
@@ -19,6 +24,7 @@ from outlast.analysis.ridge import Moments, Probe, read_labels
 from outlast.analysis.sequences import Row, blocks
 from outlast.analysis.watching import watch
 from outlast.errors import SpecError
+from outlast.tasks import Batch, Task
 
 LADDER, FEW = (1, 3), {"sequences": 60, "bins": 2, "fit_sequences": 150}
 
@@ -172,6 +178,100 @@ def test_probing_leaves_the_model_untouched() -> None:
     with untouched(model, task):
         state_probe(model, task, (1,), 5, fit_sequences=20)
         key_probe(model, task, (1,), 5, fit_sequences=20)
+
+
+# ---- models of others ----------------------------------------------------------------------------
+
+
+class Latch(nn.Module):
+    """An LSTM of torch, set by hand: it keeps the value of the last card, which is the state."""
+
+    def __init__(self, batch_first: bool = True) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(Cards().vocabulary, VALUES)
+        self.lstm = nn.LSTM(VALUES, VALUES, batch_first=batch_first)
+        self.head, self.unused = nn.Linear(VALUES, VALUES), nn.Linear(2, 2)
+        self.norms = nn.ModuleList([nn.LayerNorm(VALUES), nn.LayerNorm(VALUES)])
+        with torch.no_grad():
+            for parameter in (*self.embedding.parameters(), *self.lstm.parameters()):
+                parameter.zero_()
+            for card in range(CARDS, EQUALS):
+                self.embedding.weight[card, (card - CARDS) % VALUES] = 1
+            enter, forget, candidate, _ = self.lstm.weight_ih_l0.chunk(4)
+            enter.fill_(40), forget.fill_(-40), candidate.copy_(5 * torch.eye(VALUES))
+            self.lstm.bias_ih_l0.copy_(torch.tensor([-20, 20, 0, 20]).repeat_interleave(VALUES))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        x = x if self.lstm.batch_first else x.transpose(0, 1)
+        hidden, _ = self.lstm(x)
+        hidden = hidden if self.lstm.batch_first else hidden.transpose(0, 1)
+        return self.head(self.norms[1](self.norms[0](hidden)))
+
+
+def read_from(rows: list[Row], module: str, multiple: float = 2) -> Row:
+    wanted = {"layer": module, "place": "output", "multiple": multiple, "bin": None}
+    (row,) = [row for row in rows if wanted.items() <= row.items()]
+    return row
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_state_is_read_from_the_module_that_holds_it_and_not_from_another(
+    batch_first: bool,
+) -> None:
+    model = Latch(batch_first).train()
+    weights, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    rows = module_probe(model, Cards(), ["embedding", "lstm", "norms.*"], (1, 2), **FEW)
+    assert {row["layer"] for row in rows} == {"embedding", "lstm", "norms.0", "norms.1"}
+    for module in ("lstm", "norms.0", "norms.1"):
+        assert read_from(rows, module)["accuracy"] == 1
+        assert read_from(rows, module)["control"] < 0.5
+    assert read_from(rows, "embedding")["accuracy"] < 0.5  # it has the value no more at `=`
+    assert read_from(rows, "lstm")["count"] == FEW["sequences"]
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_labels_that_are_shuffled_are_not_read_from_a_module() -> None:
+    def shuffled(task: Task, batch: Batch) -> Tensor:
+        table = due_states(task, batch)
+        due, generator = table >= 0, torch.Generator().manual_seed(0)
+        table[due] = table[due][torch.randperm(int(due.sum()), generator=generator)]
+        return table
+
+    rows = module_probe(Latch(), Cards(), ["lstm"], (1, 2), labels=shuffled, **FEW)
+    assert all(read_from(rows, "lstm", multiple)["accuracy"] < 0.5 for multiple in (1, 2))
+
+
+def test_module_of_someone_else_holds_what_ours_holds() -> None:
+    """The probe of a model of ours by hooks, and as `state_probe` reads it."""
+    task = task_of()
+    model = build(task, keep=1.5)
+    name = next(name for name, module in model.named_modules() if module is model.norm)
+    hooked = module_probe(model, task, [name], LADDER, **FEW)
+    ours = [row for row in state_probe(model, task, LADDER, **FEW) if row["layer"] == "head"]
+    for one, other in zip(hooked, ours, strict=True):
+        assert one == other | {"layer": name, "place": "output"}
+
+
+def test_modules_that_cannot_be_probed_are_named() -> None:
+    model = Latch()
+    for modules, words in (
+        (["gru"], "modules=gru: expected names or patterns of modules of the model"),
+        ([], "modules=: expected names"),
+        ([model.lstm], r"modules=\[LSTM.*: expected names"),
+        (["unused"], "modules=unused: expected modules that run when the model reads tokens"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            module_probe(model, Cards(), modules, (1,), **FEW)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"model=.*len.*: expected a torch.nn.Module"):
+        module_probe(len, Cards(), ["lstm"])  # type: ignore[arg-type]
+    words = r"modules=1: expected modules that put out \(150, 7, features\).*; got \(150, 28\)$"
+    with pytest.raises(SpecError, match=words):
+        module_probe(nn.Sequential(model.embedding, nn.Flatten()), Cards(), ["1"], (1,), **FEW)
+    assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_what_cannot_be_probed_is_named() -> None:

@@ -244,6 +244,8 @@ def test_ablations_have_a_table_of_arm_ablation_and_part(run: Path, tmp_path: Pa
         | {"layer": "2.attention"},
         {**common, "seed": 0, "ablation": "layer off", "part": "joint", "exact": 0.25}
         | {"layer": "1.lstm"},
+        {**common, "seed": 1, "ablation": "layer off", "part": "joint", "exact": 0.75}
+        | {"layer": "3.mlp"},  # older tables have none: here that of seed 0
         {**common, "seed": 0, "ablation": "head off", "part": "joint", "exact": 0.25}
         | {"layer": "2.attention", "head": 0},
     ]
@@ -263,6 +265,7 @@ def test_ablations_have_a_table_of_arm_ablation_and_part(run: Path, tmp_path: Pa
         ["hybrid", "2.attention", "all", "joint", "12.5"],
         ["hybrid", "2.attention", "0", "joint", "25.0"],
         ["hybrid", "1.lstm", "all", "joint", "25.0"],
+        ["hybrid", "3.mlp", "all", "joint", "75.0"],
     ]
     home = report([run], tmp_path / "out").parent
     html = (home / "index.html").read_text()

@@ -80,6 +80,25 @@ def test_error_names_a_bad_setting(name: str, value: Any, accepted: str, way: st
     assert f"expected {accepted}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("changed", "fitting"),
+    [
+        ({"keep_checkpoints": "every=10"}, 10),
+        ({"keep_checkpoints": "every=75"}, 25),
+        ({"probe_every": 10, "keep_checkpoints": "every=4"}, 2),
+        ({"probe_every": 0, "checkpoint_every": 30}, 10),
+        ({"steps_per_block": 100}, 50),
+    ],
+    ids=str,
+)
+def test_error_names_a_block_that_fits_all_settings(changed: dict[str, Any], fitting: int) -> None:
+    words = f", or give --steps-per-block {fitting} (in Python steps_per_block={fitting})"
+    with pytest.raises(SpecError) as caught:
+        Settings(**changed)
+    assert str(caught.value).endswith(words)
+    Settings(**changed | {"steps_per_block": fitting})
+
+
 def test_every_setting_has_a_bad_value() -> None:
     assert {name for name, _, _ in BAD} == {f.name for f in fields(Settings)}
 

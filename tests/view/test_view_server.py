@@ -84,7 +84,9 @@ def test_foreign_origin_is_refused(server: Server, origin: str) -> None:
 def test_wrong_token_is_not_found(server: Server, token: str) -> None:
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=30)
     connection.request("GET", f"/{token}/data/runs.json")
-    assert connection.getresponse().status == 404
+    response = connection.getresponse()
+    assert response.status == 404
+    assert b"the address lacks the token that outlast view printed" in response.read()
     connection.close()
 
 

@@ -10,7 +10,8 @@ The column `ablation` says what was changed:
 `whole`             nothing
 `attention off`     no attention layer adds anything
 `recurrence off`    no recurrence adds anything; short convolutions stay
-`layer off`         one of these layers, or a convolution, adds nothing: the column `layer`
+`layer off`         one layer adds nothing, be it attention, recurrence, convolution or MLP: the
+                    column `layer`
 `head off`          the weights of one head are 0: the columns `layer` and `head`
 `window`            attention sees the last keys alone, as many as a training sequence has tokens
 `hard`              attention puts all weight on the largest
@@ -23,12 +24,12 @@ What does not apply is left out: a pathway that the model has not, or whose gate
 positions if no scheme of the model uses positions, or if its ceiling leaves none to draw from;
 shuffled items if the task has none (`Task.shuffled`).
 
-A model that is not one of ours has no windows, hard or uniform weights and drawn positions. A part
-that is off puts out 0: all attention modules, all recurrences, one module, or one head. So a model
-without a residual stream around the part gets nothing past it. Recurrences are those of torch, and
-in a model of `transformers` the module that convolves in a layer that the config calls recurrent.
-Heads are those of `torch.nn.MultiheadAttention`, and of modules with a linear `o_proj` or
-`out_proj`.
+A model that is not one of ours has no windows, hard or uniform weights and drawn positions, and its
+MLPs are not found. A part that is off puts out 0: all attention modules, all recurrences, one
+module, or one head. So a model without a residual stream around the part gets nothing past it.
+Recurrences are those of torch, and in a model of `transformers` the module that convolves in a
+layer that the config calls recurrent. Heads are those of `torch.nn.MultiheadAttention`, and of
+modules with a linear `o_proj` or `out_proj`.
 
 Positions are drawn from the range that the model was trained with (`random_positions`). Otherwise,
 or if that range is too short, the range is twice the number of tokens. All sequences of a length
@@ -51,6 +52,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from outlast.analysis.foreign import foreign_attention
 from outlast.analysis.interventions import (
     CHANGES,
     Within,
@@ -63,10 +65,9 @@ from outlast.analysis.replay import Replay
 from outlast.analysis.scoring import Tally, check_answers
 from outlast.analysis.sequences import LADDER, SEQUENCES, Row, Rung, blocks, draw_rungs
 from outlast.analysis.watching import attention_layers, hooked, layers
-from outlast.arguments import as_whole, shown
-from outlast.errors import SpecError, bad_value
+from outlast.arguments import as_whole
 from outlast.evaluation.outputs import eval_mode, read_logits
-from outlast.methods.delay.discovery import find_attention, find_recurrence
+from outlast.methods.delay.discovery import find_recurrence
 from outlast.mixers.attention.look import Hook
 from outlast.mixers.randomness import draw_positions
 from outlast.models.model import Model, Sublayer
@@ -74,11 +75,6 @@ from outlast.streams import stream, stream_seed
 from outlast.tasks import IGNORE, Batch, Task
 
 log = logging.getLogger(__name__)
-
-ACCEPTED = (
-    "a model of Outlast, or a module whose attention can be found: modules that have is_causal and "
-    "num_key_value_groups, as most of transformers have, or torch.nn.MultiheadAttention"
-)
 
 
 class Ablation(NamedTuple):
@@ -119,8 +115,9 @@ def pathway_ablation(
         sequences: Sequences of each length, those of `evaluate`.
         window: How many keys `window` leaves; by default the tokens of a training sequence.
     """
-    check_answers(task, sequences)
-    _check_model(model)
+    check_answers(task, ladder, sequences)
+    if not isinstance(model, Model):
+        foreign_attention(model)
     window = task.tokens(task.lengths[1]) if window is None else as_whole("window", window, 1)
     rows: list[Row] = []
     with eval_mode(model), torch.no_grad():
@@ -133,17 +130,6 @@ def pathway_ablation(
                 named = {"ablation": ablation.name, "layer": ablation.layer, "head": ablation.head}
                 rows += tally.rows(**columns, **named)
     return rows
-
-
-def _check_model(model: object) -> None:
-    if isinstance(model, Model):
-        return
-    if not isinstance(model, nn.Module):
-        raise bad_value("model", shown(model), ACCEPTED)
-    try:
-        find_attention(model, needs_recurrence=False)
-    except SpecError as error:
-        raise bad_value("model", type(model).__name__, ACCEPTED) from error
 
 
 def _tally(model: nn.Module, task: Task, rung: Rung, ablations: Sequence[Ablation]) -> list[Tally]:
@@ -179,19 +165,15 @@ def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterato
         yield from _foreign_ablations(model)
         yield from _other_items(task, rung)
         return
-    by_pathway = {
-        pathway: {n: s for n, s in layers(model) if s.pathway == pathway and s.gate_mode != "off"}
-        for pathway in ("attention", "recurrent")
-    }
-    attending = list(by_pathway["attention"].values())
-    recurring = [s for s in by_pathway["recurrent"].values() if s.mixer.holds_state]
+    by_name = {name: sublayer for name, sublayer in layers(model) if sublayer.gate_mode != "off"}
+    attending = [s for s in by_name.values() if s.pathway == "attention"]
+    recurring = [s for s in by_name.values() if s.mixer.holds_state]
     for name, several in (("attention off", attending), ("recurrence off", recurring)):
         if several:
             yield Ablation(name, partial(closed, several), several)
-    for sublayers in by_pathway.values():
-        for layer, sublayer in sublayers.items():
-            yield Ablation("layer off", partial(closed, [sublayer]), [sublayer], layer)
-    attention, by_name = attention_layers(model), dict(layers(model))
+    for layer, sublayer in by_name.items():
+        yield Ablation("layer off", partial(closed, [sublayer]), [sublayer], layer)
+    attention = attention_layers(model)
     for layer, mixer in attention.items():
         for head in range(mixer.heads):
             yield Ablation("head off", nullcontext, [by_name[layer]], layer, head)
@@ -205,7 +187,7 @@ def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterato
 
 def _foreign_ablations(model: nn.Module) -> Iterator[Ablation]:
     """The ablations of the parts that are found in a model that is not ours."""
-    attention, recurrence = find_attention(model, needs_recurrence=False), find_recurrence(model)
+    attention, recurrence = foreign_attention(model), find_recurrence(model)
     for name, modules in (("attention off", attention), ("recurrence off", recurrence)):
         if modules:
             yield Ablation(name, partial(silent, model, modules))

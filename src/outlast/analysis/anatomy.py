@@ -62,6 +62,7 @@ from outlast.analysis.probe import (
 )
 from outlast.analysis.retrieval import Attended, HardAttention, Retriever, find_retriever
 from outlast.analysis.ridge import Probe
+from outlast.analysis.scoring import check_answers
 from outlast.analysis.sequences import (
     LADDER,
     SEQUENCES,
@@ -73,7 +74,6 @@ from outlast.analysis.sequences import (
 )
 from outlast.analysis.sharpness import recalled
 from outlast.analysis.watching import HEAD, Watched, attention_layers, hooked, require_ours, watch
-from outlast.arguments import check_whole
 from outlast.evaluation.accuracy import right_answers
 from outlast.models.model import Model
 from outlast.tasks import Batch, Task
@@ -158,7 +158,7 @@ def dissect(
     fit_sequences: int = FIT_SEQUENCES,
 ) -> Anatomy:
     """`anatomy`, with sequences to look at for each cause. The arguments are those of `anatomy`."""
-    check_whole("sequences", sequences, 1)
+    check_answers(task, ladder, sequences)
     require_ours(model)
     instruments = _prepare(model, task, sequences, fit_sequences)
     probe = instruments.probe

@@ -23,9 +23,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from outlast.analysis.scoring import check_answers
 from outlast.analysis.sequences import SEQUENCES, blocks, draw_rungs, nothing_to_see
 from outlast.analysis.watching import attention_layers, hooked
-from outlast.arguments import check_whole
 from outlast.errors import require
 from outlast.evaluation.accuracy import correct_by_part
 from outlast.evaluation.outputs import eval_mode
@@ -85,12 +85,10 @@ def calibrate(
         sequences: How many sequences are looked at; those that are all right count.
         level: How many standard deviations above the mean a line must be.
     """
-    check_whole("sequences", sequences, 1)
+    check_answers(task, (1.0,), sequences)
     require(level >= 0, "level", level, "a number >= 0")
     if not attention_layers(model):
         raise nothing_to_see("model", model.layout, "one with attention that is switched on")
-    if task.measure == "bits":
-        raise nothing_to_see("task", task.name, "one whose answers are right or wrong")
     (rung,) = draw_rungs(model, task, (1.0,), sequences)
     tokens, asked = rung.batch.inputs.shape[1], rung.batch.part >= 0
     places = torch.arange(1, tokens + 1, device=asked.device)

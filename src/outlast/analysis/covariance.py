@@ -103,10 +103,11 @@ def contrastive_covariance(
 
     `FEATURE_margin` is by how much the part is larger for pairs that match in the feature, in the
     mean over `FEATURE_questions` questions. `FEATURE_share` is that over the margin of the whole
-    logit. `variance_share` is 1 less the variance of the logit without this part over its variance
-    with it, among the keys of a question. It is below 0 for a part that works against the rest.
-    Shares of a logit that does not vary are None, and those of a margin near 0 say nothing. `rank`
-    and `singular_1`, ... describe a subspace.
+    logit. Parts can have opposite signs, so it can be above 1 or below 0. `variance_share` is 1
+    less the variance of the logit without this part over its variance with it, among the keys of a
+    question. It is below 0 for a part that works against the rest. Shares of a logit that does not
+    vary are None, and those of a margin near 0 say nothing. `rank` and `singular_1`, ... describe a
+    subspace.
 
     Args:
         model: A model of ours with attention.
@@ -114,7 +115,7 @@ def contrastive_covariance(
         ladder: Multiples of the training length.
         sequences: Sequences of each length, at least 2.
     """
-    check_answers(task, sequences)
+    check_answers(task, ladder, sequences)
     as_whole("sequences", sequences, 2)
     require_ours(model)
     rows: list[Row] = []

@@ -13,8 +13,9 @@ of all queries of a layer at once. It is cut to the chosen rows before the next 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -28,6 +29,32 @@ from outlast.methods.delay.discovery import find_attention
 from outlast.mixers.base import Mixer
 
 EAGER = "eager"
+#: what `watch_foreign` accepts, and what analyses accept that take models of ours, too
+FOREIGN = "a torch.nn.Module whose attention can be found"
+ACCEPTED = f"a model of Outlast, or {FOREIGN}"
+
+
+def foreign_attention(model: object, accepted: str = ACCEPTED) -> dict[str, nn.Module]:
+    """The attention of a module that is not ours, by name; `accepted` is said if there is none."""
+    if not isinstance(model, nn.Module):
+        raise bad_value("model", shown(model), accepted)
+    return find_attention(model, needs_recurrence=False, advice=f"expected {accepted}")
+
+
+def named_modules(model: nn.Module, patterns: Sequence[str], field: str) -> dict[str, nn.Module]:
+    """The modules whose names match; `field` is what the user calls the names."""
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    accepted = "names or patterns of modules of the model"
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise bad_value(field, shown(patterns), accepted)
+    modules = {
+        name: module
+        for name, module in model.named_modules()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    if not modules:
+        raise bad_value(field, ", ".join(patterns), accepted)
+    return modules
 
 
 def watch_foreign(model: nn.Module, tokens: Tensor, queries: Tensor) -> Watched:
@@ -43,9 +70,7 @@ def watch_foreign(model: nn.Module, tokens: Tensor, queries: Tensor) -> Watched:
         queries: Which tokens' attention is kept, (batch, queries): their numbers in the sequence.
             A negative number is a place that stays empty.
     """
-    if not isinstance(model, nn.Module):
-        raise bad_value("model", shown(model), "a torch.nn.Module")
-    attention = find_attention(model, needs_recurrence=False)
+    attention = foreign_attention(model, FOREIGN)
     seen = Watched(torch.empty(0))
     with ExitStack() as stack:
         stack.enter_context(eval_mode(model))

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from outlast.analysis.scoring import as_task
 from outlast.analysis.sequences import NothingToSeeError, without_nan
 from outlast.analysis.watching import layers, require_ours
 from outlast.arguments import as_whole
@@ -81,6 +82,7 @@ def gradient_attribution(
         batch_size: Sequences in a batch.
         batches: The gradient is the mean over so many batches.
     """
+    task = as_task(task)
     batch_size = as_whole("batch_size", batch_size, 1)
     batches = as_whole("batches", batches, 1)
     require_ours(model)

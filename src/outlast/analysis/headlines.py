@@ -64,7 +64,8 @@ HEADLINES = {
     ),
     "sharpness": Headline("weight on the right token", "weight", ("layer", "head")),
     "covariance": Headline(
-        "share of the margin that matches identity", "identity_margin", ("layer", "head", "token"),
+        "share of the margin that matches identity (above 1 if another part opposes it)",
+        "identity_margin", ("layer", "head", "token"),
         lambda row: row["feature"] == "identity", whole=lambda row: row["feature"] == "logit",
         nothing=f"no head has a margin of {NEAR_ZERO:g} or more for identity",
     ),

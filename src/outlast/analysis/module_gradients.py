@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from outlast.analysis.foreign import named_modules
 from outlast.analysis.gradients import requiring_gradients, split_gradient, tabulate
 from outlast.analysis.sequences import NothingToSeeError
 from outlast.errors import bad_value
@@ -55,10 +55,12 @@ def module_gradients(
         final: Final weights by name, such as a `state_dict`, for the cosines that are about them.
     """
     attending = (
-        find_attention(model, False) if attention is None else _named(model, attention, "attention")
+        find_attention(model, False, 'name them, as in attention=["*.self_attn"]')
+        if attention is None
+        else named_modules(model, attention, "attention")
     )
     recurring = (
-        find_recurrent(model) if recurrent is None else _named(model, recurrent, "recurrent")
+        find_recurrent(model) if recurrent is None else named_modules(model, recurrent, "recurrent")
     )
     named = dict(model.named_parameters())
     name_of = {weight: name for name, weight in named.items()}  # one for weights that are shared
@@ -135,17 +137,4 @@ def _convolving(prefix: str, model: nn.Module, layer: int) -> dict[str, nn.Modul
         is_of_layer = name.split(".")[-2:-1] == [str(layer)]
         if is_of_layer and any(isinstance(m, nn.Conv1d) for m in module.modules()):
             modules[".".join(filter(None, (prefix, name)))] = module
-    return modules
-
-
-def _named(model: nn.Module, patterns: Sequence[str], field: str) -> dict[str, nn.Module]:
-    """The modules whose names match."""
-    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-    modules = {
-        name: module
-        for name, module in model.named_modules()
-        if any(fnmatchcase(name, pattern) for pattern in patterns)
-    }
-    if not modules:
-        raise bad_value(field, ", ".join(patterns), "names or patterns of modules of the model")
     return modules

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from outlast.analysis.interventions import closed
 from outlast.analysis.ridge import Moments, Probe, read_labels
+from outlast.analysis.scoring import check_answers
 from outlast.analysis.sequences import (
     LADDER,
     SEQUENCES,
@@ -57,6 +58,20 @@ class Place(NamedTuple):
     def read(self, seen: Watched) -> Tensor:
         """The features of a pass, (batch, tokens, width)."""
         return (seen.streams if self.kind == "stream" else seen.outputs)[self.layer]
+
+
+class Subject(NamedTuple):
+    """A model that is probed.
+
+    Args:
+        model: The model.
+        places: Where it is read.
+        look: A pass over tokens (batch, tokens) that shows these places.
+    """
+
+    model: nn.Module
+    places: Sequence[Place]
+    look: Callable[[Tensor], Watched]
 
 
 def state_places(model: Model) -> list[Place]:
@@ -126,8 +141,8 @@ def state_probe(
         fit_sequences: Sequences that probes are fitted on.
         labels: The state at the tokens that count: `due_states`, or `states` for every token.
     """
-    places = state_places(model)
-    return _probe(model, task, places, labels, ladder, sequences, bins, fit_sequences)
+    subject = _subject(model, state_places(model))
+    return probe_places(subject, task, labels, ladder, sequences, bins, fit_sequences)
 
 
 def key_probe(
@@ -151,8 +166,28 @@ def key_probe(
         bins: The tokens of a sequence are divided into so many ranges.
         fit_sequences: Sequences that probes are fitted on. Each key should come several times.
     """
-    places = key_places(model)
-    return _probe(model, task, places, stored_keys, ladder, sequences, bins, fit_sequences)
+    subject = _subject(model, key_places(model))
+    return probe_places(subject, task, stored_keys, ladder, sequences, bins, fit_sequences)
+
+
+def probe_places(
+    subject: Subject,
+    task: Task,
+    labels: Labels,
+    ladder: Sequence[float],
+    sequences: int,
+    bins: int,
+    fit_sequences: int,
+) -> list[Row]:
+    """The rows of `state_probe`, for any labels and any places."""
+    check_answers(task, ladder, sequences)
+    check_whole("bins", bins, 1)
+    check_finite(subject.model)
+    probes = _fit(subject, task, labels, fit_sequences, SHUFFLES)
+    rows = []
+    for rung in draw_rungs(subject.model, task, ladder, sequences):
+        rows += _rows(subject, rung, labels(task, rung.batch), probes, bins)
+    return rows
 
 
 def fit_probes(
@@ -163,7 +198,7 @@ def fit_probes(
     fit_sequences: int = FIT_SEQUENCES,
 ) -> dict[Place, Probe]:
     """A probe for each place, fitted at training lengths on sequences that no test has."""
-    fitted = _fit(model, task, places, labels, fit_sequences)
+    fitted = _fit(_subject(model, places), task, labels, fit_sequences)
     return {place: probes[0] for place, probes in fitted.items()}
 
 
@@ -172,7 +207,7 @@ def probe_accuracy(
 ) -> dict[Place, float]:
     """The share of labels (batch, tokens) that each probe reads right; -1 is no label."""
     hits = dict.fromkeys(probes, 0)
-    for seen, asked, wanted in _passes(model, batch, labels, probes):
+    for seen, asked, wanted in _passes(_subject(model, list(probes)), batch, labels):
         for place, probe in probes.items():
             hits[place] += int((probe.predict(place.read(seen)[asked]) == wanted).sum())
     total = max(1, int((labels >= 0).sum()))
@@ -180,48 +215,52 @@ def probe_accuracy(
 
 
 def _fit(
-    model: Model,
-    task: Task,
-    places: Sequence[Place],
-    labels: Labels,
-    fit_sequences: int,
-    shuffles: int = 0,
+    subject: Subject, task: Task, labels: Labels, fit_sequences: int, shuffles: int = 0
 ) -> dict[Place, list[Probe]]:
     """Probes by place: the true one, then those that are fitted on shuffled labels."""
     check_whole("fit_sequences", fit_sequences, 1)
-    device = model.embedding.weight.device
+    device = next(subject.model.parameters()).device
     batch = task.sample(task.lengths, fit_sequences, stream(device, "fit probes"))
     table = labels(task, batch)
     if not (table >= 0).any():
         kind = labels.__name__.replace("_", " ")
         raise nothing_to_see("task", task.name, f"a task whose truth has {kind}")
-    shape = (model.embedding.embedding_dim, int(table.max()) + 1, device, 1 + shuffles)
-    moments = {place: Moments(*shape) for place in places}
+    moments: dict[Place, Moments] = {}
+    shape = (int(table.max()) + 1, device, 1 + shuffles)
     generator = stream(device, "shuffle labels")
-    for seen, asked, wanted in _passes(model, batch, table, places):
+    for seen, asked, wanted in _passes(subject, batch, table):
         orders = [
             torch.randperm(len(wanted), generator=generator, device=device) for _ in range(shuffles)
         ]
         labellings = torch.stack([wanted, *(wanted[order] for order in orders)])
-        for place in places:
-            moments[place].add(place.read(seen)[asked], labellings)
+        for place in subject.places:
+            features = place.read(seen)[asked]
+            if place not in moments:
+                moments[place] = Moments(features.shape[-1], *shape)
+            moments[place].add(features, labellings)
     return {place: each.fit() for place, each in moments.items()}
 
 
 def _passes(
-    model: Model, batch: Batch, table: Tensor, places: Iterable[Place]
+    subject: Subject, batch: Batch, table: Tensor
 ) -> Iterator[tuple[Watched, Tensor, Tensor]]:
-    """What a pass over each block showed, which of its tokens have labels, and these labels.
-
-    What comes after the last of the places is not computed.
-    """
-    done, unread = 0, _after(model, places)
+    """What a pass over each block showed, which of its tokens have labels, and these labels."""
+    done = 0
     for block in blocks(batch):
         labels = table[done : done + len(block.inputs)]
         done += len(block.inputs)
+        yield subject.look(block.inputs), labels >= 0, labels[labels >= 0]
+
+
+def _subject(model: Model, places: Sequence[Place]) -> Subject:
+    """A model of ours. What comes after the last of the places is not computed."""
+    unread = _after(model, places)
+
+    def look(tokens: Tensor) -> Watched:
         with closed(unread):
-            seen = watch(model, block.inputs)
-        yield seen, labels >= 0, labels[labels >= 0]
+            return watch(model, tokens)
+
+    return Subject(model, places, look)
 
 
 def _after(model: Model, places: Iterable[Place]) -> list[Sublayer]:
@@ -236,28 +275,8 @@ def _after(model: Model, places: Iterable[Place]) -> list[Sublayer]:
     return list(by_name.values())[needed:]
 
 
-def _probe(
-    model: Model,
-    task: Task,
-    places: Sequence[Place],
-    labels: Labels,
-    ladder: Sequence[float],
-    sequences: int,
-    bins: int,
-    fit_sequences: int,
-) -> list[Row]:
-    check_whole("sequences", sequences, 1)
-    check_whole("bins", bins, 1)
-    check_finite(model)
-    probes = _fit(model, task, places, labels, fit_sequences, SHUFFLES)
-    rows = []
-    for rung in draw_rungs(model, task, ladder, sequences):
-        rows += _rows(model, rung, labels(task, rung.batch), probes, bins)
-    return rows
-
-
 def _rows(
-    model: Model, rung: Rung, table: Tensor, probes: dict[Place, list[Probe]], bins: int
+    subject: Subject, rung: Rung, table: Tensor, probes: dict[Place, list[Probe]], bins: int
 ) -> list[Row]:
     """The rows of one length. `table` (batch, tokens) has the labels."""
     tokens = table.shape[1]
@@ -268,7 +287,7 @@ def _rows(
 
     count = by_bin(table >= 0)
     hits = {place: count.new_zeros(1 + SHUFFLES, bins) for place in probes}
-    for seen, asked, wanted in _passes(model, rung.batch, table, probes):
+    for seen, asked, wanted in _passes(subject, rung.batch, table):
         for place, each in probes.items():
             features, right = place.read(seen)[asked], torch.zeros_like(asked)
             for of_probe, labels in zip(hits[place], read_labels(each, features), strict=True):

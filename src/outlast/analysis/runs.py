@@ -31,7 +31,7 @@ from outlast.analysis.sharpness import sharpness
 from outlast.analysis.token_filter import token_filter
 from outlast.arguments import as_whole
 from outlast.errors import OutlastError, RunFolderError, bad_value, short_of_memory
-from outlast.evaluation.ladder import check_ladder, out_of_reach, rungs
+from outlast.evaluation.ladder import as_ladder, out_of_reach, rungs
 from outlast.mixers.lstm import LSTM
 from outlast.models import build_model
 from outlast.models.model import Model
@@ -82,7 +82,7 @@ class AnalysisSettings:
     toward: Path | None = None
 
     def __post_init__(self) -> None:
-        check_ladder("lengths", self.ladder)
+        as_ladder("lengths", self.ladder)
         if self.sequences is not None:
             as_whole("sequences", self.sequences, 1)
 

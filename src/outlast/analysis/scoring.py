@@ -1,4 +1,4 @@
-"""Accuracy of an altered model: what is right, and what the whole model says too."""
+"""What analyses accept; accuracy of an altered model, and what the whole model says too."""
 
 from __future__ import annotations
 
@@ -11,19 +11,27 @@ from outlast.analysis.sequences import Row, nothing_to_see
 from outlast.arguments import as_whole, shown
 from outlast.errors import bad_value
 from outlast.evaluation.accuracy import correct_by_part
+from outlast.evaluation.ladder import as_ladder
 from outlast.tasks import Batch, Task
 
 #: the most sequences of a length; far more than memory holds
 MOST_SEQUENCES = 2**31 - 1
 
 
-def check_answers(task: object, sequences: object) -> None:
-    """Refuse a task without answers that are right or wrong, and a number of no sequences."""
+def as_task(task: object) -> Task:
+    """A task; the line of one is refused."""
     if not isinstance(task, Task):
         raise bad_value("task", shown(task), "a task, such as outlast.task('parity')")
-    if task.measure != "exact":
+    return task
+
+
+def check_answers(task: object, ladder: object, sequences: object) -> None:
+    """Refuse a task without answers that are right or wrong, and bad lengths or numbers."""
+    built = as_task(task)
+    if built.measure != "exact":
         accepted = "a task whose answers are right or wrong; this one measures bits of text"
-        raise nothing_to_see("task", task.name, accepted)
+        raise nothing_to_see("task", built.name, accepted)
+    as_ladder("ladder", ladder)
     as_whole("sequences", sequences, 1, MOST_SEQUENCES)
 
 

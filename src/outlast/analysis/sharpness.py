@@ -14,7 +14,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from outlast.analysis.foreign import watch_foreign
+from outlast.analysis.foreign import foreign_attention, watch_foreign
+from outlast.analysis.scoring import check_answers
 from outlast.analysis.sequences import (
     LADDER,
     SEQUENCES,
@@ -32,7 +33,6 @@ from outlast.analysis.watching import (
     no_attention,
     watch,
 )
-from outlast.arguments import check_whole
 from outlast.mixers.attention.attention import Attention
 from outlast.mixers.attention.look import AttentionBlock, Watcher
 from outlast.models.model import Model
@@ -82,9 +82,11 @@ def sharpness(
         ladder: Multiples of the training length.
         sequences: Sequences of each length.
     """
-    check_whole("sequences", sequences, 1)
-    if is_ours(model) or not isinstance(model, nn.Module):
+    check_answers(task, ladder, sequences)
+    if is_ours(model):
         require_attention(cast(Model, model))
+    else:
+        foreign_attention(model)
     rows: list[Row] = []
     for rung in draw_rungs(model, task, ladder, sequences):
         if is_ours(model):

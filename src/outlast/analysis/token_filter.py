@@ -87,7 +87,7 @@ def token_filter(
         sequences: Sequences of each length, those of `evaluate`.
         shares: The shares of tokens that are kept, above 0 and up to 1.
     """
-    check_answers(task, sequences)
+    check_answers(task, ladder, sequences)
     for share in shares:
         require(0 < share <= 1, "shares", share, "shares of the tokens, above 0 and up to 1")
     first, *later = _layer_names(model)

@@ -38,9 +38,9 @@ class Layer(NamedTuple):
     sublayer: Sublayer
 
 
-def is_ours(model: nn.Module) -> bool:
+def is_ours(model: object) -> bool:
     """Whether a model has the sublayers of a layout line, as those of Outlast have."""
-    return hasattr(model, "sublayers")
+    return isinstance(model, nn.Module) and hasattr(model, "sublayers")
 
 
 def require_ours(model: nn.Module) -> None:
@@ -50,7 +50,7 @@ def require_ours(model: nn.Module) -> None:
             "model",
             type(model).__name__,
             "a model of Outlast; for other modules there are sharpness, watch_foreign, "
-            "module_gradients and pathway_ablation",
+            "module_gradients, module_probe and pathway_ablation",
         )
 
 

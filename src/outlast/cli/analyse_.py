@@ -80,7 +80,9 @@ def main(
         lengths, sequences, None if seeds is None else tuple(read_seeds(seeds)), steps, toward
     )
     picked = pick_device(device)
-    runs = [run for folder in folders for run in run_folders(folder, of_studies=True)]
+    runs = [
+        run for folder in folders for run in run_folders(folder, of_studies=True, with_damaged=True)
+    ]
     if toward is not None and not (
         toward.is_dir()
         or (len(toward.parts) == 1 and any(runs_beside(run, toward.name) for run in runs))

@@ -85,7 +85,7 @@ def main(
     from outlast.cli.listener import tracked
     from outlast.cli.sweeping import Plan, carry_out, show_plan
     from outlast.errors import bad_value, incompatible
-    from outlast.evaluation.ladder import check_ladder
+    from outlast.evaluation.ladder import as_ladder
     from outlast.runs.spec import read_methods, read_seeds
     from outlast.sweep.candidates import find_candidates
     from outlast.sweep.halving import Halving, check_halving
@@ -102,7 +102,7 @@ def main(
     rule = None if halving is None else Halving.read(halving)
     if rule is not None:
         check_halving(candidates, rule)
-    check_ladder("lengths", lengths)
+    as_ladder("lengths", lengths)
     if sequences is not None:
         check_whole("sequences", sequences, 1)
     if pack_seeds is not None:

@@ -63,21 +63,30 @@ class Accuracy:
 def rungs(task: Task, ladder: Sequence[float]) -> list[tuple[float, int]]:
     """Multiples and the lengths they stand for, rounded to what the task can make."""
     pairs = []
-    check_ladder("lengths", ladder)
-    for multiple in ladder:
+    for multiple in as_ladder("lengths", ladder):
         length = round(task.lengths[1] * multiple / task.multiple) * task.multiple
         pairs.append((float(multiple), max(length, task.shortest)))
     return pairs
 
 
-def check_ladder(field: str, ladder: Sequence[float]) -> None:
-    """Refuse multiples that are no lengths; `field` is what the user calls them."""
-    if not ladder:
+def as_ladder(field: str, ladder: object) -> list[float]:
+    """Multiples that stand for lengths as plain numbers; `field` is what the user calls them."""
+    error = bad_value(field, shown(ladder), "a list of multiples, such as (1, 3, 10)")
+    if isinstance(ladder, bytes) or not isinstance(ladder, Collection):
+        raise error
+    try:
+        multiples = list(ladder)
+    except (TypeError, RuntimeError):  # an array without an axis, a nested tensor
+        raise error from None
+    if any(isinstance(m, bool) or not isinstance(m, Real) for m in multiples):
+        raise error
+    if not multiples:
         raise bad_value(field, "", "at least one multiple of the training length")
-    for multiple in ladder:
+    for multiple in multiples:
         if not 0 < multiple <= MOST:
             accepted = f"multiples of the training length, such as 1 3 10, up to {MOST:g}"
             raise bad_value(field, multiple, accepted)
+    return [m if isinstance(m, int) else float(m) for m in multiples]
 
 
 def evaluate(
@@ -133,7 +142,7 @@ def evaluate(
     elif ceiling is not None:
         ceiling = as_whole("ceiling", ceiling, 1)
     stacked = Alone(model)
-    task, ladder = _read_task(task), _read_ladder(ladder)
+    task, ladder = _read_task(task), as_ladder("ladder", ladder)
     if sequences is None:
         sequences = default_sequences(task)
     sequences, device = as_whole("sequences", sequences, 1, MOST_SEQUENCES), read_device(device)
@@ -161,21 +170,6 @@ def _read_task(task: object) -> Task:
         raise bad_value("task", shown(task), "a task or its line, such as parity(length=40)")
     built: Task = tasks.build(task)
     return built
-
-
-def _read_ladder(ladder: object) -> list[float]:
-    """Checked multiples as plain numbers."""
-    error = bad_value("ladder", shown(ladder), "a list of multiples, such as (1, 3, 10)")
-    if isinstance(ladder, bytes) or not isinstance(ladder, Collection):
-        raise error
-    try:
-        multiples = list(ladder)
-    except (TypeError, RuntimeError):  # an array without an axis, a nested tensor
-        raise error from None
-    if any(isinstance(m, bool) or not isinstance(m, Real) for m in multiples):
-        raise error
-    check_ladder("ladder", multiples)
-    return [m if isinstance(m, int) else float(m) for m in multiples]
 
 
 @torch.no_grad()

@@ -12,10 +12,11 @@ from outlast.runs.records import read_run
 from outlast.runs.study import read_study
 
 
-def run_folders(folder: Path, of_studies: bool = False) -> list[Path]:
+def run_folders(folder: Path, of_studies: bool = False, with_damaged: bool = False) -> list[Path]:
     """The runs that a folder stands for: itself if it is one, else those of the grid it holds.
 
     `of_studies`: the folder of a study stands for the arms that are there. Else it is refused.
+    `with_damaged` is that of `grid_runs`.
     """
     require_name(folder)
     if has_file(folder, RUN):
@@ -31,7 +32,7 @@ def run_folders(folder: Path, of_studies: bool = False) -> list[Path]:
         raise RunFolderError(
             f"{folder} is a whole study: go on with it by {command!r}, or name the folder of an arm"
         )
-    folders = grid_runs(folder)
+    folders = grid_runs(folder, with_damaged)
     if not folders and has_file(folder, SWEEP):
         raise no_runs_of_sweep(folder)
     if not folders:
@@ -50,11 +51,12 @@ def no_runs_of_sweep(folder: Path) -> RunFolderError:
     return RunFolderError(f"{folder}: {words}")
 
 
-def grid_runs(folder: Path) -> list[Path]:
+def grid_runs(folder: Path, with_damaged: bool = False) -> list[Path]:
     """The runs in a folder, if any, in the order in which they were created.
 
     A run that was created with others, and whose folder is there without a record, is an error: its
-    creation was killed. A run whose folder is gone was deleted.
+    creation was killed. So is a record that cannot be read. `with_damaged`: such runs are among the
+    others, for a caller that takes one run after the other. A run whose folder is gone was deleted.
     """
     require_name(folder)
     try:
@@ -63,18 +65,26 @@ def grid_runs(folder: Path) -> list[Path]:
         return []
     except OSError as error:
         raise RunFolderError(f"cannot look into {folder}: {why(error)}") from None
-    records = {path.parent.name: read_run(path.parent) for path in sorted(folder.glob(f"*/{RUN}"))}
-    order: dict[str, None] = {}
-    for name, record in records.items():
-        order |= dict.fromkeys([*record.pack, name])
-    for name in order:
-        if name not in records and (folder / name).is_dir() and not has_file(folder / name, RUN):
-            raise RunFolderError(
-                f"{folder / name} has no {RUN}, though it is a run of this grid: the command that "
-                f"made the grid was killed. Give it again with --overwrite, or delete "
-                f"{folder / name} to go on without that run"
-            )
-    return [folder / name for name in order if name in records]
+    names, order = [path.parent.name for path in sorted(folder.glob(f"*/{RUN}"))], dict[str, None]()
+    for name in names:
+        try:
+            order |= dict.fromkeys([*read_run(folder / name).pack, name])
+        except RunFolderError:
+            if not with_damaged:
+                raise
+    order |= dict.fromkeys(names)
+    killed = [
+        name
+        for name in order
+        if name not in names and (folder / name).is_dir() and not has_file(folder / name, RUN)
+    ]
+    if killed and not with_damaged:
+        raise RunFolderError(
+            f"{folder / killed[0]} has no {RUN}, though it is a run of this grid: the command that "
+            f"made the grid was killed. Give it again with --overwrite, or delete "
+            f"{folder / killed[0]} to go on without that run"
+        )
+    return [folder / name for name in order if name in (*names, *killed)]
 
 
 def packs_of(folders: Iterable[Path]) -> list[list[Path]]:

@@ -108,13 +108,17 @@ class Settings:
                 raise bad_value(name, getattr(self, name), "a number > 0")
         if not 0 <= self.decay_from <= 1:
             raise bad_value("decay_from", self.decay_from, "a share of training from 0 to 1")
+        block, kept = self.steps_per_block, self.keep_every or 0
+        fitting = math.gcd(block, self.probe_every, self.checkpoint_every, kept)
+        accepted = (
+            f"a multiple of steps_per_block={block}, "
+            f"or give --steps-per-block {fitting} (in Python steps_per_block={fitting})"
+        )
         for name in ("probe_every", "checkpoint_every"):
-            if getattr(self, name) % self.steps_per_block:
-                accepted = f"a multiple of steps_per_block={self.steps_per_block}"
+            if getattr(self, name) % block:
                 raise bad_value(name, getattr(self, name), accepted)
-        if self.keep_every is not None and self.keep_every % self.steps_per_block:
-            accepted = f"every= a multiple of steps_per_block={self.steps_per_block}"
-            raise bad_value("keep_checkpoints", self.keep_checkpoints, accepted)
+        if kept % block:
+            raise bad_value("keep_checkpoints", self.keep_checkpoints, f"every= {accepted}")
         if self.stop_rule is not None and not self.probe_every:
             raise incompatible(f"stop={self.stop}", "probe_every=0", "stopping needs probes")
 

@@ -99,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
         except ValueError:
             token, path = "", ""
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
-            words = "the address has not the token that outlast view printed"
+            words = "the address lacks the token that outlast view printed"
             return _refusal(HTTPStatus.NOT_FOUND, words)
         return self.server.answer(unquote(path))
 

@@ -131,6 +131,18 @@ def test_part_and_learning_curve_can_be_chosen(show: Any) -> None:
     assert traces(page, "learning")[-2]["x"] == [10, 20, 30]
 
 
+def test_learning_curve_of_one_point_has_a_marker(show: Any) -> None:
+    for each, options in ((False, ""), (True, "&each=1")):
+        page = show(f"runs=lstm,study--dat{options}")
+        shown = [trace for trace in traces(page, "learning") if trace["fill"] != "toself"]
+        points = {(trace["run"], len(trace["x"]), trace["mode"]) for trace in shown}
+        assert points >= {("lstm", 1, "lines+markers"), ("study--dat", 6, "lines")}
+        path = page.locator("#learning .scatterlayer path.point").count()
+        assert path == (2 if each else 1) + 2, "the points of lstm, and two switches of DAT"
+    alone = show("runs=lstm")
+    alone.wait_for_selector("#learning .ytick")
+
+
 def test_switch_of_dat_is_marked_and_values_show_on_hover(show: Any) -> None:
     page = show("runs=study--dat")
     marks = traces(page, "learning")[-1]

@@ -61,11 +61,13 @@ def models_with_config(model: nn.Module) -> list[ModelWithConfig]:
     return chosen
 
 
-def find_attention(model: nn.Module, needs_recurrence: bool) -> dict[str, nn.Module]:
+def find_attention(
+    model: nn.Module, needs_recurrence: bool, advice: str = NAME_THEM
+) -> dict[str, nn.Module]:
     """The attention modules of a model by name, each once.
 
     Refused: a model without attention, one whose config speaks of another number, and one without
-    a recurrence if `needs_recurrence`.
+    a recurrence if `needs_recurrence`. `advice` says what to do if the modules are not found.
     """
     attention = {n: m for n, m in model.named_modules() if n and _is_attention(m)}
     attention = {n: m for n, m in attention.items() if not _is_inside(n, attention)}
@@ -73,10 +75,10 @@ def find_attention(model: nn.Module, needs_recurrence: bool) -> dict[str, nn.Mod
     if not attention:
         raise SpecError(
             f"model={kind}: no attention found: no module has is_causal and num_key_value_groups "
-            f"or is a torch.nn.MultiheadAttention; {NAME_THEM}"
+            f"or is a torch.nn.MultiheadAttention; {advice}"
         )
     for owner in models_with_config(model):
-        _check_against_config(owner)
+        _check_against_config(owner, advice)
     recurrent = list(_recurrent_layers(model))
     if needs_recurrence and not recurrent:
         raise SpecError(
@@ -102,7 +104,7 @@ def _is_attention(module: nn.Module) -> bool:
     return isinstance(causal, bool) and causal and hasattr(module, "num_key_value_groups")
 
 
-def _check_against_config(owner: ModelWithConfig) -> None:
+def _check_against_config(owner: ModelWithConfig, advice: str) -> None:
     kinds = owner.layer_types
     if kinds is None:
         return
@@ -115,7 +117,7 @@ def _check_against_config(owner: ModelWithConfig) -> None:
         said = f"in {len(layers)} layers ({listed(layers)})" if layers else "in no layer"
         raise SpecError(
             f"model={type(owner.module).__name__}: its config has attention {said}, but "
-            f"{len(names)} attention modules were found ({listed(names)}); {NAME_THEM}"
+            f"{len(names)} attention modules were found ({listed(names)}); {advice}"
         )
 
 

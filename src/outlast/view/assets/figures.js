@@ -165,13 +165,15 @@ export function learningFigure(place, runs, options) {
   return { words: words + marked, traces, table };
 }
 
-/** Ticks of a logarithmic axis: powers of ten, and 2 and 5 between them if there are few. */
+/** Ticks of a logarithmic axis: powers of ten, and 2 and 5 between them if there are few. Where even
+ * these may all be outside, as around a single point, they are left to Plotly. */
 function decades(traces) {
   let low = Infinity;
   let high = 0;
   for (const trace of traces)
     for (const y of trace.y)
       if (y > 0) [low, high] = [Math.min(low, y), Math.max(high, y)];
+  if (high < 2.5 * low) return { tickformat: "~g" };
   return { dtick: Math.log10(high / low) > 2.5 ? 1 : "D2", tickformat: "~g" };
 }
 
@@ -215,17 +217,23 @@ function nearest(xs, x) {
   return best;
 }
 
+/** Whether a curve has one point, which no line shows. */
+function isPoint(ys) {
+  return ys.filter((y) => y !== null).length === 1;
+}
+
 /** The mean with its band, or a line for each seed. */
 function curveTraces(run, curves, each, say, unit) {
   const at = (x) => (unit === "×" ? multiple(x) : `step ${x.toLocaleString("en")}`);
   const style = { color: run.look.colour, dash: run.look.dash };
   const few = unit === "×";
-  const common = { meta: run.id, mode: few ? "lines+markers" : "lines" };
+  const mode = (ys) => (few || isPoint(ys) ? "lines+markers" : "lines");
   const marker = { symbol: run.look.symbol, size: 7, color: run.look.colour };
   const template = `${plain(run.label)}<br>%{text}<extra></extra>`;
   if (each)
     return Object.entries(curves).map(([seed, [x, y]]) => ({
-      ...common,
+      meta: run.id,
+      mode: mode(y),
       x,
       y,
       line: { ...style, width: 1.3 },
@@ -251,10 +259,12 @@ function curveTraces(run, curves, each, say, unit) {
   const seeds = (point) => (point.count === 1 ? "1 seed" : `${point.count} seeds`);
   const short = (p) => (p.count === 1 ? "" : ` (${say(p.low)} to ${say(p.high)})`);
   const reach = (p) => (p.count === 1 ? "" : `<br>lowest ${say(p.low)}, highest ${say(p.high)}`);
+  const means = points.map((point) => point.mean);
   const mean = {
-    ...common,
+    meta: run.id,
+    mode: mode(means),
     x,
-    y: points.map((point) => point.mean),
+    y: means,
     line: { ...style, width: 2.2 },
     marker,
     name: run.label,
