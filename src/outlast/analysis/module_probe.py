@@ -92,16 +92,16 @@ def _keep(seen: Watched, name: str, tokens: Tensor) -> Callable[[nn.Module, Any,
     """A hook that keeps what a module put out, (batch, tokens, features), and refuses the rest."""
 
     def keep(module: nn.Module, _: Any, output: Any) -> None:
-        found = output[0] if isinstance(output, tuple) and output else output
-        if isinstance(found, Tensor) and found.ndim == 3:
+        states = output[0] if isinstance(output, tuple) and output else output
+        if isinstance(states, Tensor) and states.ndim == 3:
             turned = getattr(module, "batch_first", True) is False
-            features = found.transpose(0, 1) if turned else found
+            features = states.transpose(0, 1) if turned else states
             if features.shape[:2] == tokens.shape:
                 seen.outputs[name] = features
                 return
-        given = tuple(found.shape) if isinstance(found, Tensor) else shown(found)
+        shape = tuple(states.shape) if isinstance(states, Tensor) else shown(states)
         batch, count = tokens.shape
-        wanted = f"modules that put out ({batch}, {count}, features), or a tuple that begins so"
-        raise bad_value("modules", name, f"{wanted}, for tokens ({batch}, {count}); got {given}")
+        accepted = f"modules that put out ({batch}, {count}, features), or a tuple that begins so"
+        raise bad_value("modules", name, f"{accepted}, for tokens ({batch}, {count}); got {shape}")
 
     return keep
