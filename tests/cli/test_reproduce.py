@@ -139,7 +139,7 @@ def test_setting_that_does_not_go_with_an_arm_is_refused_before_anything_is_run(
 ) -> None:
     refused = run("reproduce", "mini", "--arms", "retry", *options, "--steps", "8")
     assert refused.code == MISTAKE
-    assert "error: arm retry: latest=4: expected less than half of training" in refused.err
+    assert "error: arm retry: method dat: latest=4: expected less than half" in refused.err
     assert "joint" not in refused.out
     assert list(here.iterdir()) == []
 
