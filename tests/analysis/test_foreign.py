@@ -1,5 +1,6 @@
 """The attention of other people's modules is what these modules compute."""
 
+import re
 from typing import Any
 
 import pytest
@@ -91,6 +92,66 @@ def test_what_is_no_foreign_model_is_refused() -> None:
         watch_foreign(ours, tokens, QUERIES)
 
 
+@pytest.mark.parametrize(
+    ("queries", "words"),
+    [
+        (torch.tensor([[3, 7], [0, -1]]), "queries=7: expected numbers of tokens, below 7"),
+        (torch.tensor([[3, 6]]), r"queries=\(1, 2\).*: expected a row for each of 2 rows"),
+        (torch.tensor([3, 6]), r"queries=\(2,\).*: expected a tensor of two axes"),
+    ],
+    ids=str,
+)
+def test_queries_that_are_none_are_refused(queries: Tensor, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        watch_foreign(Stream(), torch.zeros(2, 7, dtype=torch.long), queries)
+
+
+class Unknown(nn.Module):
+    """Attention that cannot be told from other modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        y, weights = self.inside(x, x, x, attn_mask=mask, average_attn_weights=False)
+        return y, weights
+
+
+class Hidden(nn.Module):
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.embedding, self.mixer = nn.Embedding(vocabulary, 8), Unknown()
+        self.head = nn.Linear(8, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        return self.head(x + self.mixer(x)[0])
+
+
+def test_attention_can_be_named() -> None:
+    task = outlast.task("composite(modulus=2, keys=12, queries=2, length=3)")
+    model = Hidden(task.vocabulary)
+    found, named = (sharpness(model, task, (1,), 6, names) for names in (None, ["mixer"]))
+    assert {row["layer"] for row in found} == {"mixer.inside"}
+    assert [row | {"layer": "mixer.inside"} for row in named] == found
+    rows = pathway_ablation(model, task, (1,), 6, attention=["mi?er"])
+    assert {row["layer"] for row in rows if row["ablation"] == "layer off"} == {"mixer"}
+    tokens = torch.zeros(2, 7, dtype=torch.long)
+    assert list(watch_foreign(model, tokens, QUERIES, ["mixer"]).weights) == ["mixer"]
+    with pytest.raises(SpecError, match=r"attention=\*.gru: expected names or patterns of modules"):
+        sharpness(model, task, attention=["*.gru"])
+
+
+@pytest.mark.parametrize("analysis", [sharpness, pathway_ablation])
+def test_attention_of_a_model_of_ours_needs_no_name(analysis: Any) -> None:
+    task = outlast.task("composite(modulus=2, keys=12, queries=2, length=3)")
+    model = outlast.model("lstm > attention(nope, heads=2) @ 8", task)
+    with pytest.raises(SpecError, match=r"attention=.*: expected None: .* a model of Outlast"):
+        analysis(model, task, attention=["*"])
+
+
 def watched(model: nn.Module, *_: Any) -> None:
     watch_foreign(model, torch.zeros(2, 7, dtype=torch.long), QUERIES)
 
@@ -98,8 +159,9 @@ def watched(model: nn.Module, *_: Any) -> None:
 @pytest.mark.parametrize("analysis", [sharpness, pathway_ablation, watched])
 def test_module_without_attention_is_told_what_is_accepted(analysis: Any) -> None:
     accepted = "expected (a model of Outlast, or )?a torch.nn.Module whose attention can be found$"
+    advice = re.escape('name its modules, as in attention=["*.attn"]')
     task = outlast.task("composite(modulus=2, keys=12, queries=2, length=3)")
-    with pytest.raises(SpecError, match=f"^model=Linear: no attention found: .*; {accepted}"):
+    with pytest.raises(SpecError, match=f"^model=Linear: no attention found: .*; {advice}$"):
         analysis(nn.Linear(2, 2), task)
     with pytest.raises(SpecError, match=rf"^model=.*len.*: {accepted}"):
         analysis(len, task)
@@ -150,6 +212,7 @@ def test_line_in_the_place_of_a_task_is_refused_in_words(analysis: Any) -> None:
         ({"ladder": 3}, r"ladder=3 \(int\): expected a list of multiples, such as \(1, 3, 10\)"),
         ({"ladder": (1, -1)}, "ladder=-1: expected multiples of the training length"),
         ({"ladder": ()}, "ladder=: expected at least one multiple"),
+        ({"ladder": (1, 2, 1.0)}, "ladder=1 2 1: expected each multiple once"),
         ({"sequences": 0}, r"sequences=0 \(int\): expected a whole number from 1 to"),
     ],
     ids=str,

@@ -351,6 +351,25 @@ def test_a_weight_of_several_modules_counts_once_in_all_of_them() -> None:
     assert row(module_gradients(model, loss))["norm"] == once["norm"]
 
 
+@pytest.mark.parametrize(
+    "returned",
+    [None, {}, {"logits": torch.zeros(2, 3, requires_grad=True)}, torch.zeros(())],
+    ids=["nothing", "no part", "logits", "no gradient"],
+)
+def test_what_is_no_loss_is_refused_in_words(returned: Any) -> None:
+    with pytest.raises(SpecError, match=r"^loss.*: expected a function that returns one number"):
+        module_gradients(plain(1.0)[0], lambda: returned)
+
+
+def test_what_is_no_function_and_no_model_is_refused_in_words(task: Task) -> None:
+    number: Any = 3
+    with pytest.raises(SpecError, match=r"^loss=3 .*: expected a function that returns one number"):
+        module_gradients(plain(1.0)[0], number)
+    model = outlast.model("lstm > attention(nope, heads=2) @ 8", task)
+    with pytest.raises(SpecError, match=r"^final=int: expected a model of Outlast"):
+        gradient_attribution(model, task, final=number)
+
+
 def test_names_that_are_nothing_are_refused() -> None:
     model, loss = plain(1.0)
     model.relu = nn.ReLU()

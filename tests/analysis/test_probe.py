@@ -1,6 +1,7 @@
 """A probe reads what is there, and nothing else."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -282,5 +283,11 @@ def test_what_cannot_be_probed_is_named() -> None:
         state_probe(outlast.model("lstm @ 8", recall), recall, (1,), 4, fit_sequences=4)
     with pytest.raises(SpecError, match="model=lstm @ 8: expected a model with attention"):
         key_probe(outlast.model("lstm @ 8", recall), recall)
-    with pytest.raises(SpecError, match="bins=0: expected a whole number >= 1"):
-        state_probe(build(task_of()), task_of(), bins=0)
+    for bins in (0, 10**12):
+        with pytest.raises(SpecError, match=f"bins={bins} .*: expected a whole number from 1 to"):
+            state_probe(build(task_of()), task_of(), bins=bins)
+    labels: Any = 3
+    with pytest.raises(
+        SpecError, match=r"labels=3 .*: expected a function of the task and a batch"
+    ):
+        module_probe(build(task_of()), task_of(), ["*"], labels=labels)

@@ -1,5 +1,6 @@
 """Analyses of run folders: what is asked for, where it is written, and what is left alone."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -291,6 +292,7 @@ def test_what_does_not_apply_is_left_out_and_said(
         (["--toward", "dat", "--only", "anatomy"], "toward=dat: expected gradients among"),
         (["--sequences", "0"], "sequences=0"),
         (["--lengths", "0"], "lengths=0"),
+        (["--lengths", "1", "1", "2"], "lengths=1 1 2: expected each multiple once"),
     ],
 )
 def test_bad_input_is_refused_in_words(
@@ -320,7 +322,7 @@ def test_weights_that_are_absent_are_said_before_rows_that_would_be_lost(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = Path(shutil.copytree(hybrid, tmp_path / "run", ignore=lambda *_: ["analysis"]))
-    rows: list[Row] = [{"seed": seed, "step": None} for seed in (0, 2)]
+    rows: list[Row] = [{"seed": seed, "step": None, "multiple": 1.0} for seed in (0, 2)]
     for name in ("key-probe", "gradients"):
         write_analysis(run, AnalysisTable(analysis=name, settings={"sequences": 3}, rows=rows))
     if "--steps" not in flags:
@@ -358,6 +360,28 @@ def test_damaged_table_names_its_file(hybrid: Path) -> None:
     with pytest.raises(RunFolderError, match=r"key-probe\.json"):
         read_analysis(hybrid, "key-probe")
     path.unlink()
+
+
+@pytest.mark.parametrize("name", ["key-probe", "ablation", "gradients"])
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({}, r"rows\[0\]"),
+        ({"seed": "x", "step": None, "multiple": 1.0}, r"rows\[0\]\.seed"),
+        ({"seed": 0, "step": "x", "multiple": 1.0}, r"rows\[0\]\.step"),
+    ],
+    ids=["empty", "seed", "step"],
+)
+def test_damaged_row_of_a_table_is_named(
+    hybrid: Path, tmp_path: Path, name: str, row: Row, field: str
+) -> None:
+    run = Path(shutil.copytree(hybrid, tmp_path / "run", ignore=lambda *_: ["analysis"]))
+    table = {"format": 2, "analysis": name, "rows": [row]}
+    (run / "analysis").mkdir()
+    (run / "analysis" / f"{name}.json").write_text(json.dumps(table))
+    assert main(["analyse", str(run), "--only", name, *FEW]) == 2
+    with pytest.raises(RunFolderError, match=rf"{name}\.json.*{field}"):
+        outlast.report(run, tmp_path / "page")
 
 
 def test_a_run_that_starts_anew_has_no_tables_of_the_old_one(recurrence: Path) -> None:

@@ -1,6 +1,7 @@
 """A model that looks at the cards it needs, and at nothing else, needs no other tokens."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -76,8 +77,10 @@ def test_the_model_is_left_as_it_was() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(SpecError, match="shares=0: expected"):
-        token_filter(solved_by_hand(), Cards(), shares=(0,))
+    for shares in ((0,), (), "x", 0.5, ("x",)):
+        accepted: Any = shares
+        with pytest.raises(SpecError, match=r"shares=.*: expected a list of shares of the tokens"):
+            token_filter(solved_by_hand(), Cards(), shares=accepted)
     task = outlast.task("parity")
     with pytest.raises(NothingToSeeError, match="expected a model with attention"):
         token_filter(outlast.model("lstm @ 8", task), task)

@@ -52,7 +52,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from outlast.analysis.foreign import foreign_attention
+from outlast.analysis.foreign import foreign_attention, no_names
 from outlast.analysis.interventions import (
     CHANGES,
     Within,
@@ -105,6 +105,7 @@ def pathway_ablation(
     ladder: Sequence[float] = LADDER,
     sequences: int = SEQUENCES,
     window: int | None = None,
+    attention: Sequence[str] | None = None,
 ) -> list[Row]:
     """Accuracy whole and without each part: a row for each rung, ablation and part of the task.
 
@@ -114,16 +115,21 @@ def pathway_ablation(
         ladder: Multiples of the training length.
         sequences: Sequences of each length, those of `evaluate`.
         window: How many keys `window` leaves; by default the tokens of a training sequence.
+        attention: Of a module that is not ours: names or patterns of its attention modules, such as
+            ``*.attn``; by default they are found.
     """
     check_answers(task, ladder, sequences)
-    if not isinstance(model, Model):
-        foreign_attention(model)
+    foreign: dict[str, nn.Module] = {}
+    if isinstance(model, Model):
+        no_names(model, attention)
+    else:
+        foreign = foreign_attention(model, attention)
     window = task.tokens(task.lengths[1]) if window is None else as_whole("window", window, 1)
     rows: list[Row] = []
     with eval_mode(model), torch.no_grad():
         for rung in draw_rungs(model, task, ladder, sequences):
             columns = {"multiple": rung.multiple, "length": rung.length}
-            ablations = list(_ablations(model, task, rung, window))
+            ablations = list(_ablations(model, task, rung, window, foreign))
             for ablation, tally in zip(
                 ablations, _tally(model, task, rung, ablations), strict=True
             ):
@@ -159,10 +165,13 @@ def _outputs(ablation: Ablation, replay: Replay) -> dict[Sublayer, Tensor]:
     return {s: replay.without_head(s, ablation.head) for s in ablation.changed}
 
 
-def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterator[Ablation]:
+def _ablations(
+    model: nn.Module, task: Task, rung: Rung, window: int, foreign: dict[str, nn.Module]
+) -> Iterator[Ablation]:
+    """What is changed; `foreign` is the attention of a model that is not ours."""
     yield Ablation("whole")
     if not isinstance(model, Model):
-        yield from _foreign_ablations(model)
+        yield from _foreign_ablations(model, foreign)
         yield from _other_items(task, rung)
         return
     by_name = {name: sublayer for name, sublayer in layers(model) if sublayer.gate_mode != "off"}
@@ -185,9 +194,9 @@ def _ablations(model: nn.Module, task: Task, rung: Rung, window: int) -> Iterato
     yield from _other_inputs(model, task, rung)
 
 
-def _foreign_ablations(model: nn.Module) -> Iterator[Ablation]:
+def _foreign_ablations(model: nn.Module, attention: dict[str, nn.Module]) -> Iterator[Ablation]:
     """The ablations of the parts that are found in a model that is not ours."""
-    attention, recurrence = foreign_attention(model), find_recurrence(model)
+    recurrence = find_recurrence(model)
     for name, modules in (("attention off", attention), ("recurrence off", recurrence)):
         if modules:
             yield Ablation(name, partial(silent, model, modules))

@@ -32,13 +32,29 @@ EAGER = "eager"
 #: what `watch_foreign` accepts, and what analyses accept that take models of ours, too
 FOREIGN = "a torch.nn.Module whose attention can be found"
 ACCEPTED = f"a model of Outlast, or {FOREIGN}"
+#: what to do if attention is not found
+NAMES = 'name its modules, as in attention=["*.attn"]'
 
 
-def foreign_attention(model: object, accepted: str = ACCEPTED) -> dict[str, nn.Module]:
-    """The attention of a module that is not ours, by name; `accepted` is said if there is none."""
+def foreign_attention(
+    model: object, names: Sequence[str] | None = None, accepted: str = ACCEPTED
+) -> dict[str, nn.Module]:
+    """The attention of a module that is not ours: the modules of these names, or what is found.
+
+    `accepted` is said of what is no module.
+    """
     if not isinstance(model, nn.Module):
         raise bad_value("model", shown(model), accepted)
-    return find_attention(model, needs_recurrence=False, advice=f"expected {accepted}")
+    if names is not None:
+        return named_modules(model, names, "attention")
+    return find_attention(model, needs_recurrence=False, advice=NAMES)
+
+
+def no_names(model: nn.Module, names: Sequence[str] | None) -> None:
+    """Refuse names of attention modules for a model of ours, where they would do nothing."""
+    if names is not None:
+        accepted = f"None: the attention of {type(model).__name__}, a model of Outlast, is known"
+        raise bad_value("attention", shown(names), accepted)
 
 
 def named_modules(model: nn.Module, patterns: Sequence[str], field: str) -> dict[str, nn.Module]:
@@ -57,7 +73,9 @@ def named_modules(model: nn.Module, patterns: Sequence[str], field: str) -> dict
     return modules
 
 
-def watch_foreign(model: nn.Module, tokens: Tensor, queries: Tensor) -> Watched:
+def watch_foreign(
+    model: nn.Module, tokens: Tensor, queries: Tensor, attention: Sequence[str] | None = None
+) -> Watched:
     """One pass over tokens (batch, tokens), without gradients and in eval mode.
 
     Only `logits` and `weights` are filled. A module that is called several times has an entry for
@@ -69,14 +87,17 @@ def watch_foreign(model: nn.Module, tokens: Tensor, queries: Tensor) -> Watched:
         tokens: The sequences.
         queries: Which tokens' attention is kept, (batch, queries): their numbers in the sequence.
             A negative number is a place that stays empty.
+        attention: Names or patterns of the attention modules, such as ``*.attn``; by default they
+            are found.
     """
-    attention = foreign_attention(model, FOREIGN)
+    modules = foreign_attention(model, attention, FOREIGN)
+    _check_queries(tokens, queries)
     seen = Watched(torch.empty(0))
     with ExitStack() as stack:
         stack.enter_context(eval_mode(model))
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_eager(list(attention.values())))
-        for name, module in attention.items():
+        stack.enter_context(_eager(list(modules.values())))
+        for name, module in modules.items():
             if isinstance(module, Mixer):
                 raise bad_value("model", type(model).__name__, "no model of Outlast: `watch` it")
             keeper = _Keeper(seen, name, tokens, queries)
@@ -86,6 +107,18 @@ def watch_foreign(model: nn.Module, tokens: Tensor, queries: Tensor) -> Watched:
             stack.callback(module.register_forward_hook(keeper.keep).remove)
         seen.logits = read_logits(model(tokens), model)[0]
     return seen
+
+
+def _check_queries(tokens: Tensor, queries: Tensor) -> None:
+    for name, table in (("tokens", tokens), ("queries", queries)):
+        if not isinstance(table, Tensor) or table.ndim != 2:
+            kind = tuple(table.shape) if isinstance(table, Tensor) else table
+            raise bad_value(name, shown(kind), "a tensor of two axes, the batch first")
+    batch, count = tokens.shape
+    if len(queries) != batch:
+        raise bad_value("queries", shown(tuple(queries.shape)), f"a row for each of {batch} rows")
+    if queries.numel() and int(queries.max()) >= count:
+        raise bad_value("queries", int(queries.max()), f"numbers of tokens, below {count}")
 
 
 class _Keeper:

@@ -86,6 +86,8 @@ def gradient_attribution(
     batch_size = as_whole("batch_size", batch_size, 1)
     batches = as_whole("batches", batches, 1)
     require_ours(model)
+    if final is not None:
+        require_ours(final, "final")
     names = recurrent_weights(model)
     named = dict(model.named_parameters())
     weights = {name: named[name] for several in names.values() for name in several}

@@ -24,11 +24,13 @@ from torch.utils._pytree import tree_map
 from outlast.analysis.foreign import named_modules
 from outlast.analysis.gradients import requiring_gradients, split_gradient, tabulate
 from outlast.analysis.sequences import NothingToSeeError
+from outlast.arguments import shown
 from outlast.errors import bad_value
 from outlast.methods.delay.discovery import RECURRENT_TYPES, find_attention, models_with_config
 from outlast.mixers.base import Mixer
 from outlast.runs.analyses import Row
 
+LOSSES = "a function that returns one number with a gradient, or several in a dict, by name"
 #: one loss, or several by the name of the part of the task
 Loss = Callable[[], Tensor | Mapping[str, Tensor]]
 
@@ -54,6 +56,8 @@ def module_gradients(
         recurrent: The same of recurrent modules.
         final: Final weights by name, such as a `state_dict`, for the cosines that are about them.
     """
+    if not callable(loss):
+        raise bad_value("loss", shown(loss), LOSSES)
     attending = (
         find_attention(model, False, 'name them, as in attention=["*.self_attn"]')
         if attention is None
@@ -79,8 +83,7 @@ def module_gradients(
             stack.enter_context(torch.enable_grad())
             if not upstream:
                 stack.enter_context(detached_inputs(attending.values()))
-            result = loss()
-        by_part = result if isinstance(result, Mapping) else {"loss": result}
+            by_part = _by_part(loss())
         parts[:] = by_part
         return torch.stack([value.reshape(()) for value in by_part.values()])[None]
 
@@ -94,6 +97,20 @@ def module_gradients(
         split = split_gradient([losses], weights)
     (rows,) = tabulate(split, names, parts, torch.ones_like(split.losses), toward)
     return rows
+
+
+def _by_part(result: object) -> dict[str, Tensor]:
+    """The losses by part that the caller's function returned; anything else is refused."""
+    by_part = dict(result) if isinstance(result, Mapping) else {"loss": result}
+    if not by_part:
+        raise bad_value("loss", shown(result), LOSSES)
+    losses: dict[str, Tensor] = {}
+    for part, value in by_part.items():
+        if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+            kind = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else value
+            raise bad_value(f"loss: {part}", shown(kind), LOSSES)
+        losses[str(part)] = value
+    return losses
 
 
 @contextmanager

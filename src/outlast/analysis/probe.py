@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from outlast.analysis.interventions import closed
 from outlast.analysis.ridge import Moments, Probe, read_labels
-from outlast.analysis.scoring import check_answers
+from outlast.analysis.scoring import MOST_SEQUENCES, check_answers
 from outlast.analysis.sequences import (
     LADDER,
     SEQUENCES,
@@ -30,7 +30,8 @@ from outlast.analysis.sequences import (
     nothing_to_see,
 )
 from outlast.analysis.watching import HEAD, Watched, layers, watch
-from outlast.arguments import check_whole
+from outlast.arguments import as_whole, shown
+from outlast.errors import bad_value
 from outlast.mixers.attention.attention import Attention
 from outlast.models.model import Model, Sublayer
 from outlast.streams import stream
@@ -42,6 +43,8 @@ from outlast.tasks.truth import ABSENT
 FIT_SEQUENCES = 2048
 #: parts that the tokens of a sequence are divided into
 BINS = 4
+#: the most parts
+MOST_BINS = 10_000
 #: controls of a probe: each is fitted on the labels in another random order
 SHUFFLES = 4
 
@@ -181,7 +184,10 @@ def probe_places(
 ) -> list[Row]:
     """The rows of `state_probe`, for any labels and any places."""
     check_answers(task, ladder, sequences)
-    check_whole("bins", bins, 1)
+    as_whole("bins", bins, 1, MOST_BINS)
+    if not callable(labels):
+        accepted = "a function of the task and a batch, such as due_states or stored_keys"
+        raise bad_value("labels", shown(labels), accepted)
     check_finite(subject.model)
     probes = _fit(subject, task, labels, fit_sequences, SHUFFLES)
     rows = []
@@ -218,7 +224,7 @@ def _fit(
     subject: Subject, task: Task, labels: Labels, fit_sequences: int, shuffles: int = 0
 ) -> dict[Place, list[Probe]]:
     """Probes by place: the true one, then those that are fitted on shuffled labels."""
-    check_whole("fit_sequences", fit_sequences, 1)
+    as_whole("fit_sequences", fit_sequences, 1, MOST_SEQUENCES)
     device = next(subject.model.parameters()).device
     batch = task.sample(task.lengths, fit_sequences, stream(device, "fit probes"))
     table = labels(task, batch)

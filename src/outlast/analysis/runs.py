@@ -15,6 +15,7 @@ from outlast.analysis.covariance import contrastive_covariance
 from outlast.analysis.examples import anatomy_with_examples
 from outlast.analysis.probe import key_probe, state_probe
 from outlast.analysis.run_gradients import run_gradients
+from outlast.analysis.scoring import check_lengths
 from outlast.analysis.seed_processes import SeedProcesses
 from outlast.analysis.sequences import (
     LADDER,
@@ -31,7 +32,7 @@ from outlast.analysis.sharpness import sharpness
 from outlast.analysis.token_filter import token_filter
 from outlast.arguments import as_whole
 from outlast.errors import OutlastError, RunFolderError, bad_value, short_of_memory
-from outlast.evaluation.ladder import as_ladder, out_of_reach, rungs
+from outlast.evaluation.ladder import out_of_reach, rungs
 from outlast.mixers.lstm import LSTM
 from outlast.models import build_model
 from outlast.models.model import Model
@@ -82,7 +83,7 @@ class AnalysisSettings:
     toward: Path | None = None
 
     def __post_init__(self) -> None:
-        as_ladder("lengths", self.ladder)
+        check_lengths("lengths", self.ladder)
         if self.sequences is not None:
             as_whole("sequences", self.sequences, 1)
 

@@ -25,13 +25,20 @@ def as_task(task: object) -> Task:
     return task
 
 
+def check_lengths(field: str, ladder: object) -> None:
+    """Refuse multiples that stand for no lengths, and one that comes twice."""
+    multiples = as_ladder(field, ladder)
+    if len(set(multiples)) < len(multiples):
+        raise bad_value(field, " ".join(f"{m:g}" for m in multiples), "each multiple once")
+
+
 def check_answers(task: object, ladder: object, sequences: object) -> None:
     """Refuse a task without answers that are right or wrong, and bad lengths or numbers."""
     built = as_task(task)
     if built.measure != "exact":
         accepted = "a task whose answers are right or wrong; this one measures bits of text"
         raise nothing_to_see("task", built.name, accepted)
-    as_ladder("ladder", ladder)
+    check_lengths("ladder", ladder)
     as_whole("sequences", sequences, 1, MOST_SEQUENCES)
 
 

@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from outlast.analysis.foreign import foreign_attention, watch_foreign
+from outlast.analysis.foreign import foreign_attention, no_names, watch_foreign
 from outlast.analysis.scoring import check_answers
 from outlast.analysis.sequences import (
     LADDER,
@@ -52,6 +52,7 @@ def sharpness(
     task: Task,
     ladder: Sequence[float] = LADDER,
     sequences: int = SEQUENCES,
+    attention: Sequence[str] | None = None,
 ) -> list[Row]:
     """What each head attends to where an answer must be recalled, by length, layer and head.
 
@@ -81,18 +82,21 @@ def sharpness(
         task: A task whose `truth` has sources.
         ladder: Multiples of the training length.
         sequences: Sequences of each length.
+        attention: Of a module that is not ours: names or patterns of its attention modules, such as
+            ``*.attn``; by default they are found.
     """
     check_answers(task, ladder, sequences)
     if is_ours(model):
         require_attention(cast(Model, model))
+        no_names(model, attention)
     else:
-        foreign_attention(model)
+        foreign_attention(model, attention)
     rows: list[Row] = []
     for rung in draw_rungs(model, task, ladder, sequences):
         if is_ours(model):
             tables = measure(cast(Model, model), task, rung.batch)
         else:
-            tables = measure_foreign(model, task, rung.batch)
+            tables = measure_foreign(model, task, rung.batch, attention)
         for name, table in tables.items():
             for head, answers in enumerate(table.unbind(2)):
                 row: Row = {"multiple": rung.multiple, "length": rung.length, "layer": name}
@@ -123,7 +127,9 @@ def measure(model: Model, task: Task, batch: Batch) -> dict[str, Tensor]:
     return _joined(gauges, task)
 
 
-def measure_foreign(model: nn.Module, task: Task, batch: Batch) -> dict[str, Tensor]:
+def measure_foreign(
+    model: nn.Module, task: Task, batch: Batch, attention: Sequence[str] | None
+) -> dict[str, Tensor]:
     """`measure` of a model that is not ours, by attention module."""
     measured: dict[str, list[Tensor]] = {}
     for block in blocks(batch, max(1, FOREIGN_WEIGHTS // batch.inputs.shape[1])):
@@ -134,7 +140,8 @@ def measure_foreign(model: nn.Module, task: Task, batch: Batch) -> dict[str, Ten
         place = (source >= 0).cumsum(1)[number, token] - 1  # among the answers of its row
         queries = torch.full_like(source[:, : int(place.max()) + 1], ABSENT)
         queries[number, place] = token
-        for name, weights in watch_foreign(model, block.inputs, queries).weights.items():
+        seen = watch_foreign(model, block.inputs, queries, attention)
+        for name, weights in seen.weights.items():
             rows = weights[number, :, place]
             answers = measured_rows(rows, None, token, source[number, token])
             measured.setdefault(name, []).append(answers)

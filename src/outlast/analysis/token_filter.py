@@ -29,7 +29,8 @@ share of 1 is the whole model.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -45,7 +46,8 @@ from outlast.analysis.sequences import (
     draw_rungs,
 )
 from outlast.analysis.watching import attention_layers, hooked, layers, no_attention
-from outlast.errors import require
+from outlast.arguments import shown
+from outlast.errors import bad_value
 from outlast.evaluation.outputs import eval_mode
 from outlast.mixers.attention.look import AttentionBlock
 from outlast.models.model import Model
@@ -71,6 +73,16 @@ class Received:
         self.total[:, :keys] += (counted.to(block.weights.dtype) @ block.weights).sum((1, 2))
 
 
+def _check_shares(shares: object) -> None:
+    accepted = "a list of shares of the tokens, above 0 and up to 1"
+    if isinstance(shares, str | bytes) or not isinstance(shares, Collection) or not len(shares):
+        raise bad_value("shares", shown(shares), accepted)
+    for share in shares:
+        is_number = isinstance(share, Real) and not isinstance(share, bool)
+        if not is_number or not 0 < share <= 1:
+            raise bad_value("shares", shown(share), accepted)
+
+
 def token_filter(
     model: Model,
     task: Task,
@@ -88,8 +100,7 @@ def token_filter(
         shares: The shares of tokens that are kept, above 0 and up to 1.
     """
     check_answers(task, ladder, sequences)
-    for share in shares:
-        require(0 < share <= 1, "shares", share, "shares of the tokens, above 0 and up to 1")
+    _check_shares(shares)
     first, *later = _layer_names(model)
     masked = {"later": later, "all": [first, *later]} if later else {"all": [first]}
     rows: list[Row] = []

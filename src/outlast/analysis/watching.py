@@ -43,11 +43,11 @@ def is_ours(model: object) -> bool:
     return isinstance(model, nn.Module) and hasattr(model, "sublayers")
 
 
-def require_ours(model: nn.Module) -> None:
+def require_ours(model: nn.Module, field: str = "model") -> None:
     """Refuse a model that is not one of ours; the error names what there is for others."""
     if not is_ours(model):
         raise nothing_to_see(
-            "model",
+            field,
             type(model).__name__,
             "a model of Outlast; for other modules there are sharpness, watch_foreign, "
             "module_gradients, module_probe and pathway_ablation",

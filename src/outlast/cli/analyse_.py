@@ -41,7 +41,8 @@ def main(
 
     Args:
         folders: Run folders, or those of grids and studies, whose runs are analysed one by one. If
-            one of several cannot be, the others are, and the exit code is 2.
+            one of several runs cannot be, the others are, and the exit code is 2. A folder without
+            a run is an error before the first one.
         only: Some analyses; by default all that apply to the run. They are anatomy, ablation,
             state-probe, key-probe, sharpness, covariance, token-filter and gradients.
         lengths: Multiples of the training length.

@@ -42,6 +42,26 @@ class AnalysisTable(Struct, frozen=True, kw_only=True):
     rows: list[Row]
 
 
+class TableRow(Struct, frozen=True, kw_only=True):
+    """What every row of a table has."""
+
+    seed: int
+    step: int | None
+
+
+class LengthRow(TableRow, frozen=True, kw_only=True):
+    """What a row has of a table with lengths, which all have but that of `gradients`."""
+
+    multiple: float
+
+
+class AblationRow(LengthRow, frozen=True, kw_only=True):
+    """What a row of `ablation` has besides."""
+
+    ablation: str
+    part: str
+
+
 class AnatomyRow(Struct, frozen=True, kw_only=True):
     """A row of the failure anatomy."""
 
@@ -76,6 +96,26 @@ class Example(Struct, frozen=True, kw_only=True):
 
 class _AnatomyRows(Struct, frozen=True):
     rows: list[AnatomyRow]
+
+
+class _TableRows(Struct, frozen=True):
+    rows: list[TableRow]
+
+
+class _LengthRows(Struct, frozen=True):
+    rows: list[LengthRow]
+
+
+class _AblationRows(Struct, frozen=True):
+    rows: list[AblationRow]
+
+
+#: what is checked of the rows of a table that is read, where it is not what most tables have
+ROWS: dict[str, type[Struct]] = {
+    ANATOMY: _AnatomyRows,
+    "ablation": _AblationRows,
+    "gradients": _TableRows,
+}
 
 
 def write_analysis(folder: Path, table: AnalysisTable) -> Path:
@@ -134,7 +174,9 @@ def read_analysis(folder: Path, name: str) -> AnalysisTable | None:
     path = _path(folder, name)
     if not has_file(path.parent, path.name):
         return None
-    return checked(read_object(path, "analysed yet"), AnalysisTable, path)
+    table = checked(read_object(path, "analysed yet"), AnalysisTable, path)
+    checked({"rows": table.rows}, ROWS.get(name, _LengthRows), path)
+    return table
 
 
 def anatomy_at_end(folder: Path, causes: Collection[str]) -> list[AnatomyRow]:

@@ -36,6 +36,8 @@ def run_folders(folder: Path, of_studies: bool = False, with_damaged: bool = Fal
     if not folders and has_file(folder, SWEEP):
         raise no_runs_of_sweep(folder)
     if not folders:
+        if not folder.exists():
+            raise RunFolderError(f"{folder} does not exist: expected the folder of a run")
         inside = ", and none of the folders in it is" if folder.is_dir() else ""
         raise RunFolderError(f"{folder} has no {RUN}: it is not a run folder{inside}")
     return folders
