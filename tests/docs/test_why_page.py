@@ -94,7 +94,8 @@ def test_seeds_of_the_other_sentences_are_counted() -> None:
     assert holds("serial4-conv-joint", 10, "joint", 0.9) == 8
     assert holds("serial4-conv", 10, "joint", 0.9) == 10
     words = (
-        "right in 0.902 [0.053, 0.999] of the sequences, and in 0.99 or more on nine of ten seeds"
+        "right in 0.902 [0.053, 0.999] of the sequences. The seed with 0.053 had not learned the "
+        "task at 1 x (0.670), all others have 0.99 or more"
     )
     assert words in " ".join(PAGE.split())
     assert holds("chained2-dat", 3, "joint", 0.99) == 9
@@ -210,15 +211,60 @@ def test_causes_of_wrong_sums_are_shares_of_the_seeds() -> None:
         [round(100 * mean(arm, cause) / (1 - mean(arm, "right"))) for arm in arms]
         for cause in ("state", "output")
     )
-    first = "wrong state for {} % (`parallel2`), {} % (`serial2`) and {} % (`serial4`)"
-    assert first.format(*wrong) in PAGE
-    assert "reads the right one for {} %, {} % and {} %".format(*right) in PAGE
+    rest = [100 - sum(parts) for parts in zip(wrong, right, strict=True)]
+    lines = {
+        "| the probe reads a wrong state": wrong,
+        "| it reads the right one": right,
+        "| no recurrence has the sum to be read, not even at 1 x": rest,
+    }
+    for words, numbers in lines.items():
+        cells = " | ".join(f"{number} %" if number else "0" for number in numbers)
+        assert f"{words} | {cells} |" in PAGE
+    assert f"for {wrong[2]} % of the wrong sums of `serial4` at 3 x" in PAGE
     trusted = [
         round(100 * mean(arm, "output") / (mean(arm, "output") + mean(arm, "state")))
         for arm in arms
     ]
-    words = "it reads the right state for {} %, {} % and {} % of the wrong sums"
+    words = (
+        "| right states where a probe can be trusted (10 % would be chance) | {} % | {} % | {} % |"
+    )
     assert words.format(*trusted) in PAGE
+
+
+def test_sharpness_falls_with_length_on_every_seed() -> None:
+    heads: dict[str, dict[str, list[list[float]]]] = {}
+    for (analysis, arm, what, _, _, times), weights in ANALYSES.items():
+        if analysis == "sharpness" and times in ("1", "10"):
+            heads.setdefault(arm, {}).setdefault(what, []).append(weights)
+    falls = [
+        near > far
+        for by_head in heads.values()
+        for seed in range(10)
+        for near, far in [max((pair[0][seed], pair[1][seed]) for pair in by_head.values())]
+    ]
+    assert "falls on all 90 seeds" in PAGE
+    assert len(falls) == 90
+    assert all(falls)
+    diluted, right = (
+        statistics.mean(ANALYSES["anatomy", "serial2-joint", cause, "recall", "", "10"])
+        for cause in ("diluted", "right")
+    )
+    assert f"are diluted: {100 * diluted:.1f} % of {100 * (1 - right):.1f} %" in PAGE
+
+
+def test_ratios_of_gradients_are_counted_by_seed() -> None:
+    def larger(arm: str, step: int) -> int:
+        ratios = ANALYSES["gradients", arm, "norm, attention over direct", "all", str(step), ""]
+        return sum(ratio > 1 for ratio in ratios)
+
+    assert "on all ten seeds at step 500, on three at step 1,500" in PAGE
+    assert [larger("serial4-joint", step) for step in (500, 1500)] == [10, 3]
+    later = ANALYSES["gradients", "serial4-joint", "norm, attention over direct", "all", "6000", ""]
+    words = (
+        f"the mean is {statistics.mean(later):.1f} and the median {statistics.median(later):.1f}"
+    )
+    assert words in PAGE
+    assert all(larger("serial2-joint", step) > 5 for step in range(500, 7501, 500))
 
 
 def test_after_the_switch_the_gradients_of_serial_hybrids_disagree_about_recall() -> None:
