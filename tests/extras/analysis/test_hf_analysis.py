@@ -121,3 +121,18 @@ def test_a_family_whose_attention_is_not_found_is_refused_with_what_is_accepted(
         SpecError, match=r"model=GPT2LMHeadModel.*is_causal and num_key_value_groups"
     ):
         pathway_ablation(transformers.GPT2LMHeadModel(config), TASK, (1,), 4)
+
+
+def test_attention_that_is_not_found_can_be_named() -> None:
+    config = transformers.GPT2Config(
+        TASK.vocabulary, 16, 16, 2, 2, bos_token_id=None, eos_token_id=None
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with pytest.raises(SpecError, match=r'name its modules, as in attention=\["\*\.attn"\]'):
+        pathway_ablation(model, TASK, (1,), 4)
+    names = ["transformer.h.0.attn", "transformer.h.1.attn"]
+    rows = pathway_ablation(model, TASK, (1,), 4, attention=["*.attn"])
+    assert {row["layer"] for row in rows if row["ablation"] == "layer off"} == set(names)
+    tokens = torch.randint(TASK.modulus, (2, 7))
+    seen = watch_foreign(model, tokens, torch.tensor([[3, 6], [0, -1]]), ["*.attn"])
+    assert list(seen.weights) == names
