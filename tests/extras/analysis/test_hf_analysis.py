@@ -116,17 +116,9 @@ def test_recurrence_of_a_hybrid_is_taken_out(name: str, part: str) -> None:
 
 
 def test_a_family_whose_attention_is_not_found_is_refused_with_what_is_accepted() -> None:
-    config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=12)
-    with pytest.raises(
-        SpecError, match=r"model=GPT2LMHeadModel.*is_causal and num_key_value_groups"
-    ):
-        pathway_ablation(transformers.GPT2LMHeadModel(config), TASK, (1,), 4)
-
-
-def test_attention_that_is_not_found_can_be_named() -> None:
-    config = transformers.GPT2Config(
-        TASK.vocabulary, 16, 16, 2, 2, bos_token_id=None, eos_token_id=None
-    )
+    sizes = {"vocab_size": TASK.vocabulary, "n_positions": 16, "n_embd": 16}
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    config = transformers.GPT2Config(**sizes, **ends, n_layer=2, n_head=2)
     model = transformers.GPT2LMHeadModel(config).eval()
     with pytest.raises(SpecError, match=r'name its modules, as in attention=\["\*\.attn"\]'):
         pathway_ablation(model, TASK, (1,), 4)
