@@ -25,7 +25,8 @@ TASKS = [
     ("entangled_parity(queries=-0.1)", "queries=-0.1: expected a number from 0 to 1"),
     ("entangled_parity(keys=10)", "keys=10: expected a whole number >= length=25"),
     ("permutation(group=S4)", "group=S4: expected S3 | S5 | A5"),
-    ("count(length=8)", "length=8: expected a whole number >= 9"),
+    ("count(length=8)", "most=9: expected at most length=8"),
+    ("count(most=30)", "most=30: expected at most length=25"),
     ("needle(fillers=0)", "fillers=0: expected a whole number >= 1"),
     (
         "addition(hints=true, marks=10)",
@@ -44,6 +45,10 @@ TASKS = [
     ("regular(language=d2, length=25)", "length=25: expected a multiple of 2, as d2 has no words"),
     ("regular(language=abab, length=6)", "length=6: expected a multiple of 4, as abab has no"),
     ("regular(language=own)", "transitions=[]: expected 2 to 64 lists with a state each for the"),
+    (
+        "regular(language=own, transitions=[[1, 0], [0, 5]], accepting=[1])",
+        "for the same 2 to 8 letters; a state is the number of a list, below 2 here",
+    ),
     ("regular(language=own, transitions=[[0, 2], [0, 0]], accepting=[0])", "transitions=[[0, 2], "),
     ("regular(language=own, transitions=[[0, 0], [1, 1]], accepting=[1])", "accepting=[1]: expect"),
     ("recall(fillers=-1)", "fillers=-1: expected a whole number >= 0"),

@@ -260,6 +260,14 @@ def test_method_that_does_nothing_for_the_model_is_refused_before_a_folder_is_ma
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("method", ["state_passing", "state_noise"])
+def test_batch_of_one_sequence_has_no_other_whose_state_could_be_passed(tmp_path, method):
+    run = tiny(method, model=LSTM, batch_size=1)
+    with pytest.raises(SpecError, match=f"method {method}: batch_size=1: expected 2 or more: a"):
+        create(run, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("method", "model"),
     [

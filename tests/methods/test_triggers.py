@@ -6,6 +6,7 @@ import pytest
 
 from outlast.arguments import coerce
 from outlast.errors import SpecError
+from outlast.methods.base import WORST_LOSS
 from outlast.methods.triggers import SMOOTHING, as_step, make_trigger, smooth
 from outlast.specs import Spec, parse_value
 
@@ -133,6 +134,20 @@ def test_converged_does_not_take_a_part_of_the_answer_for_all_of_it(answers, kno
 
 def test_converged_without_a_known_guess_asks_for_half_of_the_start_alone():
     assert converged_at([[6.9, 6.9], *[[1.5, 1.5]] * 5]) == 500
+
+
+def test_converged_waits_anew_after_a_loss_that_is_not_finite():
+    falling = [[2.3, 2.3], [0.1, 0.6]]
+    broken = [*falling, [0.004, 0.005], [0.004, WORST_LOSS], *STILL]
+    assert converged_at(broken) == 800
+    bouncing = [[0.02, 0.02], [0.17, 0.17]] * 10
+    assert converged_at([[2.3, WORST_LOSS], [2.3, 2.3], *bouncing]) is None
+
+
+def test_converged_takes_no_wide_band_from_a_large_loss_at_the_start():
+    bouncing = [[0.02, 0.02], [0.17, 0.17]] * 10
+    assert converged_at([[1e6, 1e6], *bouncing], guess=math.log(10)) is None
+    assert converged_at([[1e6, 1e6], *STILL], guess=math.log(10)) == 500
 
 
 def test_converged_keeps_no_more_looks_than_its_patience_needs():

@@ -9,12 +9,13 @@ import torch
 
 from outlast.errors import SpecError
 from outlast.kernels.loss import part_losses
+from outlast.methods.base import WORST_LOSS
 from outlast.methods.triggers import Converged
 from outlast.registry import tasks
 from outlast.streams import stream
 from outlast.tasks import IGNORE
 from outlast.train import held_out
-from outlast.train.held_out import SEQUENCES, WORST, held_out_losses
+from outlast.train.held_out import SEQUENCES, held_out_losses
 from tiny_runs import CPU, TASK, InMemory, create, in_threes, tiny
 
 CONVERGED = "dat(switch=converged(patience=3), latest=12)"
@@ -38,7 +39,7 @@ def test_held_out_loss_is_the_mean_over_all_sequences_in_pieces_too(monkeypatch)
         first, second = held_out_losses(predict, 2, task, (1.0, 2.0), CPU)
         assert set(first) == {1.0, 2.0}
         assert first[2.0] == pytest.approx(wanted, rel=1e-5)
-        assert set(second[2.0].values()) == {WORST}
+        assert set(second[2.0].values()) == {WORST_LOSS}
 
 
 def test_method_is_shown_held_out_losses_after_each_block_until_it_switches(monkeypatch):

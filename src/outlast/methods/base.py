@@ -41,6 +41,8 @@ MethodState = dict[str, Any]
 Losses = dict[str, Sequence[float]]
 #: for each multiple of the training length, the loss of each part on held-out sequences
 HeldOutLosses = Mapping[float, Mapping[str, float]]
+#: what stands for a held-out loss that is not finite: a long sequence may overflow
+WORST_LOSS = 1e9
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Setup:
     task: str = ""
     #: the loss of a guess at an answer, by part; empty if it is not known
     guesses: Mapping[str, float] = field(default_factory=dict)
+    #: the sequences of a step; None: it is not known
+    batch_size: int | None = None
 
     @property
     def named_task(self) -> str:

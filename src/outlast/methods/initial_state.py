@@ -14,8 +14,9 @@ default schedule the learning rate is nearly 0 by then.
 the model once more without gradients. So nothing is carried from step to step, and a step costs one
 forward pass more. A shorter sequence is repeated until its row is full. ``state_noise`` draws each
 number of the state from a normal distribution with the mean and `scale` times the spread that this
-number has over those last states. Both forms are ours, and so are drawing by sequence with
-probability `p`, and its default.
+number has over those last states. So a number that is never negative may become so, such as the
+normaliser of `slstm`. Both forms are ours, and so are drawing by sequence with probability `p`, and
+its default.
 
 Attention begins with nothing, and so does every sequence of a test. In a task whose state counts
 from the first token, such as a sum, a state that is passed makes the answer ambiguous.
@@ -23,7 +24,7 @@ from the first token, such as a sum, a state that is passed makes the answer amb
 
 from __future__ import annotations
 
-from outlast.errors import incompatible, require
+from outlast.errors import bad_value, incompatible, require
 from outlast.methods.base import Control, Method, MethodState, Setup
 from outlast.methods.triggers import BEFORE_THE_END, as_step, check_before_end
 from outlast.registry import methods
@@ -43,6 +44,9 @@ class _InitialState(Method):
         if "recurrent" not in setup.pathways:
             reason = "it has no recurrent mixer that could begin with a state"
             raise incompatible(str(self.spec), f"model={setup.model}", reason)
+        if setup.batch_size == 1:
+            accepted = "2 or more: a sequence begins with the state of another one of its step"
+            raise bad_value("batch_size", 1, accepted)
         check_before_end(self.first, setup.steps, "from")
 
     def begin(self, setup: Setup) -> MethodState:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from outlast.arguments import build_from
 from outlast.errors import SpecError, bad_value, require
+from outlast.methods.base import WORST_LOSS
 from outlast.registry import suggest
 from outlast.specs import Spec
 
@@ -102,8 +103,9 @@ class Converged(Trigger):
     """Fires when the held-out loss at twice the training length has converged too.
 
     It needs no level of one's own choice. The band is the share `tolerance` of what the loss of the
-    long sequences has fallen since the start. For `patience` steps that loss must stay within the
-    band, and be above the loss of short sequences by no more than the band.
+    long sequences has fallen since the start, which counts as twice the loss of a guess at most.
+    For `patience` steps that loss must stay within the band, and be above the loss of short
+    sequences by no more than the band. A loss that is not finite begins the wait anew.
 
     It must also be far below where it began, and far below the loss of a guess: to know which
     outputs are answers at all, or the parity of an answer, is no convergence. Among many answers a
@@ -124,7 +126,11 @@ class Converged(Trigger):
 
     def look(self, step: int, losses: Mapping[float, float], state: dict[str, Any]) -> None:
         short, long = (losses[multiple] for multiple in self.held_out)
-        state.setdefault("first", long)
+        if max(short, long) >= WORST_LOSS:  # a loss that is not finite: the wait begins anew
+            state["looks"] = []
+            return
+        # a model that is not trained is near a guess; a larger loss would make the band wide
+        state.setdefault("first", min(long, 2 * self.guess))
         looks = state.setdefault("looks", [])
         looks.append([step, short, long])
         while len(looks) > 1 and looks[1][0] <= step - self.patience:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from outlast.arguments import check_whole
+from outlast.errors import require
 from outlast.registry import tasks
 from outlast.tasks.base import Batch, BatchBuilder, Length, Task
 from outlast.tasks.sampling import rand, randint, shuffle_items
@@ -48,7 +49,8 @@ class Count(Task):
     def __init__(self, signs: int = 32, most: int = 9, length: int = 25) -> None:
         check_whole("signs", signs, 2)
         check_whole("most", most, 1)
-        check_whole("length", length, max(2, most))
+        check_whole("length", length, 2)
+        require(most <= length, "most", most, f"at most length={length}")
         self.signs, self.most = signs, most
         self.shortest = max(2, most)
         self.lengths = (self.shortest, length)

@@ -211,6 +211,7 @@ def _read_automaton(transitions: Transitions, accepting: tuple[int, ...]) -> Aut
     states = len(transitions)
     letters = {len(row) for row in transitions} or {0}
     kind = f"2 to {MOST_STATES} lists with a state each for the same 2 to {MOST_LETTERS} letters"
+    kind += f"; a state is the number of a list, below {states} here" if states >= 2 else ""
     fits = 2 <= states <= MOST_STATES and len(letters) == 1 and 2 <= max(letters) <= MOST_LETTERS
     fits = fits and all(0 <= state < states for row in transitions for state in row)
     require(fits, "transitions", [list(row) for row in transitions], kind)

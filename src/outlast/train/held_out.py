@@ -14,14 +14,12 @@ from torch import Tensor
 
 from outlast.evaluation.ladder import TOKENS, rungs
 from outlast.kernels.loss import part_losses
-from outlast.methods.base import HeldOutLosses
+from outlast.methods.base import WORST_LOSS, HeldOutLosses
 from outlast.streams import stream
 from outlast.tasks import IGNORE, Task
 
 #: sequences of each length: a block of 50 steps of a batch of 128 sees a hundred times as many
 SEQUENCES = 64
-#: what stands for a loss that is not finite: a long sequence may overflow
-WORST = 1e9
 
 
 @torch.no_grad()
@@ -50,7 +48,7 @@ def held_out_losses(
             count = torch.stack([(piece.part == index).sum() for index in range(parts)])
             sums += part_losses(logits, targets, part, parts, IGNORE)[0] * count
             counts += count
-        means = (sums / counts.clamp_min(1)).nan_to_num(WORST, WORST).tolist()
+        means = (sums / counts.clamp_min(1)).nan_to_num(WORST_LOSS, WORST_LOSS).tolist()
         for table, row in zip(tables, means, strict=True):
             table[multiple] = dict(zip(task.parts, row, strict=True))
     return list(tables)

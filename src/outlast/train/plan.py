@@ -165,6 +165,7 @@ def setup(settings: Settings, task: Task, model: Model) -> Setup:
         task.answers_are_states,
         _short_name(task),
         _guesses(task),
+        settings.batch_size,
     )
 
 
