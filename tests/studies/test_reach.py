@@ -17,7 +17,7 @@ from outlast.runs.spec import RunSpec
 from outlast.specs import Spec
 from outlast.studies import Arm, Study
 from outlast.studies.joining import is_recurrence, slug, with_item
-from outlast.studies.reach import VARIANTS, reach, recurrences
+from outlast.studies.reach import SLOW, VARIANTS, reach, recurrences
 from outlast.workflow.create import canonical
 
 RECIPE = RunSpec(
@@ -46,9 +46,16 @@ def test_every_recurrence_is_screened_and_has_arms_on_both_tasks() -> None:
     names = arms(full())
     default = {arm.name for arm in full().choose()}
     for name in recurrences():
-        assert name == "lstm" or f"candidate-{name}" in full().candidates()
-        assert {f"recurrence-{name}-dat", f"recurrence-{name}-joint", f"state-{name}"} <= default
-        assert {f"state-{name}-dat", f"state-{name}-joint"} <= names.keys()
+        hybrids = {f"recurrence-{name}-dat", f"recurrence-{name}-joint"}
+        assert {f"state-{name}", f"state-{name}-dat", f"state-{name}-joint"} <= names.keys()
+        if name in SLOW:
+            assert hybrids <= names.keys()
+            assert f"candidate-{name}" in names
+            assert not hybrids & default
+            assert not any(name in candidate for candidate in full().candidates())
+        else:
+            assert name == "lstm" or f"candidate-{name}" in full().candidates()
+            assert hybrids <= default
 
 
 def test_variants_of_a_recurrence_have_arms_and_names_of_their_own() -> None:
@@ -56,7 +63,7 @@ def test_variants_of_a_recurrence_have_arms_and_names_of_their_own() -> None:
     default = {arm.name for arm in full().choose()}
     for item in VARIANTS:
         name, mixer = slug(item), item.partition("(")[0]
-        assert {f"recurrence-{name}-dat", f"recurrence-{name}-joint", f"state-{name}"} <= default
+        assert {f"recurrence-{name}-dat", f"recurrence-{name}-joint"} <= default
         for prefix in ("candidate-{}", "recurrence-{}-dat", "state-{}", "state-{}-joint"):
             variant, plain = (named[prefix.format(each)].run.model for each in (name, mixer))
             # it is another model, in nothing but the recurrence
@@ -93,7 +100,13 @@ def test_arms_that_go_far_are_the_preset_but_for_their_task() -> None:
 def test_task_without_a_state_is_trained_jointly() -> None:
     """Attention has nothing to wait for there, and DAT would leave it little time."""
     methods = {name: arm.run.methods for name, arm in arms(full(), "task-").items()}
-    jointly = {"task-flipflop", "task-copy", "task-copy-pool", "task-addition"}
+    jointly = {
+        "task-flipflop",
+        "task-copy",
+        "task-copy-pool",
+        "task-addition",
+        "task-addition-hints",
+    }
     assert {name for name in methods if not methods[name]} == jointly
     assert arms(reach("demo"))["task-copy"].run.methods == ()
 

@@ -22,8 +22,8 @@ Then the **arms**, by the group that their names begin with:
   recall and alone, those of S3 with recall; ``copy-pool`` has signs that are easily confused.
 - ``recurrence-*``: every recurrence in the recipe, with DAT and jointly. Some have variants, as
   ``recurrence-deltanet-negative-false-dat``.
-- ``state-*``: every recurrence on a sum alone; by default without attention, which has nothing to
-  do there. ``state-*-dat`` and ``state-*-joint`` are the hybrids.
+- ``state-*``: every recurrence on a sum alone, without attention, which has nothing to do there.
+  ``state-*-dat`` and ``state-*-joint`` are the hybrids.
 - ``outcome-*``: supervision by the outcome alone, without running sums.
 - ``switch-*``, ``mode-*``, ``size-*``, ``entangled-*``, ``pure-*``, ``method-*``, ``steps-*``:
   open questions (`outlast.studies.reach_questions`). They are run if they are named. ``steps-*`` is
@@ -188,6 +188,9 @@ ITEMS = {
     "ramp": "dat(mode=ramp, switch=converged, rate=0.5, latest=0.25, otherwise=retry)",
     "heads": "attention(heads=4, weights=scalable)",
 }
+#: recurrences without a kernel: a step takes about ten times as long as one of an LSTM, so the
+#: arms that have them must be named
+SLOW = ("gru", "slstm")
 #: methods that are tried beside DAT, where they are registered
 METHODS = ("state_passing", "state_noise", "branch_dropout", "random_windows", "ema")
 NEAR_TASK = "composite(modulus=10, keys=1024, queries=8, length=25)"
@@ -201,6 +204,7 @@ TASKS = {
     "copy": "copy(length=25)",
     "copy-pool": "copy(length=25, sign_pool=4)",
     "addition": "addition(order=reversed, length=10)",
+    "addition-hints": "addition(order=reversed, hints=true, length=10)",
 }
 
 
@@ -249,15 +253,17 @@ def _full(joining: Sequence[str]) -> Study:
     ]  # fmt: skip
     # 7,500 and 10,000 steps: `latest` of DAT is a share, and phase 1 needs its time
     halving = Halving(at=10.0, rounds=2, keep=0.25, seeds=2, steps=0.75)
-    default = [SCREEN, "layout-separate", "layout-separate-joint"]
-    default += [f"far-{name}" for name in LAYOUTS]
-    default += ["recurrence-*", "task-*", "outcome-from-one-retry", "outcome-from-one-joint"]
-    default += [f"state-{name}" for name in plan.named_recurrences]
+    fast = [name for name, item in plan.named_recurrences.items() if parse(item).name not in SLOW]
+    default = [SCREEN, "layout-separate-joint", *(f"far-{name}" for name in LAYOUTS)]
+    default += [f"recurrence-{name}-{way}" for name in fast for way in ("dat", "joint")]
+    default += ["task-*", "outcome-from-one-retry", "outcome-from-one-joint"]
+    slow = [f"candidate-{design}{name}" for design in ("", "parallel-") for name in SLOW]
+    screened = [arm for arm in arms if arm.name not in slow]
     return Study(
         "reach", "full", TITLE, QUESTION, arms, full_claims(), (1, 3, 10, 40), precision="bf16",
         default=default,
         screen=Screen(
-            _screened(arms, ["candidate-*"]),
+            _screened(screened, ["candidate-*"]),
             halving,
             seeds=(100, 101, 102, 103),
             steps=0.5,
