@@ -75,9 +75,7 @@ def test_run_that_is_given_several_ways_is_listed_once(runs: Path, tmp_path: Pat
     assert [entry.id for entry in entries] == ["new"]
 
 
-def test_signs_that_addresses_do_not_take_make_no_two_ids_alike(
-    runs: Path, tmp_path: Path
-) -> None:
+def test_signs_that_addresses_do_not_take_make_no_two_ids_alike(runs: Path, tmp_path: Path) -> None:
     names = ("new run", "new+run")
     folders = [Path(shutil.copytree(runs / "new", tmp_path / name)) for name in names]
     ids = {entry.folder: entry.id for entry in find_entries(folders)}

@@ -34,7 +34,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _series(series: Series) -> dict[str, Any]:
-    """Steps and values of each seed, at the same steps: a mean at a step is over all that have it."""
+    """Steps and values of each seed, at the same steps: a mean is over all seeds that have one."""
     kept = _kept_steps(series)
     return {str(seed): _points(curve, kept) for seed, curve in series.items()}
 
