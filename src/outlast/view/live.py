@@ -200,7 +200,9 @@ class LiveModel:
         record, state = read_run(self.folder), own_state(self.folder)
         row, steps = record.seeds.index(self.seed), record.settings.steps
         if (since := state.parked[row]) is not None:
-            return [f"Seed {self.seed} diverged: these are its last good weights, of step {since:,}."]
+            return [
+                f"Seed {self.seed} diverged: these are its last good weights, of step {since:,}."
+            ]
         if state.succeeded[row] is None and state.step < steps:
             return [f"This run is at step {state.step:,} of {steps:,}."]
         return []
