@@ -34,6 +34,7 @@ LONGEST_ADDRESS = 60_000
 TOO_LONG = (
     f"the address has more than {LONGEST_ADDRESS:,} characters: a typed sequence is part of it"
 )
+NO_TOKEN = "the address lacks the token that outlast view printed: it has a new one at each start"
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,7 @@ class Handler(BaseHTTPRequestHandler):
         except ValueError:
             token, path = "", ""
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
-            words = "the address lacks the token that outlast view printed when it was started"
-            return _refusal(HTTPStatus.NOT_FOUND, words)
+            return _refusal(HTTPStatus.NOT_FOUND, NO_TOKEN)
         return self.server.answer(unquote(path))
 
     def _send(self, reply: Reply) -> None:
