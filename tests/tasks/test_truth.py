@@ -61,10 +61,11 @@ def test_truth_holds_the_answers(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_truth_of_any_tokens_is_no_error(line: str) -> None:
+def test_truth_and_answers_of_any_tokens_are_no_error(line: str) -> None:
     task = outlast.task(line)
     tokens = torch.randint(task.vocabulary, (50, 12), generator=torch.Generator().manual_seed(0))
     assert all(table.shape == tokens.shape for table in task.truths(tokens))
+    assert all(len(task.solve(row)) == len(row) for row in tokens.tolist())
 
 
 def test_memory_tells_batches_apart_and_forgets_the_oldest() -> None:

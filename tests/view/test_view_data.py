@@ -19,6 +19,7 @@ from outlast.view.catalogue import find_entries
 from outlast.view.curves import POINTS, read_curves
 from outlast.view.library import Library
 from outlast.view.router import Router
+from tiny_runs import create, tiny
 from view_runs import library_of
 
 
@@ -59,9 +60,27 @@ def test_folder_without_runs_is_refused(tmp_path: Path) -> None:
 def test_runs_of_the_same_name_get_ids_and_labels_of_their_own(runs: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         shutil.copytree(runs / "new", tmp_path / name / "new")
-    entries = find_entries([tmp_path / "a" / "new", tmp_path / "b" / "new"])
-    assert [entry.id for entry in entries] == ["new", "new-2"]
+    folders = [tmp_path / "a" / "new", tmp_path / "b" / "new"]
+    entries = find_entries(folders)
+    assert [entry.id for entry in entries] == ["a--new", "b--new"]
     assert len({entry.label for entry in entries}) == 2
+    assert [entry.id for entry in find_entries(folders[::-1])] == ["b--new", "a--new"]
+    assert [entry.id for entry in find_entries(folders[1:])] == ["new"]
+
+
+def test_run_that_is_given_several_ways_is_listed_once(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "new", tmp_path / "a/new")
+    (tmp_path / "a/above").symlink_to(tmp_path, target_is_directory=True)
+    entries = find_entries([tmp_path, tmp_path / "a/new", tmp_path / "a/../a"])
+    assert [entry.id for entry in entries] == ["new"]
+
+
+def test_signs_that_addresses_do_not_take_make_no_two_ids_alike(runs: Path, tmp_path: Path) -> None:
+    names = ("new run", "new+run")
+    folders = [Path(shutil.copytree(runs / "new", tmp_path / name)) for name in names]
+    ids = {entry.folder: entry.id for entry in find_entries(folders)}
+    assert len(set(ids.values())) == 2
+    assert {entry.folder: entry.id for entry in find_entries(folders[::-1])} == ids
 
 
 def test_curves_have_every_row_of_the_results(library: Library, runs: Path) -> None:
@@ -85,6 +104,34 @@ def test_curves_are_read_anew_when_the_files_change(runs: Path, tmp_path: Path) 
     assert library.curves("dat") is library.curves("dat")
     append_metrics(folder, [MetricLine(35, 0, {"state": 0.5})])
     assert library.curves("dat")["losses"]["state"]["0"][0][-1] == 35
+
+
+def test_page_of_many_runs_reads_each_once(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [run["id"] for run in library.runs()["runs"] if not run["problem"]]
+    curves = {name: library.curves(name) for name in names}
+    assert all(library.curves(name) is curves[name] for name in names)
+
+
+def test_seeds_of_different_lengths_are_thinned_at_the_same_steps(
+    runs: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(runs / "new", tmp_path / "run"))
+    ends = (800, 400)
+    append_metrics(
+        folder,
+        [
+            MetricLine(step, seed, {"state": 1 / step})
+            for seed, end in enumerate(ends)
+            for step in range(1, end + 1)
+        ],
+    )
+    curves = read_curves(folder)["losses"]["state"]
+    (long, _), (short, _) = curves["0"], curves["1"]
+    assert short == [step for step in long if step <= 400]
+    assert (long[-1], short[-1]) == ends
+    assert len(long) <= POINTS + len(ends)
 
 
 def test_long_curves_are_thinned_and_numbers_that_are_not_finite_are_left_out(
@@ -175,13 +222,24 @@ def test_failure_anatomy_has_the_rows_of_the_last_step(library: Library) -> None
     }  # fmt: skip
 
 
+def test_run_that_cannot_be_analysed_says_why(library: Library, tmp_path: Path) -> None:
+    words = "No failure anatomy: this run has no checkpoint yet."
+    assert library.anatomy("new") == {"rows": [], "message": words, "wanting": False}
+    (tmp_path / "words.txt").write_text("\n\n".join(f"{i} " * 300 for i in range(9)))
+    text = f'text("{tmp_path / "words.txt"}", length=8)'
+    folder = create(tiny(task=text, model="lstm > mlp @ 16"), tmp_path / "run")
+    (folder / "checkpoint.safetensors").touch()
+    words = "No failure anatomy: its answers are not right or wrong."
+    assert read_anatomy(folder) == {"rows": [], "message": words, "wanting": False}
+
+
 def test_command_that_analyses_a_run_has_its_path_as_it_was_given(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(runs / "new", tmp_path / "my runs/new")
     monkeypatch.chdir(tmp_path)
     (run,) = library_of(Path("my runs")).runs()["runs"]
-    assert run["analyse"] == "outlast analyse 'my runs/new'"
+    assert run["analyse"] == "outlast analyse 'my runs/new' --only anatomy"
 
 
 def test_anatomy_from_before_further_training_says_so(runs: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import torch
 import outlast
 from outlast.analysis.watching import watch
 from outlast.runs.records import read_results
+from outlast.runs.status import own_state
 from outlast.tasks import Task
 from outlast.view.library import Library
-from outlast.view.live import LARGEST
-from outlast.view.pictures import DROPPED, LATER, SIDE, MapKeeper, levels_of
+from outlast.view.live import LARGEST, LiveModel
+from outlast.view.pictures import DROPPED, LAST, LATER, SIDE, MapKeeper, levels_of
 from outlast.view.sequences import Sequence, make_sequence, stops
 from view_runs import SEQUENCES
 
@@ -128,11 +130,17 @@ def test_levels_tell_dropped_from_later_and_small_from_large() -> None:
     assert levels.tolist() == [[DROPPED, 2, 2 + round(0.5**0.5 * 253), 255, LATER]]
 
 
+def test_levels_are_shares_of_the_largest_weight_of_a_row() -> None:
+    diffuse = torch.full((2, 64), 1 / 64)
+    assert (levels_of(diffuse, first=63) == LAST).all()
+    assert (levels_of(torch.zeros(1, 2), first=1) == DROPPED).all()
+
+
 def test_large_map_keeps_the_largest_weight_of_a_square() -> None:
     keeper = MapKeeper(0, 2 * SIDE + 1)
     assert keeper.square == 3
     weights = torch.full((1, 1, 2, 9), 1e-9)
-    weights[0, 0, 1, 7] = 1.0
+    weights[0, 0, :, 7] = 1.0
     inputs: Any = None
     keeper(outlast_block(weights, first=7, inputs=inputs))
     assert keeper.levels.max() == 255
@@ -169,6 +177,27 @@ def test_a_sequence_is_drawn_once_for_all_that_is_asked_about_it(
     library.attention("study--dat", 0, "draw-9-1", 0)
     library.attention_map("study--dat", 0, "draw-9-1", 0, 0)
     assert drawn == ["draw-9-1"]
+
+
+def test_seed_that_diverged_and_run_that_is_unfinished_say_so(
+    library: Library, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = own_state(runs / "study/dat")
+
+    def notes(**changes: Any) -> list[str]:
+        model = LiveModel(runs / "study/dat", 1, [])
+        monkeypatch.setattr("outlast.view.live.own_state", lambda _: replace(state, **changes))
+        found: list[str] = model.trace("draw-4-0")["notes"]
+        return found
+
+    assert notes() == []
+    assert notes(step=1200) == []
+    assert notes(step=20) == ["This run is at step 20 of 30."]
+    assert notes(step=20, succeeded=[None, 15]) == []
+    assert notes(parked=[20, None]) == []
+    assert notes(parked=[None, 20]) == [
+        "Seed 1 diverged: these are its last good weights, of step 20."
+    ]
 
 
 def test_states_are_read_at_every_place_of_the_model(library: Library) -> None:

@@ -139,7 +139,7 @@ class EntangledParity(Task):
                 stored[before] = token
                 answer = self._odd(stored) if self.aligned else None
             elif before == self.question:
-                answer = int(stored[token] != self._odd(stored))
+                answer = int(stored[token] != self._odd(stored)) if token in stored else None
             elif token == self.equals:
                 answer = self._odd(stored)
             answers.append(answer)

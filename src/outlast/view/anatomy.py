@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from outlast.analysis.anatomy import CAUSES
+from outlast.registry import tasks
 from outlast.runs.analyses import ANATOMY, AnatomyRow, Row, age, anatomy_at_end
+from outlast.runs.folder import CHECKPOINT, has_file
+from outlast.runs.records import read_run
+from outlast.tasks import Task
 
 AT_THE_END = "The models of the last checkpoint."
 
@@ -19,10 +23,20 @@ def read_anatomy(folder: Path) -> dict[str, Any]:
     """
     rows = anatomy_at_end(folder, CAUSES)
     if not rows:
-        return {"rows": [], "message": "No failure anatomy yet.", "wanting": True}
+        reason = _hindrance(folder)
+        message = f"No failure anatomy: {reason}." if reason else "No failure anatomy yet."
+        return {"rows": [], "message": message, "wanting": not reason}
     old = age(folder, ANATOMY)
     note = f"The {old}." if old else AT_THE_END
     return {"rows": [_of(row) for row in rows], "note": note, "wanting": bool(old)}
+
+
+def _hindrance(folder: Path) -> str:
+    """Why `outlast analyse` cannot make a failure anatomy of a run; empty if it can."""
+    if not has_file(folder, CHECKPOINT):
+        return "this run has no checkpoint yet"
+    task: Task = tasks.build(read_run(folder).task)
+    return "its answers are not right or wrong" if task.measure == "bits" else ""
 
 
 def _of(row: AnatomyRow) -> Row:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from outlast.errors import OutlastError, RunFolderError
 from outlast.runs.folder import CHECKPOINT, RESULTS, RUN, STUDY, has_file, why
@@ -20,6 +20,8 @@ from outlast.view.shipped import INDEX
 DEPTH = 3
 #: a file that every bundle of the page has
 BUNDLE_MARK = "data/runs.json"
+#: a run folder, the title of its study and its label in it
+Place = tuple[Path, str, str]
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,14 @@ def find_entries(folders: Sequence[Path]) -> list[Entry]:
     if not found:
         names = ", ".join(map(str, folders))
         raise RunFolderError(f"{names}: there is no run ({RUN}) and no study ({STUDY}) in it")
-    entries: dict[str, Entry] = {}
-    for folder, study, label in dict.fromkeys(found):
-        name = _new_id(folder, study, entries)
-        entries[name] = _entry(name, folder, study, label)
-    if all(entry.problem for entry in entries.values()):
-        raise RunFolderError(str(next(iter(entries.values())).problem))
-    return _with_distinct_labels(list(entries.values()))
+    places: dict[Path, Place] = {}
+    for place in found:
+        places.setdefault(place[0].resolve(), place)
+    ids = _ids({path: 2 if study else 1 for path, (_, study, _) in places.items()})
+    entries = [_entry(ids[path], *place) for path, place in places.items()]
+    if all(entry.problem for entry in entries):
+        raise RunFolderError(str(entries[0].problem))
+    return _with_distinct_labels(entries)
 
 
 def is_bundle(folder: Path) -> bool:
@@ -77,8 +80,8 @@ def is_bundle(folder: Path) -> bool:
     return has_file(folder, BUNDLE_MARK) and has_file(folder, INDEX)
 
 
-def _find(folder: Path, depth: int) -> list[tuple[Path, str, str]]:
-    """Run folders with the title of their study and their label in it. Bundles hold none."""
+def _find(folder: Path, depth: int) -> list[Place]:
+    """The runs in a folder. Bundles hold none."""
     if has_file(folder, RUN):
         return [(folder, "", "")]
     if has_file(folder, STUDY):
@@ -104,13 +107,31 @@ def _entry(name: str, folder: Path, study: str, label: str) -> Entry:
     return Entry(name, folder, study, words or folder.name, record)
 
 
-def _new_id(folder: Path, study: str, taken: Container[str]) -> str:
-    """A short name for addresses and files, the same each time for the same folders."""
-    path = folder.resolve()
-    words = [path.parent.name, path.name] if study else [path.name]
-    base = "--".join(re.sub(r"[^A-Za-z0-9_.]+", "-", word) for word in words).lstrip(".") or "run"
-    numbered = (f"{base}-{number}" for number in count(2))
-    return next(name for name in chain([base], numbered) if name not in taken)
+def _ids(depths: dict[Path, int]) -> dict[Path, str]:
+    """Short names for addresses and files: the last parts of each path, at least so many.
+
+    Paths that end alike get more parts, whatever their order: an old link never opens another run.
+    """
+    depths = dict(depths)
+    while True:
+        ends = {path: path.parts[-depth:] for path, depth in depths.items()}
+        uses = Counter(ends.values())
+        if len(uses) == len(ends):
+            break
+        depths = {path: depths[path] + (uses[end] > 1) for path, end in ends.items()}
+    names = {path: _name(end) for path, end in ends.items()}
+    uses_of_names = Counter(names.values())
+    return {
+        path: name
+        if uses_of_names[name] == 1
+        else f"{name}-{crc32('/'.join(ends[path]).encode()):08x}"
+        for path, name in names.items()
+    }
+
+
+def _name(parts: Sequence[str]) -> str:
+    """Parts of a path as one word, without the signs that addresses and files do not take."""
+    return "--".join(re.sub(r"[^A-Za-z0-9_.]+", "-", p) for p in parts).lstrip(".") or "run"
 
 
 def _with_distinct_labels(entries: list[Entry]) -> list[Entry]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from outlast.reporting.load import Run, Series, load_run
 from outlast.runs.records import EventLine
 
-#: of one seed's curve; more cannot be told apart
+#: about as many steps of a curve are drawn; more cannot be told apart
 POINTS = 300
 #: events that the page marks on the curves
 SHOWN_EVENTS = ("switch", "parked", "succeeded")
@@ -34,16 +34,23 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _series(series: Series) -> dict[str, Any]:
-    """Steps and values of each seed, thinned in the same way for all."""
-    return {str(seed): _thinned(curve) for seed, curve in series.items()}
+    """Steps and values of each seed, at the same steps: a mean is over all seeds that have one."""
+    kept = _kept_steps(series)
+    return {str(seed): _points(curve, kept) for seed, curve in series.items()}
 
 
-def _thinned(curve: Mapping[int, float]) -> list[list[float | None]]:
-    steps = sorted(curve)
-    every = math.ceil(len(steps) / POINTS)
-    kept = [step for i, step in enumerate(steps, 1) if i % every == 0 or i == len(steps)]
-    values = [curve[step] if math.isfinite(curve[step]) else None for step in kept]
-    return [list(kept), values]
+def _kept_steps(series: Series) -> list[int]:
+    """Some of the steps of all seeds, among them the last of each seed."""
+    steps = sorted({step for curve in series.values() for step in curve})
+    every = max(1, math.ceil(len(steps) / POINTS))
+    ends = {max(curve) for curve in series.values() if curve}
+    return sorted(ends.union(steps[every - 1 :: every]))
+
+
+def _points(curve: Mapping[int, float], kept: Sequence[int]) -> list[list[float | None]]:
+    steps = [step for step in kept if step in curve]
+    values = [curve[step] if math.isfinite(curve[step]) else None for step in steps]
+    return [list(steps), values]
 
 
 def _event(event: EventLine) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from outlast.errors import bad_value
+from outlast.runs.analyses import ANATOMY
 from outlast.runs.folder import CHECKPOINT, METRICS, RESULTS, RUN
 from outlast.runs.records import RunRecord
 from outlast.version import __version__
@@ -19,8 +20,8 @@ from outlast.view.curves import read_curves
 from outlast.view.live import LiveModel
 
 T = TypeVar("T")
-#: how many runs' curves and how many models are kept in memory
-CURVES, MODELS = 512, 4
+#: how many models are kept in memory
+MODELS = 4
 
 
 class Library:
@@ -28,14 +29,15 @@ class Library:
 
     def __init__(self, entries: list[Entry]) -> None:
         self.entries = {entry.id: entry for entry in entries}
-        self._curves = lru_cache(CURVES)(self._read_curves)
+        self._curves: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
         self._model = lru_cache(MODELS)(self._load_model)
         self._lock = RLock()
 
     def runs(self) -> dict[str, Any]:
-        """Every run, as the list on the page shows it, and the command that analyses it."""
+        """Every run, as the list on the page shows it, and the command for its failure anatomy."""
         runs = [
-            entry.describe() | {"analyse": f"outlast analyse {shlex.quote(str(entry.folder))}"}
+            entry.describe()
+            | {"analyse": f"outlast analyse {shlex.quote(str(entry.folder))} --only {ANATOMY}"}
             for entry in self.entries.values()
         ]
         return {"outlast": __version__, "live": True, "runs": runs}
@@ -43,7 +45,11 @@ class Library:
     def curves(self, run: str) -> dict[str, Any]:
         """The curves of a run, read anew if its files have changed."""
         folder = self._entry(run).folder
-        return self._curves(folder, tuple(_age(folder / name) for name in (RUN, METRICS, RESULTS)))
+        ages = tuple(_age(folder / name) for name in (RUN, METRICS, RESULTS))
+        kept = self._curves.get(run)
+        if kept is None or kept[0] != ages:
+            kept = self._curves[run] = ages, read_curves(folder)
+        return kept[1]
 
     def anatomy(self, run: str) -> dict[str, Any]:
         """The failure anatomy of a run."""
@@ -84,9 +90,6 @@ class Library:
     def _load_model(self, run: str, seed: int, age: int) -> LiveModel:
         tested = {int(row["length"]) for row in self.curves(run)["rows"]}
         return LiveModel(self.entries[run].folder, seed, sorted(tested))
-
-    def _read_curves(self, folder: Path, ages: tuple[int, ...]) -> dict[str, Any]:
-        return read_curves(folder)
 
     def _record(self, run: str) -> RunRecord:
         entry = self._entry(run)

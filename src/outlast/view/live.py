@@ -19,6 +19,7 @@ from outlast.errors import OutlastError, bad_value
 from outlast.models import Model
 from outlast.registry import tasks
 from outlast.runs.records import read_run
+from outlast.runs.status import own_state
 from outlast.tasks import Task
 from outlast.tasks.truth import ABSENT
 from outlast.view.pictures import MapKeeper, png
@@ -185,7 +186,7 @@ class LiveModel:
 
     def _notes(self) -> list[str]:
         """What a reader misses otherwise."""
-        notes = []
+        notes = self._training_notes()
         if not attention_layers(self.model):
             has = any(s.pathway == "attention" for s in self.model.sublayers())
             words = "The attention of this run is closed" if has else "This run has no attention"
@@ -193,6 +194,18 @@ class LiveModel:
         if not self.readers:
             notes.append("This task has no running state: there is none to read.")
         return notes
+
+    def _training_notes(self) -> list[str]:
+        """That the weights are not those of a training that went to its end."""
+        record, state = read_run(self.folder), own_state(self.folder)
+        row, steps = record.seeds.index(self.seed), record.settings.steps
+        if (since := state.parked[row]) is not None:
+            return [
+                f"Seed {self.seed} diverged: these are its last good weights, of step {since:,}."
+            ]
+        if state.succeeded[row] is None and state.step < steps:
+            return [f"This run is at step {state.step:,} of {steps:,}."]
+        return []
 
 
 def _packed(weights: Tensor) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from outlast.mixers.attention.look import AttentionBlock
 #: the most pixels of a side
 SIDE = 1024
 #: levels of a pixel: a key after its query, a key with weight 0, and the square root of a weight
+#: as a share of the largest of its query
 LATER, DROPPED, FIRST, LAST = 0, 1, 2, 255
 #: red, green, blue; the weight is the opacity
 INK, DROPPED_INK, DROPPED_OPACITY = (58, 134, 190), (190, 140, 60), 130
@@ -48,8 +49,10 @@ class MapKeeper:
 def levels_of(weights: Tensor, first: int) -> Pixels:
     """Levels (queries, keys) of weights whose first query has a number in its sequence."""
     values = weights.detach().float().cpu().numpy()
-    roots = np.sqrt(np.clip(np.nan_to_num(values), 0, 1))
-    levels = FIRST + np.rint(roots * (LAST - FIRST))
+    sizes = np.clip(np.nan_to_num(values), 0, None)
+    largest = sizes.max(1, keepdims=True)
+    shares = np.divide(sizes, largest, out=np.zeros_like(sizes), where=largest > 0)
+    levels = FIRST + np.rint(np.sqrt(shares) * (LAST - FIRST))
     levels[values == 0] = DROPPED
     queries, keys = values.shape
     levels[np.arange(keys)[None] > first + np.arange(queries)[:, None]] = LATER

@@ -30,6 +30,11 @@ HEADERS = {
 }
 #: the longest address that is answered; a typed sequence is part of it
 LONGEST_ADDRESS = 60_000
+#: what is said of a longer one
+TOO_LONG = (
+    f"the address has more than {LONGEST_ADDRESS:,} characters: a typed sequence is part of it"
+)
+NO_TOKEN = "the address lacks the token that outlast view printed: it has a new one at each start"
 
 
 @dataclass(frozen=True)
@@ -93,14 +98,13 @@ class Handler(BaseHTTPRequestHandler):
         if origin is not None and origin not in [f"http://{name}" for name in hosts]:
             return _refusal(HTTPStatus.FORBIDDEN, "another page may not read this one")
         if len(self.path) > LONGEST_ADDRESS:
-            return _refusal(HTTPStatus.REQUEST_URI_TOO_LONG, "the address is too long")
+            return _refusal(HTTPStatus.REQUEST_URI_TOO_LONG, TOO_LONG)
         try:
             _, token, path = urlsplit(self.path).path.split("/", 2)
         except ValueError:
             token, path = "", ""
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
-            words = "the address lacks the token that outlast view printed"
-            return _refusal(HTTPStatus.NOT_FOUND, words)
+            return _refusal(HTTPStatus.NOT_FOUND, NO_TOKEN)
         return self.server.answer(unquote(path))
 
     def _send(self, reply: Reply) -> None:
@@ -116,8 +120,9 @@ class Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Any other method or a broken request: in plain text, with the same headers."""
         self.close_connection = True
-        words = message or HTTPStatus(code).phrase
-        self._send(_refusal(HTTPStatus(code), f"{words}: only GET and HEAD are answered"))
+        words = f"{message or HTTPStatus(code).phrase}: only GET and HEAD are answered"
+        too_long = code == HTTPStatus.REQUEST_URI_TOO_LONG
+        self._send(_refusal(HTTPStatus(code), TOO_LONG if too_long else words))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Say nothing: the address holds the token."""

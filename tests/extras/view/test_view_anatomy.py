@@ -80,9 +80,28 @@ def test_part_that_fails_most_is_shown_first_with_its_spread(show: Any) -> None:
     assert page.locator("#causes-table tbody th").all_inner_texts() == ["4 (1 ×)", "12 (3 ×)"]
     assert page.evaluate("document.getElementById('causes').data[0].x") == ["4 (1 ×)", "12 (3 ×)"]
     cell = page.locator("#causes-table td").first.inner_text()
-    assert cell.split("\n") == ["40.0 %", "20.0 % to 60.0 %"]
+    assert cell.split("\n") == ["40.0\u00a0%", "20.0\u00a0% to 60.0\u00a0%"]
+    layout = "document.getElementById('causes').layout.legend"
+    assert page.evaluate(f"[{layout}.itemclick, {layout}.itemdoubleclick]") == [False, False]
+    page.locator("#causes-table button").first.click()
+    until(page, "location.hash.includes('cause=right')")
     page.select_option("#anatomy-part", "state")
     until(page, "document.getElementById('causes')?.data?.length === 1")
+    assert page.inner_text("#examples") == ""
+
+
+def test_seed_with_most_of_a_cause_is_looked_at(show: Any) -> None:
+    page = show("")
+    page.route("**/data/anatomy/*.json", lambda route: route.fulfill(json=table_of(FAILING)))
+    found = {"sequences": 64, "most": 8, "examples": []}
+    page.route("**/data/examples/**", lambda route: route.fulfill(json=found))
+    page.evaluate(f"location.hash = '{OPEN}&cause=key&of=4'")
+    none = "None of 64 sequences of seed 1 has such an answer. The table counts some of seed 0."
+    page.get_by_text(none).wait_for()
+    assert page.input_value("#anatomy-seed") == "1"
+    page.get_by_role("link", name="seed 0").click()
+    page.get_by_text("None of 64 sequences of seed 0 has such an answer.").wait_for()
+    assert page.input_value("#anatomy-seed") == "0"
 
 
 def test_anatomies_of_two_runs_stand_side_by_side(show: Any) -> None:
@@ -165,7 +184,10 @@ def test_unknown_run_seed_and_length_are_named(show: Any) -> None:
 def test_run_without_anatomy_says_how_to_make_one(show: Any, runs: Path) -> None:
     page = show("tab=anatomy&a=lstm")
     page.get_by_text("No failure anatomy yet. This command computes it:").wait_for()
-    assert page.inner_text("#anatomy code") == f"outlast analyse {runs / 'lstm'}"
+    assert page.inner_text("#anatomy code") == f"outlast analyse {runs / 'lstm'} --only anatomy"
+    page.select_option("#anatomy-run", "new")
+    page.get_by_text("No failure anatomy: this run has no checkpoint yet.").wait_for()
+    assert page.locator("#anatomy code").count() == 0
 
 
 def test_anatomy_that_is_made_later_shows_without_a_reload(

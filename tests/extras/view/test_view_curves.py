@@ -38,6 +38,9 @@ def test_runs_are_chosen_in_the_list_and_kept_in_the_address(show: Any) -> None:
     assert drawn(page) == ["study--dat"]
     page.go_back()
     page.get_by_text("No run is chosen.").wait_for()
+    page.go_back()
+    until(page, "document.getElementById('filter').value === ''")
+    assert page.locator(".run:visible").count() == 6
 
 
 def test_run_of_another_version_says_why_it_cannot_be_read(show: Any) -> None:
@@ -78,7 +81,7 @@ def test_chance_is_marked_at_the_training_length_and_said(show: Any) -> None:
     assert mark["x0"] < 1 < mark["x1"]
     caption = page.inner_text("#accuracy-caption")
     assert caption.startswith("Part: state.")
-    assert f"is chance: {100 * level:.1f} %." in caption
+    assert f"is chance: {100 * level:.1f}\u00a0%." in caption
 
 
 def test_chance_of_several_tasks_says_whose_it_is(show: Any) -> None:
@@ -119,6 +122,28 @@ def test_legend_hides_an_arm_and_shows_it_again(show: Any) -> None:
     assert drawn(page) == ["lstm", "study--dat"]
 
 
+def test_what_is_drawn_already_is_not_asked_for_again(show: Any) -> None:
+    page = show("runs=study--dat,lstm")
+    drawn(page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.click("#legend-lstm")
+    page.wait_for_selector("#legend-lstm[aria-pressed=false]")
+    page.click("#legend-study--dat")
+    for figure in ("accuracy", "learning"):
+        page.locator(f"#{figure}-caption", has_text="All runs are hidden.").wait_for()
+    page.check("#each")
+    until(page, "location.hash.includes('each=1')")
+    assert not [url for url in asked if "/data/" in url]
+
+
+def test_other_views_open_with_a_run_that_is_drawn(show: Any) -> None:
+    page = show("runs=new,study--tra")
+    page.locator("#tab-anatomy").click()
+    page.wait_for_selector("#anatomy-run")
+    assert page.input_value("#anatomy-run") == "study--tra"
+
+
 def test_part_and_learning_curve_can_be_chosen(show: Any) -> None:
     page = show("runs=study--dat")
     before = traces(page)[1]["y"]
@@ -154,6 +179,20 @@ def test_switch_of_dat_is_marked_and_values_show_on_hover(show: Any) -> None:
     assert "2 ×, 2 seeds" in words
 
 
+def test_switch_between_two_probes_is_on_the_line(show: Any) -> None:
+    page = show("runs=")
+    curves = page.evaluate("fetch('data/run/study--dat.json').then(r => r.json())")
+    curves["events"] = [
+        {"seed": seed, "step": step, "event": "switch"} for seed, step in ((0, 15), (1, 5))
+    ]
+    curves["probes"]["3"] = {"0": [[10, 20], [0.2, 0.6]], "1": [[10, 20], [0.1, 0.3]]}
+    page.route("**/data/run/*.json", lambda route: route.fulfill(json=curves))
+    page.evaluate("location.hash = 'runs=study--dat&each=1&learning=probe:3'")
+    *_, marks = traces(page, "learning")
+    assert marks["x"] == [15, 5]
+    assert [round(y, 9) for y in marks["y"]] == [0.4, 0.1]  # before the first probe: at the foot
+
+
 def test_values_are_in_tables_that_the_keyboard_opens(show: Any) -> None:
     page = show("runs=study--dat,study--tra")
     mean = traces(page)[1]
@@ -164,7 +203,7 @@ def test_values_are_in_tables_that_the_keyboard_opens(show: Any) -> None:
     assert table.locator("thead th").all_inner_texts() == ["", "1 ×", "2 ×"]
     assert table.locator("tbody th").all_inner_texts() == ["hybrid, DAT"]  # the other has no test
     number = table.locator("a").nth(1)
-    assert number.inner_text().startswith(f"{100 * mean['y'][1]:.1f} % (")
+    assert number.inner_text().startswith(f"{100 * mean['y'][1]:.1f}\u00a0% (")
     page.click("#learning-values-head")
     page.get_by_text(
         "hybrid, DAT: switch of seed 0, step 10; switch of seed 1, step 10."
@@ -232,6 +271,14 @@ def test_many_runs_leave_the_figures_near_the_top(show: Any) -> None:
     traces(page)
     assert page.locator(".legend li").count() == 150
     assert page.locator("#accuracy").bounding_box()["y"] < 600
+    styles = """document.getElementById('accuracy').data.filter(t => t.marker)
+      .map(t => [t.line.color, t.line.dash, t.marker.symbol].join())"""
+    drawn = page.evaluate(styles)
+    assert (len(set(drawn[:28])), len(set(drawn[:140])), len(drawn)) == (28, 140, 150)
+    assert len({style.rsplit(",", 1)[0] for style in drawn[:28]}) == 28  # lines without markers
+    page.evaluate("location.hash = 'runs=r3,r31'")
+    until(page, "document.querySelectorAll('.legend li').length === 2")
+    assert len({style.rsplit(",", 1)[0] for style in page.evaluate(styles)}) == 2
 
 
 def test_label_with_markup_is_shown_as_text(show: Any) -> None:

@@ -97,6 +97,44 @@ def test_every_control_is_reached_with_the_tab_key(show: Any, view: tuple[str, s
     assert controls <= reached
 
 
+#: what a finger does that swipes upwards over the figure
+MOVES = [("touchMove", 15 * step) for step in range(1, 11)]
+SWIPE = [("touchStart", 0), *MOVES, ("touchEnd", None)]
+
+
+def test_swipe_over_a_figure_scrolls_the_page(show: Any) -> None:
+    page = show("runs=study--dat", (390, 844), has_touch=True, is_mobile=True)
+    page.wait_for_selector("#learning .main-svg")
+    page.locator("#accuracy").scroll_into_view_if_needed()
+    axes = "['xaxis', 'yaxis'].map(a => document.getElementById('accuracy')._fullLayout[a].range)"
+    before, scrolled = page.evaluate(axes), page.evaluate("scrollY")
+    box, session = page.locator("#accuracy").bounding_box(), page.context.new_cdp_session(page)
+    for kind, way in SWIPE:
+        place = {"x": box["x"] + 150, "y": box["y"] + 200 - (way or 0)}
+        points = [] if way is None else [place]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    until(page, "was => scrollY > was + 50", scrolled)
+    assert page.evaluate(axes) == before
+
+
+def test_letters_of_figures_grow_on_a_projector(show: Any) -> None:
+    sizes = []
+    for size in ((1366, 768), (2560, 1440)):
+        page = show("runs=study--dat", size)
+        page.wait_for_selector("#learning .main-svg")
+        sizes.append(page.evaluate("document.getElementById('accuracy').layout.font.size"))
+    assert sizes == [13, 15]
+
+
+def test_skip_link_leads_past_the_list_of_runs(show: Any) -> None:
+    page = show("runs=study--dat")
+    page.wait_for_selector("#learning .main-svg")
+    page.focus("#skip")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "part"
+
+
 def test_colours_follow_the_system_and_the_choice(show: Any) -> None:
     page = show("runs=study--dat", color_scheme="dark")
     page.wait_for_selector("#learning .main-svg")

@@ -166,10 +166,11 @@ def test_answer_state_and_mistakes_are_shown(show: Any) -> None:
     state = page.locator("#state-a tbody tr").first.inner_text()
     assert state.startswith("output of 1.lstm")
     assert "✓" in state or "✗" in state
-    wrong = page.locator(".token.wrong")
+    wrong = page.locator(".token.below-wrong")
     assert wrong.count() > 0
+    assert page.locator(".token:is(.above-right, .above-wrong)").count() == 0
     page.click("#to-mistake")
-    assert page.locator(".token.here.wrong").count() == 1
+    assert page.locator(".token.here.below-wrong").count() == 1
     assert page.inner_text("#answer-a").startswith("✗")
 
 
@@ -182,6 +183,16 @@ def test_two_runs_are_compared_on_the_same_sequence(show: Any) -> None:
     left, right = (page.locator(f"#panel-{side}").bounding_box() for side in "ab")
     assert left["y"] == right["y"]
     assert left["x"] + left["width"] <= right["x"]
+    lines = "Line above a token: hybrid, DAT, seed 0. Line below: hybrid <b>TRA</b>, seed 0."
+    assert page.inner_text("#token-words").startswith(lines)
+    for place in ("#answer", "#states", "#attention", "#head"):
+        one, other = (page.locator(f"{place}-{side}").bounding_box() for side in "ab")
+        assert one["y"] == pytest.approx(other["y"], abs=1)
+    last = page.locator(".token").last
+    for side, line in (("a", "above"), ("b", "below")):
+        page.click("#to-last")
+        right = page.inner_text(f"#answer-{side}").startswith("✓")
+        assert f"{line}-{'right' if right else 'wrong'}" in (last.get_attribute("class") or "")
     page.select_option("#seed-b", "1")
     until(page, "document.querySelector('#panel-b h2').textContent.endsWith('seed 1')")
     page.select_option("#run-b", "")
@@ -208,7 +219,7 @@ def test_slider_over_length_and_number_draw_other_sequences(show: Any) -> None:
     page.click("#another")
     until(page, "location.hash.includes('draw-5-1')")
     until(page, "was => document.getElementById('tokens').innerText !== was", words)
-    page.fill("#number", "7")
+    page.fill("#number", "7.5")
     page.keyboard.press("Enter")
     until(page, "location.hash.includes('draw-5-7')")
 
@@ -236,11 +247,19 @@ def test_own_sequence_is_read_and_a_wrong_word_is_named(show: Any) -> None:
     page.click("#read")
     until(page, "document.querySelectorAll('.token').length === 6")
     assert "own-k3" in page.url
+    assert page.inner_text("#length-words") == "Not drawn: the slider draws one"
+    assert page.input_value("#number") == ""
+    assert page.locator("#own").bounding_box()["width"] > 1000
+    page.locator("#tokens").press("Home")
+    page.get_by_text("Token 1 looks at 1 token.").wait_for()
     page.fill("#own", "k3 1 k99")
     page.click("#read")
     page.locator("#sequence .problem").wait_for()
     assert "sequence=k99: expected words of composite" in page.inner_text("#sequence .problem")
     assert page.input_value("#own") == "k3 1 k99"
+    page.fill("#own", " ".join(["k3 1"] * 15_000))
+    page.click("#read")
+    page.get_by_text("the address has more than 60,000 characters").wait_for()
 
 
 def test_map_of_a_head_is_a_picture(show: Any) -> None:
@@ -251,8 +270,20 @@ def test_map_of_a_head_is_a_picture(show: Any) -> None:
     page.select_option("#head-a", "0-0")
     until(page, "document.querySelector('#map-a image')?.getAttribute('href').endsWith('/0-0.png')")
     assert "map=0-0" in page.url
+    assert page.is_visible("text=largest weight of its row")
     page.select_option("#head-a", "")
     until(page, "!document.querySelector('#map-a image')")
+    assert not page.is_visible("text=largest weight of its row")
+
+
+def test_click_on_a_state_goes_to_its_token(show: Any) -> None:
+    page = show(ONE)
+    rows(page, 18)
+    page.evaluate("document.getElementById('states-a').emit('plotly_click', {points: [{x: 4}]})")
+    assert where(page) == 3
+    for plot in ("states-a", "attention-a"):  # a zoom never hides heads
+        axes = f"document.getElementById('{plot}').layout"
+        assert page.evaluate(f"[{axes}.xaxis.fixedrange, {axes}.yaxis.fixedrange]") == [None, True]
 
 
 @pytest.mark.parametrize(
@@ -261,6 +292,7 @@ def test_map_of_a_head_is_a_picture(show: Any) -> None:
         ("a=new", "nothing was trained there yet", True),
         ("a=lstm", "This run has no attention: there are no weights to show.", False),
         ("a=lstm&seq=draw-99999-0", "the page steps through 20,000 at most", True),
+        ("a=lstm&aseed=x", "There is no seed x of this run.", False),
     ],
 )
 def test_what_cannot_be_shown_is_said(show: Any, state: str, words: str, refused: bool) -> None:

@@ -64,6 +64,24 @@ def test_bundle_shows_the_same_page(show: Any, shared: str) -> None:
     assert "This is a bundle" not in page.inner_text("#anatomy")
 
 
+def test_point_of_a_bundle_leads_to_the_sequences_that_it_has(
+    show: Any, runs: Path, shared: str, tmp_path: Path
+) -> None:
+    page = show("runs=study--dat&values=accuracy", home=shared)
+    page.wait_for_selector("#accuracy-values table")
+    assert page.locator("#accuracy-values a").count() == 2
+    assert "A click on a point opens" in page.inner_text("#accuracy-caption")
+    write_bundle(library_of(runs / "study"), tmp_path / "page", (1,), 0, lambda _: None)
+    with served(tmp_path / "page") as address:
+        page = show("runs=study--dat&values=accuracy", home=address)
+        page.wait_for_selector("#accuracy-values table")
+        assert page.locator("#accuracy-values a").count() == 0
+        assert "click" not in page.inner_text("#accuracy-caption")
+        page.evaluate("""document.getElementById('accuracy').emit('plotly_click',
+          {points: [{x: 2, data: {meta: 'study--dat'}}]})""")
+        assert "tab=sequence" not in page.url
+
+
 def test_anatomy_of_a_bundle_leads_down_to_a_single_sequence(show: Any, shared: str) -> None:
     page = show("tab=anatomy&a=study--dat", home=shared)
     page.wait_for_selector("#causes .main-svg")

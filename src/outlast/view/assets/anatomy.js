@@ -82,6 +82,21 @@ async function draw() {
   if (focus) document.getElementById(focus)?.focus();
 }
 
+/** The seed whose sequences are listed: without one in the address, that with most of the cause. */
+function listedSeed({ run, side, causes }) {
+  const name = `${side}seed`;
+  if (address.get(name) || !causes) return seedOf(run, name);
+  const length = Number(address.get("of"));
+  return seedsWith(causes, run, length, address.get("cause"))[0] ?? seedOf(run, name);
+}
+
+/** The seeds that have answers of a cause at a length and can be looked at, that with most first. */
+function seedsWith(causes, run, length, cause) {
+  const shares = causes.sharesBySeed(length, cause);
+  const known = seedsOf(catalogue, run).filter((seed) => shares.get(seed) > 0);
+  return known.sort((one, other) => shares.get(other) - shares.get(one));
+}
+
 /** The figure and the table of a run, if it has an anatomy of the part. */
 function causesOf({ run, side }, table) {
   const rows = table.filter((row) => row.part === part);
@@ -109,7 +124,7 @@ function controls(parts) {
   if (second) row.append(...seedChoice(second, "anatomy-seed-b"));
   if (parts.length > 1) {
     const options = parts.map((name) => [name, name]);
-    const change = (name) => address.set({ "cause-of": name });
+    const change = (name) => address.set({ "cause-of": name, cause: null, of: null, on: null });
     row.append(choice("Part", "anatomy-part", options, part, change));
   }
   return row;
@@ -150,11 +165,11 @@ async function drawList() {
   const { run, side } = about;
   const cause = address.get("cause");
   const length = Number(address.get("of"));
-  const seed = seedOf(run, `${side}seed`);
+  const seed = listedSeed(about);
   const list = document.getElementById("examples");
   for (const each of sides) {
     const select = document.getElementById(each.side === "b" ? "anatomy-seed-b" : "anatomy-seed");
-    if (select) select.value = String(seedOf(each.run, `${each.side}seed`));
+    if (select) select.value = String(each === about ? seed : seedOf(each.run, `${each.side}seed`));
     each.causes?.mark(length, each === about ? cause : "");
   }
   if (!cause) return list.replaceChildren();
@@ -187,9 +202,22 @@ async function examples({ run, side, causes }, seed, length, cause) {
     const words = `seed ${seed}, sequence ${row.row}, token ${row.token + 1}`;
     return el("li", {}, el("a", { href: address.href(state) }, words));
   });
-  const none = `None of ${found.sequences} sequences of seed ${seed} has such an answer.`;
+  const none = [
+    `None of ${found.sequences} sequences of seed ${seed} has such an answer.`,
+    ...otherSeeds(seedsWith(causes, run, length, cause).filter((each) => each !== seed), side),
+  ];
   const some = `${kept.length} of ${rows.length} are in this bundle; 'outlast view' shows all.`;
   const all = `Looked for in ${found.sequences} sequences; at most ${found.most} answers are listed.`;
-  const words = !rows.length ? none : kept.length < rows.length ? some : all;
-  return [el("ul", {}, ...links), el("p", { class: "note" }, words)];
+  const words = !rows.length ? none : [kept.length < rows.length ? some : all];
+  return [el("ul", {}, ...links), el("p", { class: "note" }, ...words)];
+}
+
+/** Links to other seeds that have answers of a cause. */
+function otherSeeds(seeds, side) {
+  if (!seeds.length) return [];
+  const links = seeds.flatMap((seed) => {
+    const href = address.href({ [`${side}seed`]: seed });
+    return [", ", el("a", { href }, `seed ${seed}`)];
+  });
+  return [" The table counts some of ", ...links.slice(1), "."];
 }

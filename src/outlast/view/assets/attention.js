@@ -2,7 +2,7 @@
 
 import * as address from "./address.js";
 import { decode, get, paths } from "./data.js";
-import { choice, el, plain } from "./dom.js";
+import { choice, el, key, plain } from "./dom.js";
 import { colour, config, tokenRows } from "./theme.js";
 
 // A cell's z: dropped keys lie below 0, so that they have a colour of their own.
@@ -12,7 +12,7 @@ const SHADES = {
   linear: ["weight", (weight) => weight],
   log: ["logarithm, from 0.0001", (weight) => Math.max(0, 1 + Math.log10(weight) / 4)],
 };
-const ROW = 22;
+const ROW = 24;
 const SIGN = 8; // pixels that a sign takes below the axis
 
 function longest(words) {
@@ -34,7 +34,6 @@ export class AttentionRows {
       this.shade(),
       (value) => address.set({ colour: value }, true),
     );
-    const key = (kind, words) => el("span", { class: "key" }, el("i", { class: kind }), words);
     this.element = el(
       "div",
       {},
@@ -96,8 +95,9 @@ export class AttentionRows {
     const ticks = few
       ? { tickvals: heat.x, ticktext: words.map(plain), tickangle: 0, title: "" }
       : { title: "token" };
-    const height = ROW * this.names.length + 58;
-    const shape = tokenRows({ height, left, bottom: 40, count: words.length, xaxis: ticks });
+    const rows = ROW * this.names.length;
+    const bottom = few ? 30 : 50;
+    const shape = tokenRows({ rows, left, bottom, count: words.length, xaxis: ticks });
     this.ready = Plotly.newPlot(this.place, [heat, ...marks], shape, config);
     this.shown = -1;
   }
@@ -191,7 +191,7 @@ export class AttentionRows {
   }
 
   describe(at, weights, zeros, source) {
-    const parts = [`Token ${at + 1} looks at ${at + 1} tokens.`];
+    const parts = [`Token ${at + 1} looks at ${at + 1} token${at ? "s" : ""}.`];
     const cells = weights.length * (at + 1);
     if (zeros) parts.push(`${((100 * zeros) / cells).toFixed(0)} % of keys are dropped.`);
     if (source !== null) {

@@ -1,6 +1,7 @@
 // Which runs, seeds and sequences this page has, and in which words it says that one is missing.
 
 import * as address from "./address.js";
+import { chosen } from "./chooser.js";
 
 const NOT_HERE = "not in this bundle; 'outlast view' computes it.";
 
@@ -14,11 +15,16 @@ export function runOptions(catalogue) {
   return readable(catalogue).map((run) => [run.id, run.study ? `${run.study}: ${run.label}` : run.label]);
 }
 
-/** The run that the address names; without one the first that is trained. `problem` says why none. */
+/** The run that the address names; without one the first that is trained, if possible of those on the
+ * curves. `problem` says why none. */
 export function findRun(catalogue, name) {
   const id = address.get(name);
   const runs = readable(catalogue);
-  if (!id) return { run: runs.find((run) => run.trained) ?? runs[0] };
+  if (!id) {
+    const drawn = new Set(chosen(catalogue.runs));
+    const trained = runs.filter((run) => run.trained);
+    return { run: trained.find((run) => drawn.has(run.id)) ?? trained[0] ?? runs[0] };
+  }
   const run = catalogue.runs.find((each) => each.id === id);
   if (!run) return { problem: noRun(id) };
   return run.problem ? { problem: run.problem } : { run };
@@ -33,14 +39,16 @@ export function seedsOf(catalogue, run) {
   return catalogue.live ? run.seeds : (catalogue.seeds[run.id] ?? []);
 }
 
-/** The seed that the address names, or the first. */
+/** The seed that the address names, or the first; a text that is no number is returned as it is. */
 export function seedOf(run, name) {
-  return Number(address.get(name, run.seeds[0]));
+  const text = address.get(name) || run.seeds[0];
+  return /^\d+$/.test(text) ? Number(text) : text;
 }
 
 /** Why a seed of a run cannot be shown; empty if it can. */
 export function seedProblem(catalogue, run, seed) {
   if (!run.seeds.includes(seed)) return `There is no seed ${seed} of this run.`;
+  if (!catalogue.live && !run.trained) return "This run had no checkpoint when the bundle was made.";
   return seedsOf(catalogue, run).includes(seed) ? "" : `Seed ${seed} is ${NOT_HERE}`;
 }
 

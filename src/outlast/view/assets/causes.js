@@ -17,6 +17,9 @@ const CAUSES = {
   unread: ["no probe reads the state", "ink", ""],
 };
 const OTHER = ["", "c6", "|"];
+const LEGEND = {
+  orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemclick: false, itemdoubleclick: false,
+};
 
 export function wordsOf(cause) {
   return CAUSES[cause]?.[0] ?? cause;
@@ -60,8 +63,13 @@ export class Causes {
   }
 
   share(length, cause) {
+    return summary([...this.sharesBySeed(length, cause).values()]);
+  }
+
+  /** The share of a cause at a length, by seed. */
+  sharesBySeed(length, cause) {
     const rows = this.rows.filter((row) => row.length === length && row.cause === cause);
-    return summary(rows.map((row) => row.share));
+    return new Map(rows.map((row) => [row.seed, row.share]));
   }
 
   caption() {
@@ -120,7 +128,8 @@ export class Causes {
     const shape = layout({
       barmode: "stack",
       showlegend: true,
-      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: ink },
+      // a cause that were hidden would be missing in the stack, and not in the address
+      legend: { ...LEGEND, font: ink },
       xaxis: { title: "length", type: "category" },
       yaxis: { title: "share of answers", tickformat: ".0%", range: [0, 1] },
     });

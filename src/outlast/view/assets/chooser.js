@@ -28,6 +28,11 @@ export function makeChooser(runs) {
     });
   };
   filter.addEventListener("input", show);
+  address.onChange((changed) => {
+    if (!changed.has("filter")) return;
+    filter.value = address.get("filter");
+    show();
+  });
   filter.addEventListener("change", () => address.set({ filter: filter.value || null }, true));
   show();
   const listed = () =>

@@ -1,44 +1,53 @@
 // Accuracy by length and learning curves: mean and spread over seeds, or single seeds.
 
 import * as address from "./address.js";
-import { noRun } from "./catalogue.js";
+import { noRun, seedProblem, sequenceProblem } from "./catalogue.js";
 import { chosen, makeChooser } from "./chooser.js";
 import { get, paths } from "./data.js";
 import { button, check, choice, el, readSeeds } from "./dom.js";
 import { accuracyFigure, learningFigure } from "./figures.js";
-import { look } from "./theme.js";
+import { looks } from "./theme.js";
 import { valuesTable } from "./values.js";
 
 const OWN = ["runs", "hide", "seeds", "each", "part", "variant", "learning", "theme"];
 let home, list, latest = 0;
+let answers = null; // by run, once they are read
 
 /** Build the view into its section. */
 export function open(section, catalogue) {
   home = section;
   list = makeChooser(catalogue.runs);
-  home.append(list.element, el("div", { class: "content" }));
+  home.append(list.element, el("div", { class: "content", tabindex: -1 }));
   address.onChange((changed) => {
-    const ours = OWN.some((name) => changed.has(name)) || changed.has("tab");
-    if (ours && address.get("tab", "curves") === "curves") draw(catalogue);
+    if (address.get("tab", "curves") !== "curves") return;
+    if (changed.has("runs") || changed.has("tab")) load(catalogue);
+    else if (answers && OWN.some((name) => changed.has(name))) draw(catalogue);
   });
-  if (address.get("tab", "curves") === "curves") draw(catalogue);
+  if (address.get("tab", "curves") === "curves") load(catalogue);
 }
 
-async function draw(catalogue) {
+/** Read the chosen runs, and draw them. */
+async function load(catalogue) {
   const turn = ++latest; // a later call overtakes an earlier one that still waits for data
-  const runs = catalogue.runs;
-  const ids = chosen(runs);
+  const ids = chosen(catalogue.runs);
   list.refresh();
-  const answers = await Promise.allSettled(ids.map((id) => get(paths.run(id))));
+  const settled = await Promise.allSettled(ids.map((id) => get(paths.run(id))));
   if (turn !== latest) return;
+  answers = new Map(ids.map((id, index) => [id, settled[index]]));
+  draw(catalogue);
+}
+
+function draw(catalogue) {
+  const runs = catalogue.runs;
   const drawn = [];
   const known = new Set(runs.map((run) => run.id));
   const problems = (address.list("runs") ?? []).filter((id) => !known.has(id)).map(noRun);
-  ids.forEach((id, index) => {
-    const run = runs.find((each) => each.id === id);
-    const answer = answers[index];
+  const places = [...answers.keys()].map((id) => runs.findIndex((run) => run.id === id));
+  const styles = looks(places);
+  [...answers.values()].forEach((answer, index) => {
+    const run = runs[places[index]];
     if (answer.status === "rejected") problems.push(`${run.label}: ${answer.reason.message}`);
-    else drawn.push({ ...run, ...answer.value, look: look(runs.indexOf(run)) });
+    else drawn.push({ ...run, ...answer.value, look: styles[index] });
   });
   const text = address.get("seeds");
   const seeds = readSeeds(text);
@@ -52,7 +61,9 @@ async function draw(catalogue) {
   const shown = visible.map((run) => ({ ...run, shade }));
   const options = {
     seeds: seeds ?? (() => true),
-    nobody: nobody(shown, seeds, text),
+    nobody: nobody(drawn, shown, seeds, text),
+    leads: (run, name) =>
+      !seedProblem(catalogue, run, run.seeds[0]) && !sequenceProblem(catalogue, run, name),
     each: address.get("each") === "1",
     part: partOf(drawn),
     variant: address.get("variant"),
@@ -63,8 +74,9 @@ async function draw(catalogue) {
   if (focus) document.getElementById(focus)?.focus();
 }
 
-/** That no run has the seeds that are asked for; empty if one has. */
-function nobody(runs, seeds, text) {
+/** That all runs are hidden, or none has the seeds that are asked for; empty if something is shown. */
+function nobody(drawn, runs, seeds, text) {
+  if (drawn.length && !runs.length) return "All runs are hidden. The buttons above show them.";
   if (!seeds || !runs.length || runs.some((run) => run.seeds.some(seeds))) return "";
   return `None of these runs has ${/\D/.test(text.trim()) ? "seeds" : "seed"} ${text.trim()}.`;
 }

@@ -1,6 +1,7 @@
 // What the server, or the files of a bundle, say.
 
 const asked = new Map();
+let live = true; // whether a server computes what is asked for; a bundle has its files alone
 const MOST_KEPT = 300;
 // What a model makes of a sequence stays. Curves and analyses may be written while the page is open.
 const KEPT = /^data\/(sequence|attention)\//;
@@ -24,12 +25,18 @@ async function load(path) {
   } catch {
     throw new Error("No answer: is 'outlast view' still running?");
   }
-  const isJson = (reply.headers.get("Content-Type") ?? "").includes("json");
-  if (!reply.ok) {
-    const words = isJson ? (await reply.json()).error : null;
-    throw new Error(words ?? `${path.split("/")[1]}: not in this bundle; 'outlast view' computes it`);
-  }
-  return reply.json();
+  if (!reply.ok) throw new Error(await refusal(reply, path));
+  const values = await reply.json();
+  if (path === paths.runs()) live = values.live;
+  return values;
+}
+
+/** Why there is no answer. A bundle may be behind any server, whose words say nothing. */
+export async function refusal(reply, path) {
+  if (!live) return `${path.split("/")[1]}: not in this bundle; 'outlast view' computes it`;
+  const kind = reply.headers.get("Content-Type") ?? "";
+  if (kind.includes("json")) return (await reply.json()).error;
+  return kind.includes("text/plain") ? reply.text() : `No answer: HTTP ${reply.status}`;
 }
 
 const part = encodeURIComponent;

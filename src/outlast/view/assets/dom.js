@@ -33,6 +33,11 @@ export function button(words, id, click, more = {}) {
   return el("button", { id, type: "button", click, ...more }, words);
 }
 
+/** A sample of a colour with what it stands for. */
+export function key(kind, words) {
+  return el("span", { class: "key" }, el("i", { class: kind }), words);
+}
+
 /** Plotly reads some markup in its texts; this keeps a text as it is. */
 export function plain(text) {
   return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -51,10 +56,10 @@ export function readSeeds(text) {
   return (seed) => !ranges.length || ranges.some(([first, last]) => first <= seed && seed <= last);
 }
 
-/** A share as a percentage that is never rounded to 0 or 100 unless it is. */
+/** A share as a percentage that is never rounded to 0 or 100 unless it is. No line breaks within it. */
 export function percent(share) {
   const rounded = (100 * share).toFixed(1);
-  if (share > 0 && rounded === "0.0") return "< 0.1 %";
-  if (share < 1 && rounded === "100.0") return "> 99.9 %";
-  return `${rounded} %`;
+  if (share > 0 && rounded === "0.0") return "<\u00a00.1\u00a0%";
+  if (share < 1 && rounded === "100.0") return ">\u00a099.9\u00a0%";
+  return `${rounded}\u00a0%`;
 }

@@ -35,19 +35,26 @@ export function accuracyFigure(place, runs, options, tapped) {
     shapes: [line(1, "dot"), ...levels.map(chanceMark)],
   });
   Plotly.newPlot(place, traces, shape, config);
+  // whether there is a sequence of that length: a bundle has few
+  const leads = (run, x) => options.leads(run, nameAt(run, x));
+  const led = runs.flatMap((run) => run.rows.map((row) => leads(run, row.multiple)));
   let touch = false;
   place.addEventListener("pointerdown", (event) => (touch = event.pointerType === "touch"), true);
   place.on("plotly_click", ({ points: [point] }) => {
     const run = runs.find((each) => each.id === point.data.meta);
     if (!run) return;
-    if (touch) tapped.replaceChildren(...tappedWords(run, point));
-    else address.set(sequenceAt(run, point.x));
+    if (touch) tapped.replaceChildren(...tappedWords(run, point, leads(run, point.x)));
+    else if (leads(run, point.x)) address.set(sequenceAt(run, point.x));
   });
   const spread = options.each ? "Each line is a seed." : SPREAD;
-  const click = "A click on a point opens a sequence of that length, a tap shows its value.";
-  const words = `Part: ${options.part}. ${spread}${chanceWords(levels)} ${click}`;
-  const link = (line, x) =>
-    address.href(sequenceAt(runs.find((run) => run.id === line.meta), x));
+  const some = led.every(Boolean) ? "" : " if the bundle has one";
+  const opens = `A click on a point opens a sequence of that length${some}, a tap shows its value.`;
+  const click = led.some(Boolean) ? ` ${opens}` : "";
+  const words = `Part: ${options.part}. ${spread}${chanceWords(levels)}${click}`;
+  const link = (line, x) => {
+    const run = runs.find((each) => each.id === line.meta);
+    return leads(run, x) ? address.href(sequenceAt(run, x)) : null;
+  };
   return { words, traces, table: { say: multiple, link } };
 }
 
@@ -115,8 +122,11 @@ function line(x, dash) {
 
 /** The state of the page that shows a sequence of a run at a multiple of its training length. */
 function sequenceAt(run, times) {
-  const seq = `draw-${lengthAt(run, times)}-0`;
-  return { tab: "sequence", a: run.id, aseed: null, seq, at: null };
+  return { tab: "sequence", a: run.id, aseed: null, seq: nameAt(run, times), at: null };
+}
+
+function nameAt(run, times) {
+  return `draw-${lengthAt(run, times)}-0`;
 }
 
 function lengthAt(run, times) {
@@ -124,10 +134,12 @@ function lengthAt(run, times) {
 }
 
 /** A finger does not hover: it sees the value of a point first. */
-function tappedWords(run, point) {
+function tappedWords(run, point, leads) {
+  const value = `${point.data.name}, ${multiple(point.x)}: ${point.customdata}. `;
+  if (!leads) return [value];
   const words = `open a sequence of length ${lengthAt(run, point.x)}`;
   const link = el("a", { href: address.href(sequenceAt(run, point.x)) }, words);
-  return [`${point.data.name}, ${multiple(point.x)}: ${point.customdata}. `, link];
+  return [value, link];
 }
 
 /** A loss or a quick probe over the training steps, with the switches of DAT. */
@@ -142,7 +154,7 @@ export function learningFigure(place, runs, options) {
     const curves = ofSeeds((loss ? run.losses : run.probes)[name] ?? {}, options.seeds);
     const drawn = curveTraces(run, curves, options.each, say, "steps");
     traces.push(...drawn);
-    const marks = drawn.length ? switchTrace(run, curves, options) : null;
+    const marks = drawn.length ? switchTrace(run, curves, options.each, loss) : null;
     if (!marks) continue;
     traces.push(marks);
     switches += marks.x.length;
@@ -151,6 +163,10 @@ export function learningFigure(place, runs, options) {
     shapes.push({ ...line(mean, "dot"), line: style });
   }
   if (!traces.length) return nothing(place, options.nobody || "None of these runs has such a curve.");
+  // a switch outside of its curve stands at the foot of the figure
+  const foot = lowest(traces);
+  for (const marks of traces.filter((trace) => trace.mode === "markers"))
+    marks.y = marks.y.map((y) => y ?? foot);
   const scale = loss ? { type: "log", ...decades(traces) } : { tickformat: ".0%" };
   const shape = layout({
     xaxis: { title: "training step", rangemode: "tozero" },
@@ -165,6 +181,13 @@ export function learningFigure(place, runs, options) {
   return { words: words + marked, traces, table };
 }
 
+function lowest(traces) {
+  let low = Infinity;
+  for (const trace of traces)
+    for (const y of trace.y) if (y !== null && y < low) low = y;
+  return low;
+}
+
 /** Ticks of a logarithmic axis: powers of ten, and 2 and 5 between them if there are few. Where even
  * these may all be outside, as around a single point, they are left to Plotly. */
 function decades(traces) {
@@ -177,19 +200,16 @@ function decades(traces) {
   return { dtick: Math.log10(high / low) > 2.5 ? 1 : "D2", tickformat: "~g" };
 }
 
-/** The switch of each seed, on the mean curve or on the seed's own. */
-function switchTrace(run, curves, options) {
+/** The switch of each seed, on the mean curve or on the seed's own; `log` is whether it is drawn so. */
+function switchTrace(run, curves, each, log) {
   const marks = run.events.filter(
     (event) => event.event === "switch" && String(event.seed) in curves,
   );
   if (!marks.length) return null;
   const mean = overSeeds(curves);
   const height = (mark) => {
-    if (options.each) {
-      const [xs, ys] = curves[mark.seed];
-      return ys[nearest(xs, mark.step)];
-    }
-    return mean[nearest(mean.map((point) => point.x), mark.step)]?.mean;
+    const [xs, ys] = each ? curves[mark.seed] : [mean.map((p) => p.x), mean.map((p) => p.mean)];
+    return heightAt(xs, ys, mark.step, log);
   };
   const failed = (mark) => (mark.converged === false ? ", not converged" : "");
   return {
@@ -209,12 +229,15 @@ function switchTrace(run, curves, options) {
   };
 }
 
-function nearest(xs, x) {
-  let best = 0;
-  xs.forEach((value, index) => {
-    if (Math.abs(value - x) < Math.abs(xs[best] - x)) best = index;
-  });
-  return best;
+/** The height of a line at x; null outside of it. */
+function heightAt(xs, ys, x, log) {
+  const right = xs.findIndex((value) => value >= x);
+  if (right < 0 || x < xs[0]) return null;
+  if (xs[right] === x) return ys[right];
+  const share = (x - xs[right - 1]) / (xs[right] - xs[right - 1]);
+  const [low, high] = [ys[right - 1], ys[right]];
+  if (low === null || high === null) return share < 0.5 ? low : high;
+  return log && low > 0 && high > 0 ? low * (high / low) ** share : low + share * (high - low);
 }
 
 /** Whether a curve has one point, which no line shows. */

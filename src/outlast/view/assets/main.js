@@ -51,7 +51,8 @@ async function start() {
   });
   document.getElementById("skip").addEventListener("click", (event) => {
     event.preventDefault();
-    document.getElementById("main-content").focus();
+    const content = document.querySelector("#curves:not([hidden]) > .content"); // past the list of runs
+    (content ?? document.getElementById("main-content")).focus();
   });
   try {
     const catalogue = await get(paths.runs());

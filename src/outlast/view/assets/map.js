@@ -1,8 +1,8 @@
 // The whole attention of one head, as a picture that the server made.
 
 import * as address from "./address.js";
-import { paths } from "./data.js";
-import { choice, el } from "./dom.js";
+import { paths, refusal } from "./data.js";
+import { choice, el, key } from "./dom.js";
 import { colour, config, layout } from "./theme.js";
 
 export class AttentionMap {
@@ -18,13 +18,22 @@ export class AttentionMap {
     this.place = el("div", { class: "plot map", id: `map-${side}` });
     const change = (map) => address.set({ map: map || null }, true);
     const options = [["", "no head"], ...heads];
+    this.problem = el("p", { class: "problem", id: `map-problem-${side}` });
+    this.legend = el(
+      "p",
+      { class: "note", id: `map-legend-${side}` },
+      key("map-most", "largest weight of its row"),
+      key("map-least", "near 0"),
+      key("map-dropped", "dropped: exactly 0"),
+    );
     this.element = el(
       "div",
       {},
       el("h3", {}, "All tokens of one head"),
       choice("Head", `head-${side}`, options, this.head(), change),
       this.place,
-      el("p", { class: "note", id: `map-words-${side}` }),
+      this.problem,
+      this.legend,
     );
     this.at = 0;
   }
@@ -38,13 +47,13 @@ export class AttentionMap {
     const select = document.getElementById(`head-${this.side}`);
     if (select) select.value = head;
     this.place.classList.toggle("empty", !head);
-    const words = document.getElementById(`map-words-${this.side}`);
-    if (words) words.textContent = "";
+    this.problem.textContent = "";
+    this.legend.hidden = !head;
     if (!head) return Plotly.purge(this.place);
     const [layer, number] = head.split("-");
     const count = this.trace.words.length;
     const source = paths.map(this.run.id, this.seed, this.name, layer, number);
-    this.check(source, words);
+    this.check(source);
     const axis = { showgrid: false, constrain: "domain" };
     const shape = layout({
       images: [
@@ -69,11 +78,9 @@ export class AttentionMap {
   }
 
   /** A picture that does not come says why. */
-  async check(source, words) {
+  async check(source) {
     const reply = await fetch(source, { credentials: "omit" }).catch(() => null);
-    if (reply?.ok || !words) return;
-    const said = reply ? await reply.json().catch(() => null) : null;
-    words.textContent = said?.error ?? "This picture is not in the bundle; 'outlast view' makes it.";
+    if (reply && !reply.ok) this.problem.textContent = await refusal(reply, source);
   }
 
   mark() {

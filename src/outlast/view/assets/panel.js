@@ -2,28 +2,30 @@
 
 import { AttentionRows } from "./attention.js";
 import { AttentionMap } from "./map.js";
-import { el, plain } from "./dom.js";
+import { el, key, plain } from "./dom.js";
 import { colour, config, leftMargin, tokenRows } from "./theme.js";
 
 const SAME = { right: "right", wrong: "wrong" };
 
 export class Panel {
-  constructor({ run, seed, name, trace, error, side }) {
-    this.trace = trace;
-    this.prefix = side;
-    this.element = el("article", { class: "panel", id: `panel-${side}` });
+  /** `go` is called with the token of a click. */
+  constructor({ run, seed, name, trace, error, side }, go) {
+    Object.assign(this, { trace, prefix: side, go });
+    const head = el("div", {});
+    const state = el("div", {});
+    this.element = el("article", { class: "panel traced", id: `panel-${side}` }, head);
     if (run) {
       const about = el("p", { class: "note" }, [run.model, ...run.methods].join(", "));
-      this.element.append(el("h2", {}, `${run.label}, seed ${seed}`), about);
+      head.append(el("h2", {}, `${run.label}, seed ${seed}`), about);
     }
     if (error) {
-      this.element.append(el("p", { class: "problem", role: "alert" }, error));
+      head.append(el("p", { class: "problem", role: "alert" }, error));
       return;
     }
-    for (const words of trace.notes) this.element.append(el("p", { class: "note" }, words));
+    for (const words of trace.notes) head.append(el("p", { class: "note" }, words));
     this.answer = el("p", { class: "answer", id: `answer-${side}`, "aria-live": "polite" });
-    this.element.append(el("h3", {}, "Answer"), this.answer);
-    if (trace.read.length) this.addState();
+    this.element.append(el("div", {}, el("h3", {}, "Answer"), this.answer), state);
+    if (trace.read.length) state.append(...this.stateParts());
     if (trace.layers.length) {
       this.rows = new AttentionRows(run, seed, name, trace, side);
       this.map = new AttentionMap(run, seed, name, trace, side);
@@ -74,7 +76,7 @@ export class Panel {
 
   // ---- the state ---------------------------------------------------------------------------
 
-  addState() {
+  stateParts() {
     const head = ["read from", "here", "true", "right at training lengths", "right in this sequence"];
     const body = el("tbody", {});
     this.cells = this.trace.read.map((probe) => {
@@ -82,7 +84,7 @@ export class Panel {
       const known = this.trace.state.map((state, i) => [state, probe.states[i]]);
       const due = known.filter(([state]) => state !== null);
       const right = due.filter(([state, read]) => state === read).length;
-      const share = (number) => `${(100 * number).toFixed(1)} %`;
+      const share = (number) => `${(100 * number).toFixed(1)}\u00a0%`;
       const fitted = el("td", {}, share(probe.accuracy));
       const here = el("td", {}, due.length ? share(right / due.length) : "");
       body.append(el("tr", {}, el("th", {}, probe.place), cells.read, cells.truth, fitted, here));
@@ -91,18 +93,18 @@ export class Panel {
     const heads = el("tr", {}, ...head.map((words) => el("th", {}, words)));
     const table = el("table", { id: `state-${this.prefix}` }, el("thead", {}, heads), body);
     this.strip = el("div", { class: "plot rows", id: `states-${this.prefix}` });
-    this.element.append(
+    return [
       el("h3", {}, "State, read by a linear probe"),
       el("div", { class: "box", tabindex: 0, role: "region", "aria-label": "State" }, table),
       this.strip,
       el(
         "p",
         { class: "note" },
-        "Read where a value comes in or an answer is due. By token: ",
-        el("span", { class: "key" }, el("i", { class: "state-right" }), "right"),
-        el("span", { class: "key" }, el("i", { class: "state-wrong" }), "wrong"),
+        "Read where a value comes in or the state is asked for. By token: ",
+        key("state-right", "right"),
+        key("state-wrong", "wrong"),
       ),
-    );
+    ];
   }
 
   showStates(at) {
@@ -134,9 +136,9 @@ export class Panel {
       hovertemplate: "%{text}<extra>%{y}</extra>",
       hoverongaps: false,
     };
-    const height = 18 * read.length + 34;
-    const shape = tokenRows({ height, left, bottom: 26, count: words.length });
+    const shape = tokenRows({ rows: 19 * read.length, left, bottom: 26, count: words.length });
     Plotly.newPlot(this.strip, [trace], shape, config);
+    this.strip.on("plotly_click", ({ points: [point] }) => this.go(point.x - 1));
   }
 
   /** Where states are read, in short. */

@@ -109,10 +109,11 @@ async function sameWords(one, other, about) {
 
 /** `scale` has the lengths of the slider, if they are known. */
 function show(results, name, scale) {
-  const trace = results.find((each) => each.trace)?.trace;
+  const traced = results.filter((each) => each.trace);
+  const trace = traced[0]?.trace;
   count = trace?.words.length ?? 0;
-  panels = results.map((each) => new Panel(each));
-  strip = trace ? new TokenStrip(trace, results.map((each) => each.trace), go) : null;
+  panels = results.map((each) => new Panel(each, go));
+  strip = trace ? new TokenStrip(traced, go) : null;
   const columns = el("div", { class: panels.length > 1 ? "panels two" : "panels" });
   columns.append(...panels.map((panel) => panel.element));
   home.replaceChildren(runControls(), sequenceControls(trace, name, scale));
@@ -205,15 +206,16 @@ function sequenceControls(trace, name, scale) {
   const asked = Number(drawn?.[1] ?? side("a").run.length);
   // a length that the run does not take is a dead end: nothing of it leads elsewhere
   const length = trace || !scale?.lengths.length ? asked : Math.min(asked, scale.lengths.at(-1));
-  const index = Number(drawn?.[2] ?? 0);
+  const index = drawn ? Number(drawn[2]) : null; // none of a typed sequence
   if (scale?.lengths.length) row.append(lengthSlider(scale, length, index));
   const among = drawn?.[3] ? `-of-${drawn[3]}` : "";
   const most = Number(drawn?.[3] ?? SEQUENCES) - 1;
-  const pick = () => open_(length, Math.max(0, Math.min(most, Number(number.value) || 0)), among);
+  const pick = () =>
+    open_(length, Math.max(0, Math.min(most, Math.floor(Number(number.value)) || 0)), among);
   const number = el("input", { id: "number", type: "number", min: 0, max: most, change: pick });
-  number.value = index;
+  number.value = index ?? "";
   row.append(el("label", { class: "field" }, el("span", {}, `Sequence (0 to ${most})`), number));
-  const another = () => open_(length, (index + 1) % (most + 1), among);
+  const another = () => open_(length, index === null ? 0 : (index + 1) % (most + 1), among);
   row.append(button("another sequence", "another", another));
   return el("div", {}, row, typing(trace, drawn));
 }
@@ -253,14 +255,15 @@ function lengthSlider(scale, length, index) {
     const times = Number((value / scale.trained).toPrecision(3));
     return `Length ${value}: ${times} × the training length`;
   };
-  const words = el("span", { id: "length-words" }, say(length));
+  const typed = "Not drawn: the slider draws one";
+  const words = el("span", { id: "length-words" }, index === null ? typed : say(length));
   const slider = el("input", {
     id: "length",
     type: "range",
     min: 0,
     max: stops.length - 1,
     input: () => (words.textContent = say(stops[slider.value])),
-    change: () => open_(stops[slider.value], index),
+    change: () => open_(stops[slider.value], index ?? 0),
   });
   slider.value = nearest;
   return el("label", { class: "field wide" }, words, slider);
@@ -277,7 +280,7 @@ function typing(trace, drawn) {
     "details",
     { open: !drawn },
     el("summary", {}, "Type a sequence of your own"),
-    el("label", { class: "field" }, el("span", {}, "Words of the task, with spaces between"), text),
+    el("label", { class: "field wide" }, el("span", {}, "Words of the task, with spaces between"), text),
     el("div", { class: "row" }, button("Read it", "read", read)),
   );
 }

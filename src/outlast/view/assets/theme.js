@@ -6,17 +6,34 @@ export function colour(name) {
 }
 
 const DASHES = ["solid", "dash", "dot", "dashdot"];
-const SYMBOLS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x"];
+const SYMBOLS = ["circle", "square", "triangle-up", "diamond", "triangle-down"];
 const COLOURS = 7;
-const FONT = { family: "system-ui, sans-serif", size: 13 };
+const LINES = COLOURS * DASHES.length;
+const FAMILY = "system-ui, sans-serif";
 
-/** Colour, dash and marker of the n-th run: together they repeat after many. */
-export function look(index) {
-  return {
-    colour: colour(`c${index % COLOURS}`),
-    dash: DASHES[Math.floor(index / COLOURS) % DASHES.length],
-    symbol: SYMBOLS[index % SYMBOLS.length],
-  };
+/** How large things are: 1 at the usual size of letters, more on a projector. */
+function scale() {
+  return parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+}
+
+function letters() {
+  return Math.round(13 * scale());
+}
+
+/** Colour, dash and marker of some runs: those of a run's place in the list, or the next free ones. */
+export function looks(places) {
+  const taken = new Set();
+  return places.map((place, index) => {
+    if (taken.size === LINES) taken.clear();
+    let line = place % LINES;
+    while (taken.has(line)) line = (line + 1) % LINES;
+    taken.add(line);
+    return {
+      colour: colour(`c${line % COLOURS}`),
+      dash: DASHES[Math.floor(line / COLOURS)],
+      symbol: SYMBOLS[(line + Math.floor(index / LINES)) % SYMBOLS.length],
+    };
+  });
 }
 
 /** A colour with some transparency. */
@@ -38,14 +55,15 @@ export function layout(more) {
   const base = {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    font: { ...FONT, color: colour("ink") },
+    font: { family: FAMILY, size: letters(), color: colour("ink") },
     margin: { l: 52, r: 12, t: 8, b: 44 },
     showlegend: false,
     hovermode: "closest",
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger scrolls the page
     hoverlabel: {
       bgcolor: colour("page"),
       bordercolor: colour("muted"),
-      font: { color: colour("ink"), size: 13 },
+      font: { color: colour("ink"), size: letters() },
       align: "left",
     },
   };
@@ -61,17 +79,21 @@ export function layout(more) {
 /** The left margin, in pixels, that the longest of some labels needs. */
 export function leftMargin(labels) {
   const pen = document.createElement("canvas").getContext("2d");
-  pen.font = `${FONT.size}px ${FONT.family}`;
+  pen.font = `${letters()}px ${FAMILY}`;
   return Math.ceil(Math.max(0, ...labels.map((label) => pen.measureText(label).width))) + 12;
 }
 
-/** Rows of cells, one cell for each token. Those of the same `left` lie below one another. */
-export function tokenRows({ height, left, bottom, count, xaxis = {} }) {
+const TOP = 4; // pixels above rows of cells
+
+/** Rows of cells, one cell for each token, `rows` and `bottom` pixels high at the usual size of letters.
+ * Those of the same `left` lie below one another. */
+export function tokenRows({ rows, left, bottom, count, xaxis = {} }) {
+  const yaxis = { automargin: false, autorange: "reversed", fixedrange: true };
   return layout({
-    height,
-    margin: { l: left, r: 8, t: 4, b: bottom },
+    height: (rows + bottom) * scale() + TOP,
+    margin: { l: left, r: 8, t: TOP, b: bottom * scale() },
     xaxis: { automargin: "height", showgrid: false, range: [0.5, count + 0.5], ...xaxis },
-    yaxis: { automargin: false, autorange: "reversed", showgrid: false, ticks: "" },
+    yaxis: { ...yaxis, showgrid: false, ticks: "" },
   });
 }
 

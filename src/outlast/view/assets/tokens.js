@@ -1,22 +1,27 @@
-// The words of a sequence. Each shows whether the answers due there are right.
+// The words of a sequence. Each shows whether the answers due there are right: a line below it, or of two
+// runs a line above and one below.
 
 import { el } from "./dom.js";
 
 export class TokenStrip {
-  /** `traces` are those of all runs that are shown; `go` is called with the token of a click. */
-  constructor(trace, traces, go) {
-    this.words = trace.words;
+  /** `runs` are those that are shown, each with its trace; `go` is called with the token of a click. */
+  constructor(runs, go) {
+    this.words = runs[0].trace.words;
     this.at = null;
-    this.outcomes = this.words.map((_, place) => {
-      const answers = traces.map((each) => each?.answers[place]).filter(Boolean);
-      if (!answers.length) return "";
-      return answers.every((answer) => answer.right) ? "right" : "wrong";
-    });
+    const sides = runs.length > 1 ? ["above", "below"] : ["below"];
+    this.wrong = new Set(); // tokens where an answer of a run is wrong
     this.tokens = this.words.map((word, place) => {
-      const name = `token ${this.outcomes[place]}`.trim();
-      return el("span", { class: name, role: "option", id: `token-${place}`, "data-at": place }, word);
+      const names = ["token"];
+      runs.forEach(({ trace }, index) => {
+        const answer = trace.answers[place];
+        if (!answer) return;
+        if (!answer.right) this.wrong.add(place);
+        names.push(`${sides[index]}-${answer.right ? "right" : "wrong"}`);
+      });
+      const about = { class: names.join(" "), role: "option", id: `token-${place}`, "data-at": place };
+      return el("span", about, word);
     });
-    this.element = el(
+    this.strip = el(
       "div",
       {
         class: "tokens",
@@ -31,6 +36,10 @@ export class TokenStrip {
       },
       ...this.tokens,
     );
+    const [one, two] = runs.map(({ run, seed }) => `${run.label}, seed ${seed}`);
+    const lines = two ? `Line above a token: ${one}. Line below: ${two}.` : "Line below a token.";
+    const words = `${lines} Solid: the answer is right. Dashed: it is wrong.`;
+    this.element = el("div", {}, this.strip, el("p", { class: "note", id: "token-words" }, words));
   }
 
   /** Mark the current token; those after it are not read yet. */
@@ -45,14 +54,14 @@ export class TokenStrip {
     const token = this.tokens[at];
     token.classList.add("here");
     token.setAttribute("aria-selected", "true");
-    this.element.setAttribute("aria-activedescendant", token.id);
+    this.strip.setAttribute("aria-activedescendant", token.id);
     this.keepVisible(token);
     this.at = at;
   }
 
   /** Scroll the strip alone, never the page. */
   keepVisible(token) {
-    const box = this.element;
+    const box = this.strip;
     const top = token.offsetTop;
     if (top < box.scrollTop) box.scrollTop = top - 8;
     else if (top + token.offsetHeight > box.scrollTop + box.clientHeight)
@@ -64,7 +73,7 @@ export class TokenStrip {
     const count = this.words.length;
     for (let step = 1; step <= count; step++) {
       const place = (at + step) % count;
-      if (this.outcomes[place] === "wrong") return place;
+      if (this.wrong.has(place)) return place;
     }
     return at;
   }
