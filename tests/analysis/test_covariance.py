@@ -14,6 +14,7 @@ from outlast.analysis.pairs import contrast
 from outlast.analysis.sequences import NothingToSeeError, Row, blocks
 from outlast.errors import SpecError
 from outlast.tasks import Task
+from outlast.tasks.composite import Composite
 
 
 def pick(rows: list[Row], **columns: object) -> Row:
@@ -104,6 +105,36 @@ def test_pairs_that_match_are_those_of_the_item_that_is_asked_for(line: str) -> 
                 assert weights.sum().abs() < 1e-6
             else:
                 assert not weights.any()
+
+
+@pytest.mark.parametrize("more", ["keys=9", "keys=3, key_tokens=2", "keys=9, layout=chained"])
+def test_newest_value_of_a_key_is_the_one_that_matches(more: str) -> None:
+    task = outlast.task(f"composite(length=6, repeat=latest, {more})")
+    assert isinstance(task, Composite)
+    batch = task.sample(6, 64, torch.Generator().manual_seed(0))
+    questions, contrasts = contrast(task, batch)
+    seen = set()
+    for row, tokens in enumerate(batch.inputs.tolist()):
+        items, width = {}, task.key_tokens + 1  # by the place of their value: the tokens of the key
+        for place in range(width - 1, 6 * width, width):
+            items[place] = tuple(tokens[place - width + 1 : place])
+        for column, question in enumerate(questions[row].tolist()):
+            asked = tuple(tokens[question - width + 2 : question + 1])
+            *older, newest = (place for place, key in items.items() if key == asked)
+            others = {place for place, key in items.items() if key != asked}
+            for kind, before in (("value", 0), ("key", 1)):
+                shift = {place - before for place in others}
+                weights = contrasts[kind].weights["identity"][row, column]
+                candidates = contrasts[kind].candidates[row, column].nonzero().flatten()
+                assert candidates.tolist() == [place - before for place in items]
+                assert set((weights < 0).nonzero().flatten().tolist()) == shift
+                assert (weights > 0).nonzero().flatten().tolist() == [newest - before] * bool(shift)
+                halves = contrasts[kind].weights["position"][row, column]
+                assert set(halves.nonzero().flatten().tolist()) <= shift
+            neighbours = {items[p] == items.get(p + width) for p in items}
+            seen |= {"older"} if older else set()
+            seen |= {"neighbours"} if True in neighbours else set()
+    assert seen == {"older", "neighbours"}
 
 
 @pytest.mark.parametrize("line", ["flipflop(length=12)", "copy(length=5)"])

@@ -13,10 +13,12 @@ What follows is our choice, because the recipe is known to us from summaries:
 - Queries are the tokens at which something stored is asked for, the last 8 of each sequence. Keys
   are tokens of one kind, the column `token`: the one that holds a stored `value`, or the `key` that
   stands before it. If an item is one token, it is the value. A task without keys has `any` token.
-- `identity`: the key belongs to the item that is asked for, or to another one. Items stand in
-  random order, so that distance is the same in the mean.
-- `position`: the key is among the nearer half of the items that are *not* asked for, or among the
-  farther half.
+- `identity`: the key belongs to the item that is asked for, or to one of another key. Items stand
+  in random order, so that distance is the same in the mean. If a key repeats, its newest item is
+  asked for, and its older ones are on neither side. Then the item that is asked for is nearer in
+  the mean, so that place is a part of `identity`.
+- `position`: the key is among the nearer half of the items of other keys, or among the farther
+  half.
 - Means go over the keys of a query first, then over queries. So a long sequence does not count
   more.
 - The rank is how many singular values hold 99 % of their squares' sum.
