@@ -71,8 +71,8 @@ class PairKeeper(RowKeeper):
 
 def pairs(
     model: Model, task: Task, batch: Batch
-) -> Iterator[tuple[str, PairKeeper, dict[str, Contrast]]]:
-    """Each attention layer that has queries, block by block, and its contrasts by kind of token."""
+) -> Iterator[tuple[dict[str, PairKeeper], dict[str, Contrast]]]:
+    """Block by block: the attention layers that have queries, and contrasts by kind of token."""
     names = [name for name, mixer in attention_layers(model).items() if mixer.scheme.uses_queries]
     if not names:
         raise no_attention(
@@ -85,8 +85,7 @@ def pairs(
         keepers = {name: PairKeeper(questions, block.inputs.shape[1]) for name in names}
         with hooked(dict(keepers), model):
             model(block.inputs)
-        for name, keeper in keepers.items():
-            yield name, keeper, contrasts
+        yield keepers, contrasts
 
 
 def contrast(task: Task, block: Batch) -> tuple[Tensor, dict[str, Contrast]]:
@@ -153,6 +152,29 @@ def _kinds(stored: Tensor, source: Tensor) -> dict[str, Tensor]:
         kind: (place + left).where(is_stored & (left == before), ABSENT)
         for kind, before in kinds.items()
     }
+
+
+def shuffled(weights: Tensor, order: Tensor) -> Tensor:
+    """The weights that there would be if the items of each sequence stood in another order.
+
+    Each question keeps its weights and the tokens that have one. The weights go to these tokens as
+    they come in the order.
+
+    Args:
+        weights: Of a `Contrast`, (batch, questions, tokens).
+        order: The tokens of each sequence in another order, (batch, tokens). All questions of a
+            sequence have the same one, as they share its tokens.
+    """
+    order = order[:, None].expand_as(weights)
+    labelled = weights != 0
+    labels = torch.zeros_like(weights).scatter_add(2, _rank(labelled), weights)
+    again = labelled.gather(2, order)
+    return torch.zeros_like(weights).scatter(2, order, labels.gather(2, _rank(again)) * again)
+
+
+def _rank(tokens: Tensor) -> Tensor:
+    """How many of the tokens stand before each of them."""
+    return (tokens.cumsum(-1) - 1).clamp(min=0)
 
 
 def _halves(tokens: Tensor) -> tuple[Tensor, Tensor]:
