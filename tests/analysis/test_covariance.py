@@ -10,15 +10,47 @@ import torch
 import outlast
 from cards import KEYS, Cards, solved_by_hand
 from outlast.analysis.covariance import contrastive_covariance
-from outlast.analysis.pairs import contrast
+from outlast.analysis.pairs import contrast, shuffled
 from outlast.analysis.sequences import NothingToSeeError, Row, blocks
 from outlast.errors import SpecError
+from outlast.models.model import Model
 from outlast.tasks import Task
+from outlast.tasks.composite import Composite
 
 
 def pick(rows: list[Row], **columns: object) -> Row:
     (row,) = [row for row in rows if all(row[name] == value for name, value in columns.items())]
     return row
+
+
+@torch.no_grad()
+def looks_at_late_ones(task: Task) -> Model:
+    """Learned positions: keys hold how late they stand, and every question asks for late ones."""
+    model = outlast.model("attention(learned(ceiling=32), heads=1) @ 8, norm=rms", task)
+    attention = model.sublayers()[0].mixer
+    for parameter in (model.embedding.weight, *attention.parameters()):
+        parameter.zero_()
+    model.embedding.weight[:, 0] = 1  # all tokens are alike
+    (places,) = attention.scheme.parameters()
+    places[:, 1] = torch.arange(32) / 32
+    q, k, _ = attention.qkv.weight.chunk(3)
+    q[0, 0], k[0, 1] = 1, 1
+    return model
+
+
+@torch.no_grad()
+def looks_at_like_tokens(task: Task) -> Model:
+    """Queries and keys are the embeddings, which are random: a token looks for its like."""
+    width = 24
+    model = outlast.model(f"attention(nope, heads=1) @ {width}, norm=rms", task)
+    embeddings = torch.randn(
+        model.embedding.weight.shape, generator=torch.Generator().manual_seed(0)
+    )
+    model.embedding.weight.copy_(embeddings)
+    q, k, _ = model.sublayers()[0].mixer.qkv.weight.chunk(3)
+    for weight in (q, k):
+        weight.copy_(torch.eye(width))
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -58,20 +90,32 @@ def test_the_bias_of_a_scheme_is_what_carries_place() -> None:
     assert alone["variance_share"] == pytest.approx(1)
 
 
-def test_place_in_queries_and_keys_is_a_subspace_of_position() -> None:
-    """Learned positions: keys hold how late they stand, and every question asks for late ones."""
+@pytest.mark.parametrize("sequences", [64, 128, 512])
+def test_a_head_that_matches_keys_alone_has_no_subspace_of_position(sequences: int) -> None:
+    rows = contrastive_covariance(solved_by_hand(), Cards(), (2,), sequences)
+    position = pick(rows, head=0, feature="position")
+    assert position["rank"] == 0
+    assert position["singular_1"] < position["singular_bar"]
+    assert position["variance_share"] == position["position_margin"] == 0
+    identity = pick(rows, head=0, feature="identity")
+    assert identity["rank"] == KEYS - 1
+    assert identity["variance_share"] > 0.95
+
+
+def test_questions_that_share_their_keys_are_no_sign_of_position() -> None:
+    """What is by chance in the keys of a sequence is the same at all of its eight questions."""
+    task = outlast.task("recall(keys=64, values=4, queries=8, length=8)")
+    rows = contrastive_covariance(looks_at_like_tokens(task), task, (1,), 128)
+    assert pick(rows, token="key", feature="position")["rank"] == 0
+    identity = pick(rows, token="key", feature="identity")
+    assert identity["rank"] > 15
+    assert identity["variance_share"] > 0.9
+
+
+@pytest.mark.parametrize("sequences", [64, 128, 512])
+def test_place_in_queries_and_keys_is_a_subspace_of_position(sequences: int) -> None:
     task = outlast.task("recall(keys=16, values=4, queries=2, length=8)")
-    model = outlast.model("attention(learned(ceiling=32), heads=1) @ 8, norm=rms", task)
-    attention = model.sublayers()[0].mixer
-    with torch.no_grad():
-        for parameter in (model.embedding.weight, *attention.parameters()):
-            parameter.zero_()
-        model.embedding.weight[:, 0] = 1  # all tokens are alike
-        (places,) = attention.scheme.parameters()
-        places[:, 1] = torch.arange(32) / 32
-        q, k, _ = attention.qkv.weight.chunk(3)
-        q[0, 0], k[0, 1] = 1, 1
-    rows = contrastive_covariance(model, task, (1,), 128)
+    rows = contrastive_covariance(looks_at_late_ones(task), task, (1,), sequences)
     for token in ("value", "key"):
         position = pick(rows, token=token, feature="position")
         assert position["rank"] == 1
@@ -79,6 +123,23 @@ def test_place_in_queries_and_keys_is_a_subspace_of_position() -> None:
         logit = pick(rows, token=token, feature="logit")
         assert logit["position_margin"] > 0.1
         assert abs(logit["identity_margin"]) < 0.25 * logit["position_margin"]
+        identity = pick(rows, token=token, feature="identity")
+        assert identity["rank"] == identity["variance_share"] == 0
+
+
+def test_random_draws_are_the_same_each_time_and_touch_no_global_state() -> None:
+    model, before = solved_by_hand(), torch.get_rng_state()
+    first, second = (contrastive_covariance(model, Cards(), (1,), 16) for _ in range(2))
+    assert first == second
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_all_questions_of_a_sequence_are_shuffled_alike() -> None:
+    """Tokens 1 to 4 hold an item each. The first question is for token 2, the second for 4."""
+    weights = torch.tensor([[[0, -1, 3, -1, -1, 0], [0, -1, -1, -1, 3, 0], [0, -1, 0, 1, 0, 0]]])
+    order = torch.tensor([[5, 3, 1, 0, 4, 2]])
+    expected = [[0, 3, -1, -1, -1, 0], [0, -1, 3, -1, -1, 0], [0, 1, 0, -1, 0, 0]]
+    assert shuffled(weights, order).tolist() == [expected]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +165,36 @@ def test_pairs_that_match_are_those_of_the_item_that_is_asked_for(line: str) -> 
                 assert weights.sum().abs() < 1e-6
             else:
                 assert not weights.any()
+
+
+@pytest.mark.parametrize("more", ["keys=9", "keys=3, key_tokens=2", "keys=9, layout=chained"])
+def test_newest_value_of_a_key_is_the_one_that_matches(more: str) -> None:
+    task = outlast.task(f"composite(length=6, repeat=latest, {more})")
+    assert isinstance(task, Composite)
+    batch = task.sample(6, 64, torch.Generator().manual_seed(0))
+    questions, contrasts = contrast(task, batch)
+    seen = set()
+    for row, tokens in enumerate(batch.inputs.tolist()):
+        items, width = {}, task.key_tokens + 1  # by the place of their value: the tokens of the key
+        for place in range(width - 1, 6 * width, width):
+            items[place] = tuple(tokens[place - width + 1 : place])
+        for column, question in enumerate(questions[row].tolist()):
+            asked = tuple(tokens[question - width + 2 : question + 1])
+            *older, newest = (place for place, key in items.items() if key == asked)
+            others = {place for place, key in items.items() if key != asked}
+            for kind, before in (("value", 0), ("key", 1)):
+                shift = {place - before for place in others}
+                weights = contrasts[kind].weights["identity"][row, column]
+                candidates = contrasts[kind].candidates[row, column].nonzero().flatten()
+                assert candidates.tolist() == [place - before for place in items]
+                assert set((weights < 0).nonzero().flatten().tolist()) == shift
+                assert (weights > 0).nonzero().flatten().tolist() == [newest - before] * bool(shift)
+                halves = contrasts[kind].weights["position"][row, column]
+                assert set(halves.nonzero().flatten().tolist()) <= shift
+            neighbours = {items[p] == items.get(p + width) for p in items}
+            seen |= {"older"} if older else set()
+            seen |= {"neighbours"} if True in neighbours else set()
+    assert seen == {"older", "neighbours"}
 
 
 @pytest.mark.parametrize("line", ["flipflop(length=12)", "copy(length=5)"])

@@ -13,13 +13,23 @@ What follows is our choice, because the recipe is known to us from summaries:
 - Queries are the tokens at which something stored is asked for, the last 8 of each sequence. Keys
   are tokens of one kind, the column `token`: the one that holds a stored `value`, or the `key` that
   stands before it. If an item is one token, it is the value. A task without keys has `any` token.
-- `identity`: the key belongs to the item that is asked for, or to another one. Items stand in
-  random order, so that distance is the same in the mean.
-- `position`: the key is among the nearer half of the items that are *not* asked for, or among the
-  farther half.
+- `identity`: the key belongs to the item that is asked for, or to one of another key. Items stand
+  in random order, so that distance is the same in the mean. If a key repeats, its newest item is
+  asked for, and its older ones are on neither side. Then the item that is asked for is nearer in
+  the mean, so that place is a part of `identity`.
+- `position`: the key is among the nearer half of the items of other keys, or among the farther
+  half.
 - Means go over the keys of a query first, then over queries. So a long sequence does not count
   more.
-- The rank is how many singular values hold 99 % of their squares' sum.
+- dC is never quite 0, as there are only so many questions. So singular values are compared with
+  chance: 20 more dC, for which the items that are compared stand in a random order. This order is
+  the same for all questions of a sequence, as these share their keys. A singular value counts if
+  those before it count, and if it is well above chance in the directions that these leave: three
+  standard deviations above the mean of the largest singular values of chance. So a feature by which
+  a head does not match is still found in about one of a hundred heads. It is found more often if
+  neighbouring keys are alike, as then near and far ones differ more than in a random order.
+- The rank is how many of the values that count hold 99 % of their squares' sum. If none counts, it
+  is 0, and the part of the score is 0.
 - The part of a score in a subspace is (U U^T q) (V V^T k) / sqrt(d), with U and V cut at the rank.
 - Subspaces come from every second sequence, all other numbers from the rest.
 
@@ -43,7 +53,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outlast.analysis.pairs import Contrast, PairKeeper, pairs
+from outlast.analysis.pairs import Contrast, PairKeeper, pairs, shuffled
 from outlast.analysis.scoring import check_answers
 from outlast.analysis.sequences import (
     LADDER,
@@ -57,24 +67,34 @@ from outlast.analysis.watching import require_ours
 from outlast.arguments import as_whole
 from outlast.evaluation.outputs import eval_mode
 from outlast.models.model import Model
+from outlast.streams import stream
 from outlast.tasks import Batch, Task
 
 FEATURES = ("identity", "position")
 #: the share of the sum of squares that the singular values up to the rank hold
 HELD = 0.99
+#: contrasts of shuffled items, which are chance
+SHUFFLES = 20
+#: how many standard deviations a singular value must be above the mean of those of chance
+DEVIATIONS = 3
 #: how many singular values a row shows
 SHOWN = 8
 
 
 class Subspace(NamedTuple):
-    """What a feature's pairs have in common: for each head a map, a rank and singular values.
+    """What a feature's pairs have in common, for each head.
 
-    `map` (heads, d, d) is U U^T V V^T, so that q^T map k is the score within the subspace.
+    Args:
+        map: U U^T V V^T, (heads, d, d), so that q^T map k is the score within the subspace.
+        rank: How many singular values span it, (heads,).
+        values: All singular values, (heads, d).
+        bar: What the first one must be above, as chance is below it, (heads,).
     """
 
     map: Tensor
     rank: Tensor
     values: Tensor
+    bar: Tensor
 
 
 @dataclass
@@ -107,7 +127,7 @@ def contrastive_covariance(
     less the variance of the logit without this part over its variance with it, among the keys of a
     question. It is below 0 for a part that works against the rest. Shares of a logit that does not
     vary are None, and those of a margin near 0 say nothing. `rank` and `singular_1`, ... describe a
-    subspace.
+    subspace. If `singular_1` is not above `singular_bar`, it may be chance, and the rank is 0.
 
     Args:
         model: A model of ours with attention.
@@ -132,35 +152,79 @@ def contrastive_covariance(
 
 def _fit(model: Model, task: Task, batch: Batch) -> dict[tuple[str, str], dict[str, Subspace]]:
     """The subspaces of each feature, by layer and kind of token."""
-    differences: dict[tuple[str, str], dict[str, Tensor | int]] = {}
-    questions: dict[tuple[str, str], dict[str, int]] = {}
-    for layer, seen, contrasts in pairs(model, task, batch):
-        for kind, (_, weights) in contrasts.items():
-            sums = differences.setdefault((layer, kind), {})
-            counts = questions.setdefault((layer, kind), {})
-            for feature, contrast in weights.items():
-                keys = contrast[:, None].to(seen.k.dtype) @ seen.k
-                product = torch.einsum("bhqd,bhqe->hde", seen.q.double(), keys.double())
-                sums[feature] = sums.get(feature, 0) + product
-                counts[feature] = counts.get(feature, 0) + int(contrast.any(-1).sum())
-    return {
-        place: {f: _subspace(total / max(1, questions[place][f])) for f, total in sums.items()}
-        for place, sums in differences.items()
-    }
+    sums: dict[tuple[str, str, str], Tensor | int] = {}
+    questions: dict[tuple[str, str], int] = {}
+    generators = [stream(torch.device("cpu"), "shuffle items", n) for n in range(SHUFFLES)]
+    for seen, contrasts in pairs(model, task, batch):
+        orders = [_order(next(iter(seen.values())).k, generator) for generator in generators]
+        for kind, contrast in contrasts.items():
+            for feature, weights in contrast.weights.items():
+                counted = int(weights.any(-1).sum())
+                questions[kind, feature] = questions.get((kind, feature), 0) + counted
+                all_weights = [weights, *(shuffled(weights, order) for order in orders)]
+                for layer, keeper in seen.items():
+                    total = sums.get((layer, kind, feature), 0)
+                    sums[layer, kind, feature] = total + _products(keeper, all_weights)
+    subspaces: dict[tuple[str, str], dict[str, Subspace]] = {}
+    for (layer, kind, feature), total in sums.items():
+        mean = torch.as_tensor(total) / max(1, questions[kind, feature])
+        subspaces.setdefault((layer, kind), {})[feature] = _subspace(mean)
+    return subspaces
 
 
-def _subspace(difference: Tensor | float) -> Subspace:
-    """The subspace of a difference of covariances (heads, d, d)."""
-    difference = torch.as_tensor(difference)
-    if not difference.isfinite().all():
+def _order(keys: Tensor, generator: torch.Generator) -> Tensor:
+    """The tokens of each sequence in a random order (batch, tokens), for keys of all heads.
+
+    It is drawn on the CPU, row by row. So a sequence has the same order in any block.
+    """
+    batch, _, tokens, _ = keys.shape
+    return torch.rand(batch, tokens, generator=generator).argsort(-1).to(keys.device)
+
+
+def _products(seen: PairKeeper, all_weights: Sequence[Tensor]) -> Tensor:
+    """For each table of weights the weighted sum of q k^T over pairs, (tables, heads, d, d)."""
+    q = seen.q.double()
+    keys = [weights[:, None].to(seen.k.dtype) @ seen.k for weights in all_weights]
+    return torch.stack([torch.einsum("bhqd,bhqe->hde", q, key.double()) for key in keys])
+
+
+def _subspace(differences: Tensor) -> Subspace:
+    """The subspace of a difference of covariances, the first; the others are those of chance.
+
+    `differences` is (1 + shuffles, heads, d, d).
+    """
+    if not differences.isfinite().all():
         raise NothingToSeeError("the queries or keys of the model are not finite")
-    u, values, vt = torch.linalg.svd(difference)
-    squares = values.square().cumsum(-1)
+    u, values, vt = torch.linalg.svd(differences[0])
+    by_chance = u.mT @ differences[1:] @ vt.mT  # in the directions of the values
+    number = torch.arange(values.shape[-1], device=values.device)
+    above = _above_chance(values, by_chance)
+    squares = (values * (number < above[:, None])).square().cumsum(-1)
     enough = squares >= HELD * squares[:, -1:]
-    rank = torch.where(squares[:, -1] > 0, enough.long().argmax(-1) + 1, 0)
-    inside = torch.arange(values.shape[-1], device=values.device) < rank[:, None]
+    rank = torch.where(above > 0, enough.long().argmax(-1) + 1, 0)
+    inside = number < rank[:, None]
     u, v = u * inside[:, None], vt.mT * inside[:, None]
-    return Subspace(u @ u.mT @ v @ v.mT, rank, values)
+    return Subspace(u @ u.mT @ v @ v.mT, rank, values, _bar(by_chance))
+
+
+def _above_chance(values: Tensor, by_chance: Tensor) -> Tensor:
+    """How many singular values of each head, (heads, d), are above chance, from the first on.
+
+    Each is compared with chance in the directions from its own on, as those before it are taken.
+    """
+    above = torch.zeros_like(values[:, 0], dtype=torch.int64)
+    for number, value in enumerate(values.unbind(-1)):
+        heads = (above == number).nonzero().flatten()
+        if not len(heads):
+            break
+        above[heads] += value[heads] > _bar(by_chance[:, heads, number:, number:])
+    return above
+
+
+def _bar(by_chance: Tensor) -> Tensor:
+    """What a singular value must be above, (heads,); `by_chance` is (contrasts, heads, ...)."""
+    largest = torch.linalg.svdvals(by_chance)[..., 0]
+    return largest.mean(0) + DEVIATIONS * largest.std(0)
 
 
 def _measure(
@@ -170,10 +234,11 @@ def _measure(
     subspaces: dict[tuple[str, str], dict[str, Subspace]],
 ) -> dict[tuple[str, str], Sums]:
     measured: dict[tuple[str, str], Sums] = {}
-    for layer, seen, contrasts in pairs(model, task, batch):
-        for kind, contrast in contrasts.items():
-            sums = measured.setdefault((layer, kind), Sums())
-            _add(sums, seen, contrast, subspaces.get((layer, kind), {}))
+    for seen, contrasts in pairs(model, task, batch):
+        for layer, keeper in seen.items():
+            for kind, contrast in contrasts.items():
+                sums = measured.setdefault((layer, kind), Sums())
+                _add(sums, keeper, contrast, subspaces.get((layer, kind), {}))
     return measured
 
 
@@ -226,8 +291,10 @@ def _rows(columns: Row, sums: Sums, subspaces: dict[str, Subspace]) -> list[Row]
 
 def _described(subspace: Subspace | None, head: int) -> Row:
     if subspace is None:
-        return {"rank": None, **{f"singular_{n}": None for n in range(1, SHOWN + 1)}}
+        singular = dict.fromkeys(f"singular_{n}" for n in range(1, SHOWN + 1))
+        return {"rank": None, **singular, "singular_bar": None}
     values = subspace.values[head].tolist()[:SHOWN]
     padded: list[float | None] = [*values, *[None] * (SHOWN - len(values))]
-    singular: Row = {f"singular_{n}": value for n, value in enumerate(padded, 1)}
-    return {"rank": int(subspace.rank[head]), **singular}
+    row: Row = {"rank": int(subspace.rank[head])}
+    row |= {f"singular_{n}": value for n, value in enumerate(padded, 1)}
+    return {**row, "singular_bar": float(subspace.bar[head])}

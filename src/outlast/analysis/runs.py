@@ -61,6 +61,8 @@ OF_RUNS: dict[str, Callable[..., list[Row]]] = {"gradients": run_gradients}
 ANALYSES = OF_MODELS | OF_RUNS
 #: sequences of each length for analyses that make a pass for each of many changes of the model
 FEWER = {"ablation": 128, "token-filter": 64}
+#: the fewest sequences of an analysis, where one is too few: half of them are for a fit
+FEWEST = {"covariance": 2}
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,12 @@ class AnalysisSettings:
     def sequences_of(self, name: str) -> int:
         """How many sequences of each length an analysis looks at."""
         return FEWER.get(name, SEQUENCES) if self.sequences is None else self.sequences
+
+    def check_sequences(self, name: str) -> None:
+        """Refuse sequences that are too few for an analysis."""
+        fewest, sequences = FEWEST.get(name, 1), self.sequences_of(name)
+        if sequences < fewest:
+            raise NothingToSeeError(f"--sequences {sequences}: {name} needs {fewest} or more")
 
     def record(self, name: str) -> dict[str, Any]:
         """As the table of an analysis keeps it; its rows say which seeds and steps."""
@@ -129,8 +137,10 @@ def left_out(folder: Path, names: Collection[str], settings: AnalysisSettings) -
 def seed_steps(folder: Path, name: str, settings: AnalysisSettings) -> list[SeedStep]:
     """The seeds and steps of a run that an analysis looks at; weights that it lacks are an error.
 
-    A step that was kept because of a switch has the seeds that switched then, and no others.
+    A step that was kept because of a switch has the seeds that switched then, and no others. With
+    too few sequences an analysis has nothing to see.
     """
+    settings.check_sequences(name)
     run, seeds = read_run(folder).spec, _seeds(folder, settings)
     for step in settings.steps:
         require_step(folder, step, run)

@@ -47,7 +47,7 @@ def main(
             state-probe, key-probe, sharpness, covariance, token-filter and gradients.
         lengths: Multiples of the training length.
         sequences: Sequences of each length; by default 256, for ablation 128 and for token-filter
-            64, as these make many passes.
+            64, as these make many passes. covariance needs 2 or more.
         seeds: Some of the run's seeds, such as 0-3.
         steps: Of checkpoints that were kept (--keep-checkpoints); by default the end of training.
             A step of a switch is looked at for the seeds that switched then.
@@ -80,6 +80,8 @@ def main(
     settings = AnalysisSettings(
         lengths, sequences, None if seeds is None else tuple(read_seeds(seeds)), steps, toward
     )
+    for name in only:
+        settings.check_sequences(name)
     picked = pick_device(device)
     runs = [
         run for folder in folders for run in run_folders(folder, of_studies=True, with_damaged=True)
