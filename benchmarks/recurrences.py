@@ -108,7 +108,8 @@ def of_recurrence(name: str, width: int, batch: int, tokens: int) -> Sides:
     """The same of what the layer calls, with the inputs that it gives."""
     place, chunked, loop = LAYERS[name]
     torch.manual_seed(0)
-    layer, given = mixers.build(name, width=width), []
+    layer = mixers.build(name, width=width)
+    given: list[object] = []
 
     def note(*args: object) -> object:
         given.extend(args)
