@@ -1,13 +1,18 @@
-"""Recurrences in chunks against a loop over tokens, on a CPU: `python benchmarks/recurrences.py`.
+"""Recurrences in chunks against loops over tokens, on a CPU: `python benchmarks/recurrences.py`.
 
-Each layer is timed as it is, and with its recurrence as a loop over tokens. Everything else of the
-layer is the same on both sides: its maps, its convolution, its norm. A time is that of a forward
-and a backward pass in float32, on one thread. It is CPU time, so that other jobs of the machine
-count less. The sides take turns, and each has its best time of all turns. `--recurrence` times the
-recurrence alone, without the layer around it.
+Each layer is timed as it is, in `chunks`, and against three loops over tokens:
 
-`error` is the largest difference of the outputs and of the gradient of the input, over the largest
-entry, between the two sides. Numbers go to standard output, as one JSON line for each layer.
+- `loop`: its recurrence alone is a loop. Its maps, its convolution and its norm are computed for
+  all tokens at once, as in chunks.
+- `layer_loop`: the layer is called with one token after the other. Its state is carried.
+- `lean_loop`: the same, with the recurrence of `loop` in the layer. It does less for one token.
+
+A time is that of a forward and a backward pass in float32, on one thread. It is CPU time, so that
+other jobs of the machine count less. The sides take turns, and each has its best time of all turns.
+`--recurrence` times the recurrence alone, without the layer around it. It has the first loop alone.
+
+`error` is the largest difference of the outputs and of all gradients, over the largest entry,
+between chunks and a loop. Numbers go to standard output, as one JSON line for each layer.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from outlast.registry import mixers
 
 Tensors = tuple[Tensor, ...]
 Pass = Callable[[], Tensors]
+Sides = dict[str, Pass]
 
 
 def mlstm_loop(
@@ -62,8 +68,8 @@ LAYERS: dict[str, tuple[str, Callable[..., object], Callable[..., object]]] = {
 }
 
 
-def of_layer(name: str, width: int, batch: int, tokens: int) -> tuple[Pass, Pass]:
-    """A forward and backward pass of the layer, in chunks and as a loop."""
+def of_layer(name: str, width: int, batch: int, tokens: int) -> Sides:
+    """A forward and backward pass of the layer, in chunks and as the loops."""
     place, chunked, loop = LAYERS[name]
     torch.manual_seed(0)
     layer = mixers.build(name, width=width)
@@ -71,22 +77,39 @@ def of_layer(name: str, width: int, batch: int, tokens: int) -> tuple[Pass, Pass
     upstream = torch.randn(batch, tokens, width)
     leaves = [x, *layer.parameters()]
 
-    def side(function: Callable[..., object]) -> Pass:
+    def whole() -> Tensor:
+        y: Tensor = layer(x)[0]
+        return y
+
+    def by_token() -> Tensor:
+        outputs, state = [], None
+        for token in range(tokens):
+            y, state = layer(x[:, token : token + 1], state)
+            outputs.append(y)
+        return torch.cat(outputs, 1)
+
+    def side(forward: Callable[[], Tensor], function: Callable[..., object]) -> Pass:
         def run() -> Tensors:
             with patch(place, function):
-                y, _ = layer(x)
-            return y.detach(), torch.autograd.grad(y, leaves, upstream)[0]
+                y = forward()
+            return y.detach(), *torch.autograd.grad(y, leaves, upstream)
 
         return run
 
-    return side(chunked), side(loop)
+    return {
+        "chunks": side(whole, chunked),
+        "loop": side(whole, loop),
+        "layer_loop": side(by_token, chunked),
+        "lean_loop": side(by_token, loop),
+    }
 
 
-def of_recurrence(name: str, width: int, batch: int, tokens: int) -> tuple[Pass, Pass]:
+def of_recurrence(name: str, width: int, batch: int, tokens: int) -> Sides:
     """The same of what the layer calls, with the inputs that it gives."""
     place, chunked, loop = LAYERS[name]
     torch.manual_seed(0)
-    layer, given = mixers.build(name, width=width), []
+    layer = mixers.build(name, width=width)
+    given: list[object] = []
 
     def note(*args: object) -> object:
         given.extend(args)
@@ -102,11 +125,11 @@ def of_recurrence(name: str, width: int, batch: int, tokens: int) -> tuple[Pass,
             out = function(*inputs)
             y = out[0] if isinstance(out, tuple) else out
             assert isinstance(y, Tensor)
-            return y.detach(), torch.autograd.grad(y, leaves, torch.ones_like(y))[0]
+            return y.detach(), *torch.autograd.grad(y, leaves, torch.ones_like(y))
 
         return run
 
-    return side(chunked), side(loop)
+    return {"chunks": side(chunked), "loop": side(loop)}
 
 
 def seconds(side: Pass, passes: int) -> float:
@@ -117,19 +140,26 @@ def seconds(side: Pass, passes: int) -> float:
     return (time.process_time() - start) / passes
 
 
-def measured(name: str, chunked: Pass, loop: Pass, repeats: int) -> dict[str, object]:
-    """Both sides in turns: the best of each, how many times faster chunks are, and the error."""
-    error = max(
-        float((one - two).abs().max() / two.abs().max())
-        for one, two in zip(chunked(), loop(), strict=True)
-    )
-    times = [(seconds(chunked, 3), seconds(loop, 1)) for _ in range(repeats)]
-    fast, slow = (min(each) for each in zip(*times, strict=True))
+def difference(ours: Tensors, theirs: Tensors) -> float:
+    """The largest of all tensors, each over its largest entry."""
+    pairs = zip(ours, theirs, strict=True)
+    return max(float((one - two).abs().max() / two.abs().max()) for one, two in pairs)
+
+
+def measured(name: str, sides: Sides, repeats: int) -> dict[str, object]:
+    """All sides in turns: the best of each, how many times faster chunks are, and the error."""
+    results = {side: run() for side, run in sides.items()}
+    ours = results.pop("chunks")
+    error = max(difference(ours, theirs) for theirs in results.values())
+    turns = [
+        {side: seconds(run, 3 if side == "chunks" else 1) for side, run in sides.items()}
+        for _ in range(repeats)
+    ]
+    best = {side: min(turn[side] for turn in turns) for side in sides}
     return {
         "layer": name,
-        "chunked_ms": round(1e3 * fast, 2),
-        "loop_ms": round(1e3 * slow, 1),
-        "times_faster": round(slow / fast, 1),
+        "ms": {side: round(1e3 * time, 2) for side, time in best.items()},
+        "times_faster": {side: round(best[side] / best["chunks"], 1) for side in results},
         "error": float(f"{error:.1e}"),
     }
 
@@ -147,8 +177,8 @@ def main() -> None:
     torch.set_num_threads(1)
     sides = of_recurrence if options.recurrence else of_layer
     for name in options.layers:
-        chunked, loop = sides(name, options.width, options.batch, options.tokens)
-        print(json.dumps(measured(name, chunked, loop, options.repeats)), flush=True)
+        layer_sides = sides(name, options.width, options.batch, options.tokens)
+        print(json.dumps(measured(name, layer_sides, options.repeats)), flush=True)
 
 
 if __name__ == "__main__":
