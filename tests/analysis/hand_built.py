@@ -40,6 +40,7 @@ def build(
     value: float = 1.0,
     keep: float = 20.0,
     output: float = 1.0,
+    answer: float = 1.0,
 ) -> Model:
     """The model, with what may be broken in it.
 
@@ -50,6 +51,7 @@ def build(
         value: A factor of the values of head 0.
         keep: The logit of the forget gate of the parity; 20 keeps it for good.
         output: A factor of the parity in the output.
+        answer: A factor of what was recalled in the output.
     """
     model = outlast.model(f"lstm > attention(nope, heads=2) @ {WIDTH}, norm=rms", task)
     for name, parameter in model.named_parameters():
@@ -70,7 +72,8 @@ def build(
         values[0, :2] = torch.tensor([-value, value])
     attention.out.weight[RECALLED, 0] = 0.1
     sign = torch.tensor([-1.0, 1.0])
-    model.head.weight[:2, RECALLED], model.head.weight[:2, SHOWN] = sign, 10 * output * sign
+    model.head.weight[:2, RECALLED] = answer * sign
+    model.head.weight[:2, SHOWN] = 10 * output * sign
     return model
 
 

@@ -2,16 +2,19 @@
 
 import pytest
 import torch
-from hand_built import build, task_of, untouched
+from hand_built import WIDTH, build, task_of, untouched
 
 import outlast
 from outlast.analysis import anatomy as anatomies
-from outlast.analysis import retrieval
-from outlast.analysis.anatomy import CAUSES, Anatomy, StateProbe, anatomy, dissect, needed_state
-from outlast.analysis.probe import Place
+from outlast.analysis import instruments, retrieval
+from outlast.analysis.anatomy import CAUSES, Anatomy, anatomy, dissect
+from outlast.analysis.instruments import CheckedProbe, Instruments, needed_state
+from outlast.analysis.probe import Place, fit_probes
 from outlast.analysis.retrieval import Attended, Retriever, find_retriever
+from outlast.analysis.ridge import Probe
 from outlast.analysis.sequences import blocks, draw_rungs
 from outlast.analysis.sharpness import recalled
+from outlast.analysis.watching import HEAD
 from outlast.errors import SpecError
 from outlast.mixers.attention.look import AttentionBlock
 from outlast.models.model import Model
@@ -116,9 +119,61 @@ def test_a_head_that_looks_at_another_key_attends_to_the_wrong_one() -> None:
 
 
 @pytest.mark.parametrize("layout", ["separate", "chained"])
-def test_a_wrong_value_is_not_mended_by_hard_attention(layout: str) -> None:
+def test_a_right_value_with_a_wrong_output_is_told_from_a_wrong_value(layout: str) -> None:
     task = task_of(layout)
-    assert shares(dissected(build(task, value=-1), task), "recall") == {"value": 1}
+    flipped = dissected(build(task, answer=-1), task)
+    for multiple in LADDER:
+        assert shares(flipped, "recall", multiple) == {"output": 1}
+        assert shares(flipped, "state", multiple) == {"right": 1}
+
+
+@pytest.mark.parametrize("layout", ["separate", "chained"])
+def test_a_value_that_never_arrives_is_not_mended_by_hard_attention(layout: str) -> None:
+    task = task_of(layout)
+    empty = dissected(build(task, value=0), task)
+    for multiple in LADDER:
+        causes = shares(empty, "recall", multiple)
+        assert set(causes) == {"right", "value"}  # digits are 0 or 1: half is luck
+        assert causes["value"] > 0.3
+
+
+def test_a_value_in_another_form_is_read_all_the_same() -> None:
+    assert shares(dissected(build(task_of(), value=-1), task_of()), "recall") == {"output": 1}
+
+
+def test_output_is_wrong_only_where_the_due_answer_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task, model = task_of(), build(task_of(), answer=-1)
+
+    def always_one(*_: object) -> CheckedProbe:
+        bias = torch.tensor([0.0, 1.0])
+        return CheckedProbe(Place(HEAD, "stream"), Probe(torch.zeros(WIDTH, 2), bias), 1.0, 0.5)
+
+    monkeypatch.setattr(Instruments, "answer_probe", property(always_one))
+    digits = {
+        rung.multiple: rung.batch.targets[recalled(task, rung.batch) >= 0].double().mean()
+        for rung in draw_rungs(model, task, LADDER, SEQUENCES)
+    }
+    broken = dissected(model, task)
+    for multiple, ones in digits.items():
+        expected = {"output": pytest.approx(ones), "value": pytest.approx(1 - ones)}
+        assert shares(broken, "recall", multiple) == expected
+
+
+@pytest.mark.parametrize(("answer", "fits"), [(1, 1), (-1, 2)])
+def test_answers_are_probed_only_if_one_needs_it(
+    monkeypatch: pytest.MonkeyPatch, answer: float, fits: int
+) -> None:
+    task, places = task_of(), list[Place]()
+
+    def fit(*arguments: object) -> dict[Place, Probe]:
+        places.extend(arguments[2])  # type: ignore[call-overload]
+        return fit_probes(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(instruments, "fit_probes", fit)
+    dissected(build(task, answer=answer), task)
+    assert places == [Place("1.lstm", "hidden"), Place(HEAD, "stream")][:fits]
 
 
 def test_a_state_that_fades_is_the_cause_also_of_what_is_recalled_of_it() -> None:
@@ -159,7 +214,7 @@ def test_a_state_that_no_probe_reads_is_no_cause(layout: str) -> None:
 def test_a_probe_is_trusted_from_halfway_between_the_most_frequent_state_and_all(
     accuracy: float, majority: float, is_trusted: bool
 ) -> None:
-    reader = StateProbe(Place("1.lstm", "hidden"), None, accuracy, majority)  # type: ignore[arg-type]
+    reader = CheckedProbe(Place("1.lstm", "hidden"), None, accuracy, majority)  # type: ignore[arg-type]
     assert reader.is_trusted == is_trusted
 
 
@@ -242,8 +297,10 @@ def test_heads_whose_weights_are_not_finite_do_not_retrieve() -> None:
         find_retriever(model, task, batch)
 
 
-def test_small_blocks_give_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, model = task_of("chained"), build(task_of("chained"), sharpness=0.2, keep=2.5)
+@pytest.mark.parametrize("answer", [1, -1])
+def test_small_blocks_give_the_same_table(monkeypatch: pytest.MonkeyPatch, answer: float) -> None:
+    task = task_of("chained")
+    model = build(task, sharpness=0.2, keep=2.5, answer=answer)
     whole = dissected(model, task)
     monkeypatch.setattr("outlast.mixers.attention.blocks.BUDGET", 2 * 32 * 5)
     monkeypatch.setattr(anatomies, "blocks", lambda batch: blocks(batch, 32 * 7))
@@ -252,8 +309,9 @@ def test_small_blocks_give_the_same_table(monkeypatch: pytest.MonkeyPatch) -> No
     assert parts.examples == whole.examples
 
 
-def test_dissecting_leaves_the_model_untouched() -> None:
-    task, model = task_of(), build(task_of(), sharpness=0.2)
+@pytest.mark.parametrize("answer", [1, -1])
+def test_dissecting_leaves_the_model_untouched(answer: float) -> None:
+    task, model = task_of(), build(task_of(), sharpness=0.2, answer=answer)
     with untouched(model, task):
         anatomy(model, task, (3,), 10, 20)
 

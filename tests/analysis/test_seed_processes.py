@@ -12,6 +12,7 @@ import torch
 import outlast
 from outlast.analysis.runs import AnalysisSettings, analyse_run
 from outlast.analysis.seed_processes import SeedProcesses
+from outlast.analysis.sequences import NothingToSeeError
 from outlast.cli import main
 from outlast.models.model import Model
 from outlast.runs.analyses import age, read_analysis
@@ -77,6 +78,24 @@ def test_length_beyond_memory_is_refused_before_any_work(
         analyse_run(run, "state-probe", long, CPU, processes=two)
     needed = float(re.search(r"about ([\d.]+)", str(caught.value)).group(1))  # type: ignore[union-attr]
     assert 1.5 * len(seeds) < needed < 5 * len(seeds)
+
+
+@pytest.mark.parametrize("name", ["anatomy", "state-probe", "key-probe", "sharpness"])
+def test_training_length_beyond_memory_is_refused_if_a_probe_is_fitted(
+    run: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def begin(*_: object) -> None:
+        raise NothingToSeeError("work has begun")
+
+    task = outlast.task("composite(modulus=2, keys=12, queries=2, length=3)")
+    task.lengths, task.ceiling = (3, 10**4), None
+    monkeypatch.setattr("outlast.analysis.runs._task", lambda _: task)
+    monkeypatch.setattr("outlast.analysis.runs.rows_of_seeds", begin)
+    monkeypatch.setattr("outlast.machine.free_memory", lambda _: 2.0**30)
+    words = rf"{name} of .*fewer sequences \(about [\d.]+ GiB are needed, 1 are free\)"
+    words = "work has begun" if name == "sharpness" else words
+    with pytest.raises(outlast.OutlastError, match=words):
+        analyse_run(run, name, AnalysisSettings((1.0,), 4, (0,)), CPU)
 
 
 def test_processes_are_as_many_as_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,10 @@ An answer that must be recalled, from its source, the token that holds it:
   the source nor the token they look at when they retrieve.
 - `diluted`: They look at the right place, but too weakly. The answer becomes right if their
   attention is made hard, with a weight of 1 on the token they look at when they retrieve.
-- `value`: They look at the right place, and hard attention does not mend the answer.
+- `output`: They look at the right place, and hard attention does not mend the answer. But the right
+  value arrives: a probe reads the due answer from what enters the output layer.
+- `value`: They look at the right place, and hard attention does not mend the answer. No probe reads
+  the due answer from what enters the output layer.
 
 The **retrieving heads** are found at the training length. The best head is the one with the largest
 mean weight on the source, or on the token after it, to which a recurrence may carry the value. The
@@ -37,9 +40,15 @@ token before the source cannot hold the value, as attention is causal. Other hea
 layer with at least half of that weight retrieve too. Heads that look elsewhere on purpose are left
 alone. In a test of hard attention all answers of a sequence get it at once.
 
-The **probe** reads the hidden state of a recurrence, in a model without one the input of the head.
-It is fitted at training lengths, on the kinds of tokens at which it is asked. Of several
+The **probe of states** reads the hidden state of a recurrence, in a model without one the input of
+the head. It is fitted at training lengths, on the kinds of tokens at which it is asked. Of several
 recurrences the one that reads best at the training length counts, the last one among equals.
+
+The **probe of answers** reads what enters the output layer where an answer must be recalled. It is
+fitted at training lengths on the due answers. Only a probe that can be trusted counts, by the rule
+of `unread`: in a model that never retrieves there is nothing to read. The probe is linear, and
+learns the form in which values arrive. So a value that always arrives in the wrong form, such as
+with its sign changed, is a right value to it, and the output layer is wrong.
 """
 
 from __future__ import annotations
@@ -47,33 +56,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from outlast.analysis.probe import (
-    FIT_SEQUENCES,
-    Labels,
-    Place,
-    fit_probes,
-    probe_accuracy,
-    state_places,
-)
-from outlast.analysis.retrieval import Attended, HardAttention, Retriever, find_retriever
-from outlast.analysis.ridge import Probe
+from outlast.analysis.instruments import Instruments, asked_tokens, prepare, state_tokens
+from outlast.analysis.probe import FIT_SEQUENCES, Place
+from outlast.analysis.retrieval import Attended, HardAttention, Retriever
 from outlast.analysis.scoring import check_answers
-from outlast.analysis.sequences import (
-    LADDER,
-    SEQUENCES,
-    Row,
-    Rung,
-    blocks,
-    draw_rungs,
-    nothing_to_see,
-)
+from outlast.analysis.sequences import LADDER, SEQUENCES, Row, blocks, draw_rungs
 from outlast.analysis.sharpness import recalled
-from outlast.analysis.watching import HEAD, Watched, attention_layers, hooked, require_ours, watch
+from outlast.analysis.watching import Watched, hooked, require_ours, watch
 from outlast.evaluation.accuracy import right_answers
 from outlast.models.model import Model
 from outlast.tasks import Batch, Task
@@ -98,9 +92,6 @@ class Cause(IntEnum):
 CAUSES = tuple(cause.name.lower() for cause in Cause)
 #: sequences that are named for each cause
 EXAMPLES = 8
-
-#: the token whose state a recalled answer needs
-Needed = Literal["none", "source", "answer"]
 
 
 @dataclass(frozen=True)
@@ -160,8 +151,8 @@ def dissect(
     """`anatomy`, with sequences to look at for each cause. The arguments are those of `anatomy`."""
     check_answers(task, ladder, sequences)
     require_ours(model)
-    instruments = _prepare(model, task, sequences, fit_sequences)
-    probe = instruments.probe
+    instruments = prepare(model, task, sequences, fit_sequences)
+    probe = instruments.state_probe
     causes_by_length = Anatomy(retriever=instruments.retriever, probe=probe and probe.place)
     for rung in draw_rungs(model, task, ladder, sequences):
         verdicts = [_judge(model, task, block, instruments) for block in blocks(rung.batch)]
@@ -182,35 +173,6 @@ def dissect(
     return causes_by_length
 
 
-class StateProbe(NamedTuple):
-    """The probe that reads the state, and how well it does so at the training length.
-
-    Args:
-        place: Where it reads.
-        probe: The probe.
-        accuracy: The share of states that it reads right.
-        majority: The share of the most frequent state.
-    """
-
-    place: Place
-    probe: Probe
-    accuracy: float
-    majority: float
-
-    @property
-    def is_trusted(self) -> bool:
-        """Whether it reads at least halfway from the most frequent state to every state."""
-        return self.accuracy >= (self.majority + 1) / 2
-
-
-class Instruments(NamedTuple):
-    """What the causes are found with."""
-
-    needed: Needed
-    probe: StateProbe | None
-    retriever: Retriever | None
-
-
 class Verdict(NamedTuple):
     """For each token (batch, tokens).
 
@@ -223,118 +185,61 @@ class Verdict(NamedTuple):
     misread: Tensor
 
 
-def _prepare(model: Model, task: Task, sequences: int, fit_sequences: int) -> Instruments:
-    trained = next(draw_rungs(model, task, (1.0,), sequences), None)
-    if trained is None:
-        raise nothing_to_see(
-            "model", model.layout, "a model that takes sequences of training length"
-        )
-    source, state = recalled(task, trained.batch), task.truths(trained.batch.inputs).state
-    if (_asked(task, trained.batch) & (source < 0) & (state < 0)).any():
-        raise nothing_to_see(
-            "task", task.name, "a task whose truth has a state or source of each answer"
-        )
-    needed = needed_state(task, trained.batch, source)
-
-    def judged_states(task: Task, batch: Batch) -> Tensor:
-        return _at_their_tokens(task, batch, needed)
-
-    probe = None
-    if (judged_states(task, trained.batch) >= 0).any():
-        probe = _best_probe(model, task, trained, judged_states, fit_sequences)
-    retriever = None
-    if (source >= 0).any() and attention_layers(model):
-        retriever = find_retriever(model, task, trained.batch)
-    return Instruments(needed, probe, retriever)
-
-
-def needed_state(task: Task, batch: Batch, source: Tensor) -> Needed:
-    """Whether recalled answers need a state: found from the answers of a batch."""
-    state, asked = task.truths(batch.inputs).state, source >= 0
-    at, answers = source.clamp_min(0), batch.targets[asked]
-    if (batch.inputs.gather(1, at)[asked] == answers).all() or not (state >= 0).any():
-        return "none"
-    return "source" if (state.gather(1, at)[asked] == answers).all() else "answer"
-
-
-def _asked(task: Task, batch: Batch) -> Tensor:
-    numbers = [task.parts.index(part) for part in task.asked]
-    return torch.stack([batch.part == number for number in numbers]).any(0)
-
-
-def _state_tokens(task: Task, batch: Batch, source: Tensor, needed: Needed) -> Tensor:
-    """The token whose state an answer needs, (batch, tokens), at the answer; -1 elsewhere."""
-    asked = _asked(task, batch)
-    itself = torch.arange(source.shape[1], device=source.device).expand_as(source)
-    tokens = itself.where(asked & (source < 0), ABSENT)
-    if needed == "none":
-        return tokens
-    return (source if needed == "source" else itself).where(asked & (source >= 0), tokens)
-
-
-def _at_their_tokens(task: Task, batch: Batch, needed: Needed) -> Tensor:
-    """The states that answers need, at the tokens where they are read; -1 elsewhere."""
-    state = task.truths(batch.inputs).state
-    tokens = _state_tokens(task, batch, recalled(task, batch), needed)
-    read = torch.zeros_like(state[:, :1], dtype=torch.bool).expand(-1, state.shape[1] + 1).clone()
-    read.scatter_(1, tokens.where(tokens >= 0, state.shape[1]), True)
-    return state.where(read[:, :-1], ABSENT)
-
-
-def _best_probe(
-    model: Model, task: Task, trained: Rung, labels: Labels, fit_sequences: int
-) -> StateProbe:
-    """The probe of the recurrence that reads best."""
-    hidden = [place for place in state_places(model) if place.kind == "hidden"]
-    probes = fit_probes(model, task, hidden or [Place(HEAD, "stream")], labels, fit_sequences)
-    table = labels(task, trained.batch)
-    accuracy = probe_accuracy(model, trained.batch, table, probes)
-    best = max(reversed(probes), key=accuracy.__getitem__)
-    counts = torch.bincount(table[table >= 0])
-    majority = float(counts.max() / counts.sum())
-    return StateProbe(best, probes[best], accuracy[best], majority)
-
-
 def _judge(model: Model, task: Task, batch: Batch, instruments: Instruments) -> Verdict:
     """The causes of a block of sequences."""
     source, retriever = recalled(task, batch), instruments.retriever
     hooks = {} if retriever is None else {retriever.layer: Attended(source, retriever)}
     with hooked(dict(hooks), model):
-        seen = watch(model, batch.inputs, streams=instruments.probe is not None)
+        seen = watch(model, batch.inputs, streams=instruments.read_streams)
     right, _ = right_answers(seen.logits, batch, task)
     misread = _misread(seen, task, batch, source, instruments)
     causes = torch.full_like(source, Cause.OUTPUT)
     if retriever is None:
         causes = causes.where(source < 0, Cause.NO_ATTENTION)
     else:
-        attended = hooks[retriever.layer]
-        on_source, focused = attended.on_source(), attended.focused
-        mended = on_source & focused & ~right
-        numbers = mended.any(1).nonzero()[:, 0]
-        if len(numbers):
-            rows = batch.rows(numbers)
-            with hooked({retriever.layer: HardAttention(source[numbers], retriever)}, model):
-                logits = watch(model, rows.inputs, streams=False).logits
-            mended[numbers] &= right_answers(logits, rows, task)[0]
-        retrieval = torch.where(
-            on_source, torch.where(mended, Cause.DILUTED, Cause.VALUE), Cause.KEY
-        )
-        causes = causes.where(source < 0, retrieval.where(focused, Cause.UNFOCUSED))
+        retrieval = _retrieval(model, task, batch, right, hooks[retriever.layer])
+        causes = causes.where(source < 0, retrieval)
     causes = causes.where(misread != 1, Cause.STATE)
-    if instruments.probe is not None and not instruments.probe.is_trusted:
+    if instruments.state_probe is not None and not instruments.state_probe.is_trusted:
         causes = causes.where(misread < 0, Cause.UNREAD)
-    causes = causes.where(~right, Cause.RIGHT)
-    return Verdict(causes.where(_asked(task, batch), ABSENT), misread)
+    causes = causes.where(~right, Cause.RIGHT).where(asked_tokens(task, batch), ABSENT)
+    arrived = _arrived(seen, batch, causes == Cause.VALUE, instruments)
+    return Verdict(causes.where(~arrived, Cause.OUTPUT), misread)
+
+
+def _retrieval(model: Model, task: Task, batch: Batch, right: Tensor, attended: Attended) -> Tensor:
+    """The causes of recalled answers that are wrong, if their states are right."""
+    on_source, focused = attended.on_source(), attended.focused
+    mended = on_source & focused & ~right
+    numbers = mended.any(1).nonzero()[:, 0]
+    if len(numbers):
+        rows, retriever = batch.rows(numbers), attended.retriever
+        with hooked({retriever.layer: HardAttention(attended.source[numbers], retriever)}, model):
+            logits = watch(model, rows.inputs, streams=False).logits
+        mended[numbers] &= right_answers(logits, rows, task)[0]
+    causes = torch.where(on_source, torch.where(mended, Cause.DILUTED, Cause.VALUE), Cause.KEY)
+    return causes.where(focused, Cause.UNFOCUSED)
+
+
+def _arrived(seen: Watched, batch: Batch, wrong: Tensor, instruments: Instruments) -> Tensor:
+    """At which of these wrong answers (batch, tokens) the due one enters the output layer."""
+    arrived = torch.zeros_like(wrong)
+    if wrong.any() and instruments.answer_probe.is_trusted:
+        reader = instruments.answer_probe
+        arrived[wrong] = (
+            reader.probe.predict(reader.place.read(seen)[wrong]) == batch.targets[wrong]
+        )
+    return arrived
 
 
 def _misread(
     seen: Watched, task: Task, batch: Batch, source: Tensor, instruments: Instruments
 ) -> Tensor:
     """`Verdict.misread`."""
-    reader = instruments.probe
+    reader = instruments.state_probe
     if reader is None:
         return torch.full_like(source, ABSENT)
-    tokens = _state_tokens(task, batch, source, instruments.needed)
+    tokens = state_tokens(task, batch, source, instruments.needed)
     at = tokens.clamp_min(0)
     read = reader.probe.predict(reader.place.read(seen)).gather(1, at)
     state = task.truths(batch.inputs).state.gather(1, at)

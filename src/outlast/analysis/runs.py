@@ -13,7 +13,7 @@ import torch
 from outlast.analysis.ablation import pathway_ablation
 from outlast.analysis.covariance import contrastive_covariance
 from outlast.analysis.examples import anatomy_with_examples
-from outlast.analysis.probe import key_probe, state_probe
+from outlast.analysis.probe import FIT_SEQUENCES, key_probe, state_probe
 from outlast.analysis.run_gradients import run_gradients
 from outlast.analysis.scoring import check_lengths
 from outlast.analysis.seed_processes import SeedProcesses
@@ -63,6 +63,8 @@ ANALYSES = OF_MODELS | OF_RUNS
 FEWER = {"ablation": 128, "token-filter": 64}
 #: the fewest sequences of an analysis, where one is too few: half of them are for a fit
 FEWEST = {"covariance": 2}
+#: analyses that fit a probe, on sequences of their own
+PROBING = ("anatomy", "state-probe", "key-probe")
 
 
 @dataclass(frozen=True)
@@ -325,7 +327,8 @@ def _memory(folder: Path, name: str, settings: AnalysisSettings, device: torch.d
         for _, length in rungs(task, settings.ladder)
         if out_of_reach(task, length, model.ceiling) is None
     ]
-    return memory_needed(model, task, lengths, settings.sequences_of(name), device)
+    fit_sequences = FIT_SEQUENCES if name in PROBING else 0
+    return memory_needed(model, task, lengths, settings.sequences_of(name), device, fit_sequences)
 
 
 def rows_of_seeds(

@@ -106,20 +106,34 @@ def draw_rungs(
 
 
 def memory_needed(
-    model: Model, task: Task, lengths: Sequence[int], sequences: int, device: torch.device
+    model: Model,
+    task: Task,
+    lengths: Sequence[int],
+    sequences: int,
+    device: torch.device,
+    fit_sequences: int = 0,
 ) -> int:
     """About how many bytes an analysis of these lengths takes in one process.
 
     These are the sequences of the longest, with what is derived of them, the truth of all lengths,
-    which stays for the next seed, and the streams of one block.
+    which stays for the next seed, and the streams of one block. The same is counted for the
+    `fit_sequences` of the training length that a probe is fitted on. They may be there beside those
+    of a test: `anatomy` fits its second probe where the first answer needs it.
     """
     tokens = [task.tokens(length) for length in lengths]
-    longest = max(tokens, default=0)
+    longest, fitted = max(tokens, default=0), task.tokens(task.lengths[1])
     tables = sequences * (longest * (TOKEN + DERIVED) + sum(tokens) * TRUTH)
+    tables += fit_sequences * fitted * (TOKEN + DERIVED + TRUTH)
     streams = 2 * len(model.sublayers()) + 1 + AT_WORK
     floats = streams * model.embedding.embedding_dim + task.classes
-    block = min(sequences * longest, max(longest, TOKENS.get(device.type, TOKENS["cpu"])))
+    passes = ((sequences, longest), (fit_sequences, fitted))
+    block = max(_tokens_at_once(number, each, device) for number, each in passes)
     return tables + 4 * floats * block
+
+
+def _tokens_at_once(sequences: int, tokens: int, device: torch.device) -> int:
+    """The tokens of the largest of `blocks`."""
+    return min(sequences * tokens, max(tokens, TOKENS.get(device.type, TOKENS["cpu"])))
 
 
 def require_memory(needed: int, device: torch.device) -> None:

@@ -24,7 +24,7 @@ CAUSES = {
     "key": ("wrong key attended", PALETTE[1]),
     "diluted": ("right key, diluted", PALETTE[4]),
     "value": ("right key, value wrong", PALETTE[3]),
-    "output": ("state right, output wrong", PALETTE[2]),
+    "output": ("state or value right, output wrong", PALETTE[2]),
     "no_attention": ("no attention", PALETTE[6]),
     "unread": ("no probe reads the state", INK),
 }

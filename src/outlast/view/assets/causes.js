@@ -12,7 +12,7 @@ const CAUSES = {
   key: ["wrong key attended", "c1", "x"],
   diluted: ["right key, diluted", "c4", "."],
   value: ["right key, value wrong", "c3", "\\"],
-  output: ["state right, output wrong", "c2", "-"],
+  output: ["state or value right, output wrong", "c2", "-"],
   no_attention: ["no attention", "c6", "+"],
   unread: ["no probe reads the state", "ink", ""],
 };
