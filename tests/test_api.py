@@ -189,7 +189,7 @@ MISUSES: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: outlast.results(3), ("folder=3 (int)", "a path")),  # type: ignore[call-overload]
     (lambda: outlast.results(["run"]), ("folder=['run'] (list)",)),  # type: ignore[call-overload]
     (lambda: outlast.results(""), ("folder=''",)),
-    (lambda: outlast.results("missing"), ("missing has no run.json: it is not a run folder",)),
+    (lambda: outlast.results("missing"), ("missing does not exist: expected the folder of a run",)),
     (lambda: outlast.results(LONG), ("folder='aaa", "too long")),
     (lambda: outlast.results("missing", as_frame=1), ("as_frame=1 (int)",)),  # type: ignore[call-overload]
 ]

@@ -162,10 +162,10 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     ((*TRAIN, "--out", "run"), r"run holds a run already: .*--overwrite"),
     ((*TRAIN, "--stop", "0.9"), r"stop=0.9: expected never or success"),
     (("resume", "run", "--seeds", "0"), r"out=none: expected a new folder .* --out run-seeds"),
-    (("resume", "missing"), r"missing has no run.json: it is not a run folder\n"),
+    (("resume", "missing"), r"missing does not exist: expected the folder of a run\n"),
     (("show", "dat(latest=-1)"), r"latest=-1: expected"),
     (("show", "composite(modulus=1)"), r"modulus=1: expected"),
-    (("eval", "missing"), r"missing has no run.json: it is not a run folder"),
+    (("eval", "missing"), r"missing does not exist: expected the folder of a run"),
     (("eval", "run", "--lengths"), r"lengths=: expected at least one multiple"),
     (("eval", "run", "--out", "no/dir/x.json"), r"out=no/dir/x.json: expected a file in a folder"),
     (("eval", "run", "--out", "run"), r"out=run: expected a file in a folder"),
@@ -301,7 +301,7 @@ def test_argument_that_cannot_be_parsed_is_named(
 def test_mistake_in_a_process_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     process = outlast("resume", "missing", cwd=tmp_path)
     assert (process.returncode, process.stdout) == (2, "")
-    assert process.stderr == "error: missing has no run.json: it is not a run folder\n"
+    assert process.stderr == "error: missing does not exist: expected the folder of a run\n"
     assert list(tmp_path.iterdir()) == []
 
 

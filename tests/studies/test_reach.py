@@ -56,6 +56,8 @@ def test_every_recurrence_is_screened_and_has_arms_on_both_tasks() -> None:
         else:
             assert name == "lstm" or f"candidate-{name}" in full().candidates()
             assert hybrids <= default
+    alone = {f"state-{name}" for name in recurrences()} & default
+    assert alone == {claim.arm for claim in full().claims if claim.arm.startswith("state-")}
 
 
 def test_variants_of_a_recurrence_have_arms_and_names_of_their_own() -> None:

@@ -60,7 +60,14 @@ from outlast.studies.reach_arms import (
     task_arms,
     weights_arms,
 )
-from outlast.studies.reach_claims import JOINT, LAYOUTS, full_claims, layout_claims
+from outlast.studies.reach_claims import (
+    JOINT,
+    KEEPS,
+    LAYOUTS,
+    LOSES,
+    full_claims,
+    layout_claims,
+)
 from outlast.studies.reach_questions import question_arms, step_arms
 from outlast.sweep.halving import Halving
 from outlast.workflow.create import canonical
@@ -256,6 +263,7 @@ def _full(joining: Sequence[str]) -> Study:
     fast = [name for name, item in plan.named_recurrences.items() if parse(item).name not in SLOW]
     default = [SCREEN, "layout-separate-joint", *(f"far-{name}" for name in LAYOUTS)]
     default += [f"recurrence-{name}-{way}" for name in fast for way in ("dat", "joint")]
+    default += [f"state-{name}" for name in (*KEEPS, *LOSES)]
     default += ["task-*", "outcome-from-one-retry", "outcome-from-one-joint"]
     slow = [f"candidate-{design}{name}" for design in ("", "parallel-") for name in SLOW]
     screened = [arm for arm in arms if arm.name not in slow]
