@@ -211,6 +211,12 @@ def test_head_of_a_preset_is_widened_for_a_task_with_more_answers() -> None:
     assert model("parity").endswith("@ 64, head=2")
 
 
+def test_preset_delays_attention_only_on_a_task_with_a_state() -> None:
+    words = ["--preset", "reach", "--task"]
+    assert "--method" in with_preset([*words, "parity"], ())
+    assert "--method" not in with_preset([*words, "copy(length=5)"], ())
+
+
 def test_preset_is_trained(here: Path, shown: Shell) -> None:
     words = ["--preset", "tiny_training", "--model", "tiny_training @ 8"]
     shown("train", *words, "--lr", "0.01", "--seeds", "3", "--out", "run")

@@ -150,6 +150,11 @@ def test_converged_takes_no_wide_band_from_a_large_loss_at_the_start():
     assert converged_at([[1e6, 1e6], *STILL], guess=math.log(10)) == 500
 
 
+def test_converged_fires_though_all_was_learned_before_the_first_look():
+    learned = [[0.001, 0.004], *[[0.0004, 0.0006]] * 5]
+    assert converged_at(learned, guess=math.log(2)) == 400
+
+
 def test_converged_keeps_no_more_looks_than_its_patience_needs():
     one, state = trigger("converged(patience=300)"), {}
     for step in range(100, 5000, 100):

@@ -127,8 +127,20 @@ def test_item_joins_the_screen_and_one_that_is_there_is_refused() -> None:
     name = "candidate-with-attention-stick_breaking-heads-2"
     assert name in study.candidates()
     assert "attention(stick_breaking, heads=2)" in arms(study)[name].run.model
-    with pytest.raises(SpecError, match=r"with=gru: the study has it already, as candidate-gru"):
+    with pytest.raises(SpecError, match=r"with=gru: the screen has it already, as candidate-gru"):
         reach("demo", ("gru",))
+    with pytest.raises(SpecError, match=r"with=hadamard: the screen has it already"):
+        reach("demo", ("hadamard", "hadamard"))
+
+
+@pytest.mark.parametrize(("scale", "item"), [("demo", "mlstm"), ("full", "gru")])
+def test_item_joins_that_has_arms_and_is_not_screened(
+    scale: Literal["demo", "full"], item: str
+) -> None:
+    assert f"candidate-{item}" in arms(reach(scale))
+    assert f"candidate-{item}" not in reach(scale).candidates()
+    joined = reach(scale, (item,)).candidates()[f"candidate-with-{item}"]
+    assert joined.model == arms(reach(scale))[f"candidate-{item}"].run.model
 
 
 def test_arms_of_the_questions_are_the_short_recipe_but_for_what_they_ask() -> None:

@@ -12,6 +12,7 @@ schedule`` instead: nothing is known about convergence.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Literal
 
 from outlast.errors import bad_value, require
@@ -37,6 +38,11 @@ STATE_PARTS = ("state", "running")
 LATEST, RETRY_LATEST = 0.6, 0.3
 #: steps over which learning rates are warmed up again after a restart
 RESTART_WARMUP = 200
+
+
+def has_state(parts: Collection[str]) -> bool:
+    """Whether a task with these parts has a state, which a first phase can be about."""
+    return not set(parts).isdisjoint(STATE_PARTS)
 
 
 class Phased(Method):
@@ -79,7 +85,8 @@ class Phased(Method):
         self.first_weights = self._first_weights(setup.parts)
         if self.otherwise == "retry" and 2 * self.deadline >= setup.steps:
             accepted = "less than half of training with otherwise=retry, to leave time for a retry"
-            raise bad_value("latest", self.latest, accepted)
+            place = f"it is step {self.deadline} of {setup.steps}"
+            raise bad_value("latest", self._latest(), f"{accepted}; {place}")
         if self.watched not in setup.parts:
             raise bad_value("watch", self.watched, f"a part of the task: {' | '.join(setup.parts)}")
         if self.first_weights[self.watched] == 0:
@@ -115,7 +122,7 @@ class Phased(Method):
                 require(part in parts, "phase1", part, f"parts of the task{suggest(part, parts)}")
                 require(weight >= 0, f"phase1.{part}", weight, "a weight >= 0")
             return {p: self.phase1.get(p, 1.0) for p in parts}
-        if self.phase1 == "full" or not set(parts) & set(STATE_PARTS):
+        if self.phase1 == "full" or not has_state(parts):
             return dict.fromkeys(parts, 1.0)
         return {p: float(p in STATE_PARTS) for p in parts}
 

@@ -103,9 +103,10 @@ class Converged(Trigger):
     """Fires when the held-out loss at twice the training length has converged too.
 
     It needs no level of one's own choice. The band is the share `tolerance` of what the loss of the
-    long sequences has fallen since the start, which counts as twice the loss of a guess at most.
-    For `patience` steps that loss must stay within the band, and be above the loss of short
-    sequences by no more than the band. A loss that is not finite begins the wait anew.
+    long sequences has fallen since the first look, where it counts as the loss of a guess at least
+    and twice that at most. For `patience` steps that loss must stay within the band, and be above
+    the loss of short sequences by no more than the band. A loss that is not finite begins the wait
+    anew.
 
     It must also be far below where it began, and far below the loss of a guess: to know which
     outputs are answers at all, or the parity of an answer, is no convergence. Among many answers a
@@ -129,8 +130,7 @@ class Converged(Trigger):
         if max(short, long) >= WORST_LOSS:  # a loss that is not finite: the wait begins anew
             state["looks"] = []
             return
-        # a model that is not trained is near a guess; a larger loss would make the band wide
-        state.setdefault("first", min(long, 2 * self.guess))
+        state.setdefault("first", self._start(long))
         looks = state.setdefault("looks", [])
         looks.append([step, short, long])
         while len(looks) > 1 and looks[1][0] <= step - self.patience:
@@ -145,6 +145,14 @@ class Converged(Trigger):
         learned = max(long) < min(state["first"] / 2, self._most_left())
         excess = max(b - a for a, b in zip(short, long, strict=True))
         return bool(learned and max(long) - min(long) <= band and excess <= band)
+
+    def _start(self, long: float) -> float:
+        """Where the loss began, by the first look; from the loss of a guess to twice that.
+
+        The first look is after a block of steps, in which much may have been learned. A model that
+        is not trained is near a guess, and a larger loss would make the band wide.
+        """
+        return long if self.guess == math.inf else min(max(long, self.guess), 2 * self.guess)
 
     def _most_left(self) -> float:
         """The bound on the loss that what is guessed sets; none if nothing is known of a guess."""

@@ -6,7 +6,8 @@ that sets an option for the whole model must stand alone.
 A preset may also be a whole training: a `RunSpec` with task, model, methods and settings. ``outlast
 train --preset reach`` takes from it whatever is not given, and so do ``outlast sweep`` and
 ``outlast.fit(preset="reach", ...)``. In a model line it stands for its model. Its ``head`` is meant
-for its own task; on another one that has more answers it is widened.
+for its own task; on another one that has more answers it is widened. On a task without a state it
+has no delayed attention.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dataclasses import replace
 from typing import Literal
 
 from outlast.errors import SpecError, bad_value
+from outlast.methods.phases import Phased, has_state
 from outlast.mixers.randomness import check_dropout
-from outlast.registry import presets, suggest, tasks
+from outlast.registry import methods, presets, suggest, tasks
 from outlast.runs.spec import RunSpec, Settings
 from outlast.specs import Layout, Spec, Value, parse_layout
 
@@ -124,11 +126,22 @@ def find_preset(spec: Spec) -> Layout | RunSpec:
 
 
 def on_task(training: RunSpec, task: str) -> RunSpec:
-    """The training on another task: a head with fewer outputs than it has answers is widened."""
-    layout = parse_layout(training.model)
-    if layout.head is not None and layout.head < (classes := tasks.build(task).classes):
-        training = replace(training, model=str(replace(layout, head=classes)))
+    """The training on another task.
+
+    A head with fewer outputs than the task has answers is widened. A task without a state has
+    nothing that attention could wait for, so it is trained jointly.
+    """
+    layout, other = parse_layout(training.model), tasks.build(task)
+    if layout.head is not None and layout.head < other.classes:
+        training = replace(training, model=str(replace(layout, head=other.classes)))
+    if not has_state(other.parts):
+        kept = tuple(line for line in training.methods if not _is_phased(line))
+        training = replace(training, methods=kept)
     return replace(training, task=task)
+
+
+def _is_phased(line: str) -> bool:
+    return isinstance(methods.build(line), Phased)
 
 
 def find_training(spec: Spec) -> RunSpec:

@@ -108,15 +108,7 @@ def _arms(plan: Plan, joining: Sequence[str]) -> list[Arm]:
     parts = (
         layout_arms(plan), candidate_arms(plan, joining), recurrence_arms(plan), task_arms(plan)
     )  # fmt: skip
-    arms = [arm for part in parts for arm in part]
-    runs: dict[RunSpec, str] = {}
-    for arm in arms:
-        run = canonical(replace(arm.run, label=""))
-        if run in runs and arm.name.startswith("candidate-with-"):
-            item = arm.label.removeprefix("with ")
-            raise SpecError(f"with={item}: the study has it already, as {runs[run]}")
-        runs[run] = arm.name
-    return arms
+    return [arm for part in parts for arm in part]
 
 
 def _every_recurrence(first: str) -> tuple[str, ...]:
@@ -127,8 +119,16 @@ def _every_recurrence(first: str) -> tuple[str, ...]:
 
 def _screened(arms: Sequence[Arm], patterns: Sequence[str]) -> tuple[str, ...]:
     """The recipe, joint training, and those candidates whose names fit one of these patterns."""
-    candidates = [a.name for a in arms if any(fnmatch(a.name, pattern) for pattern in patterns)]
-    return ("layout-separate", "layout-separate-joint", *candidates)
+    base = ("layout-separate", "layout-separate-joint")
+    fitting = [a for a in arms if a.name in base or any(fnmatch(a.name, p) for p in patterns)]
+    runs: dict[RunSpec, str] = {}
+    for arm in fitting:
+        run = canonical(replace(arm.run, label=""))
+        if run in runs and arm.name.startswith("candidate-with-"):
+            item = arm.label.removeprefix("with ")
+            raise SpecError(f"with={item}: the screen has it already, as {runs[run]}")
+        runs[run] = arm.name
+    return tuple(arm.name for arm in fitting)
 
 
 # ---- on a laptop -------------------------------------------------------------------------------

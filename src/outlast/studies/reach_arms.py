@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from outlast.methods.phases import STATE_PARTS
+from outlast.methods.phases import has_state
 from outlast.models.presets import ORTHOGONAL
 from outlast.registry import tasks
 from outlast.runs.spec import RunSpec, Settings
@@ -114,8 +114,8 @@ def recurrence_arms(plan: Plan) -> Iterator[Arm]:
 def task_arms(plan: Plan) -> Iterator[Arm]:
     """The recipe on other tasks; without DAT where there is no state that attention waits for."""
     for name, line in plan.tasks.items():
-        has_state = bool(set(tasks.build(line).parts) & set(STATE_PARTS))
-        run = replace(plan.short, task=line, methods=plan.short.methods if has_state else ())
+        methods = plan.short.methods if has_state(tasks.build(line).parts) else ()
+        run = replace(plan.short, task=line, methods=methods)
         yield Arm(f"task-{name}", replace(run, label=line), "other tasks", NEAR)
 
 
