@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from importlib import resources
 from itertools import combinations
 
 import pytest
 
+from outlast.reporting.anatomy_by_length import CAUSES
+from outlast.reporting.style import VARIABLES
 from outlast.view import shipped
 
+PAGE = resources.files("outlast.reporting") / "page.html"
 Colour = tuple[float, float, float]
 #: a colour, and how a person without green or red receptors sees it (Machado and others, 2009)
 SIGHTS = {
@@ -28,6 +32,21 @@ def themes() -> list[dict[str, str]]:
     """Light, dark by choice, dark by the system."""
     blocks = re.findall(r"\{([^{}]*--page:[^{}]*)\}", shipped.read("style.css")[0].decode())
     return [dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in blocks]
+
+
+def causes(dark: bool) -> dict[str, str]:
+    """The colours of causes on the page; some are those of other things."""
+    text = shipped.read("style.css")[0].decode()
+    names = dict(re.findall(r"--cause-(\w+): var\(--([\w-]+)\)", text))
+    theme = themes()[dark]
+    own = {name.removeprefix("cause-"): colour for name, colour in theme.items()}
+    return {cause: theme[names[cause]] if cause in names else own[cause] for cause in CAUSES}
+
+
+def report_colours(dark: bool) -> dict[str, str]:
+    """The colours of a report's page, by the names in its style sheet."""
+    light, *night = re.findall(r"\{([^{}]*--c0:[^{}]*)\}", PAGE.read_text())
+    return dict(re.findall(r"(--\w+): (#\w{6})\b", night[0] if dark else light))
 
 
 def linear(colour: str) -> Colour:
@@ -67,6 +86,23 @@ def test_colours_of_runs_and_causes_can_be_told_apart(theme: dict[str, str]) -> 
     for other in colours[:5] + colours[6:]:  # the sixth was a second blue
         for sight in SIGHTS:
             assert math.dist(oklab(colours[5], sight), oklab(other, sight)) > 0.1, (other, sight)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_causes_have_the_colours_of_the_report_as_far_as_they_stand_out(dark: bool) -> None:
+    page, report = causes(dark), report_colours(dark)
+    theme = themes()[dark]
+    assert page.keys() == CAUSES.keys()
+    for cause, colour in page.items():
+        own = report[VARIABLES[CAUSES[cause][1]]]
+        if cause != "right" and contrast(own, theme["page"]) < 3:
+            assert 3 <= contrast(colour, theme["page"]) < 3.1  # no darker than it must be
+        else:
+            assert math.dist(oklab(colour, "full"), oklab(own, "full")) < 0.03, cause
+    for one, other in combinations(page, 2):
+        assert math.dist(oklab(page[one], "full"), oklab(page[other], "full")) > 0.09, (one, other)
+    foot, *wrong = page.values()
+    assert all(contrast(colour, foot) >= 2.3 for colour in wrong)
 
 
 @pytest.mark.parametrize("theme", themes()[:2], ids=["light", "dark"])

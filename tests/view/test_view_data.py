@@ -75,6 +75,14 @@ def test_run_that_is_given_several_ways_is_listed_once(runs: Path, tmp_path: Pat
     assert [entry.id for entry in entries] == ["new"]
 
 
+def test_runs_with_numbers_stand_in_the_order_of_the_numbers(runs: Path, tmp_path: Path) -> None:
+    names = ["r-b", "r1", "r01", "r2", "r10", "r10-x2", "r10-x10", "r100", "ra", "r\u00b2"]
+    for name in names:
+        shutil.copytree(runs / "new", tmp_path / name)
+    found = [entry.folder.name for entry in find_entries([tmp_path])]
+    assert found == ["r-b", "r01", "r1", *names[3:]]
+
+
 def test_signs_that_addresses_do_not_take_make_no_two_ids_alike(runs: Path, tmp_path: Path) -> None:
     names = ("new run", "new+run")
     folders = [Path(shutil.copytree(runs / "new", tmp_path / name)) for name in names]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import matplotlib.image
@@ -15,6 +18,8 @@ import torch
 
 import outlast
 from outlast.analysis.watching import watch
+from outlast.errors import SpecError
+from outlast.registry import tasks
 from outlast.runs.records import read_results
 from outlast.runs.status import own_state
 from outlast.tasks import Task
@@ -208,6 +213,69 @@ def test_states_are_read_at_every_place_of_the_model(library: Library) -> None:
     ]  # fmt: skip
     assert all(len(probe["states"]) == len(trace["words"]) for probe in trace["read"])
     assert all(0.3 < probe["accuracy"] <= 1 for probe in trace["read"])
+
+
+#: tasks beyond the defaults whose typed words may ask for what is no answer
+SPECS = [name for name in tasks.names() if name != "text"]
+SPECS += ["count(signs=2, most=1, length=3)", "flipflop(length=8, answers=tokens)"]
+
+
+def untrained(spec: str, monkeypatch: pytest.MonkeyPatch) -> LiveModel:
+    """A model that no folder holds."""
+    live, task = LiveModel(Path(), 0, []), outlast.task(spec)
+    model = outlast.model("lstm | attention(heads=1) > mlp @ 8", task, 0)
+    live.__dict__ |= {"task": task, "model": model.eval(), "readers": []}
+    monkeypatch.setattr(live, "_training_notes", list)
+    return live
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_typed_words_are_answered_or_refused_in_words(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, dice = untrained(spec, monkeypatch), Random(0)
+    refusals: list[str] = []
+    words = [live.task.word(token) for token in range(live.task.vocabulary)]
+    for _ in range(30):
+        few = {*dice.choices(words, k=3), *words[-4:]}  # the last are what asks, and padding
+        text = " ".join(dice.choices(sorted(few), k=dice.randint(1, 9)))
+        try:
+            trace = live.trace(f"own-{text}")
+        except SpecError as error:
+            refusals.append(str(error))
+        else:
+            json.dumps(trace, allow_nan=False)
+    words_of_refusal = r": no answer from 0 to \d+ is right at token \d+, \S+$"
+    assert all(re.search(words_of_refusal, refusal) for refusal in refusals)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_drawn_words_can_be_typed(spec: str) -> None:
+    task = outlast.task(spec)
+    for number in range(4):
+        drawn = make_sequence(task, f"draw-{task.lengths[0]}-{number}-of-4")
+        typed = make_sequence(task, f"own-{' '.join(map(task.word, drawn.tokens))}")
+        assert (typed.tokens, typed.expected) == (drawn.tokens, drawn.expected)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words", "place"),
+    [
+        ("flipflop(length=8)", "w r", "2, r"),
+        ("flipflop(length=8, answers=tokens)", "w 1 w r", "4, r"),
+        ("hierarchical_flipflop(length=8)", "w1 r1", "2, r1"),
+        ("set_complement(signs=8, length=3)", "0 · 0", "1, 0"),
+        ("count(signs=2, most=1, length=3)", "k0 k0 ? k0", "4, k0"),
+    ],
+)
+def test_words_that_ask_for_what_is_no_answer_are_refused(
+    spec: str, words: str, place: str
+) -> None:
+    task = outlast.task(spec)
+    with pytest.raises(SpecError, match=rf"^sequence={re.escape(words)}: expected words such as"):
+        make_sequence(task, f"own-{words}")
+    with pytest.raises(SpecError, match=f"is right at token {place}$"):
+        make_sequence(task, f"own-{words}")
 
 
 def test_slider_has_every_trained_length_and_the_tested_ones() -> None:

@@ -92,10 +92,16 @@ def _find(folder: Path, depth: int) -> list[Place]:
     if not depth or is_bundle(folder):
         return []
     try:
-        inside = sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
+        inside = [f for f in folder.iterdir() if f.is_dir() and not f.name.startswith(".")]
+        inside.sort(key=_rank)
     except OSError as error:
         raise RunFolderError(f"cannot look into {folder}: {why(error)}") from None
     return [place for subfolder in inside for place in _find(subfolder, depth - 1)]
+
+
+def _rank(folder: Path) -> tuple[str, str]:
+    """Sorts folders by name, numbers by size: r2 is before r10."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(255), folder.name), folder.name
 
 
 def _entry(name: str, folder: Path, study: str, label: str) -> Entry:

@@ -85,8 +85,20 @@ def _typed(task: Task, text: str) -> Sequence:
             raise bad_value("sequence", word, f"words of {task.name}, such as {_examples(task)}")
     tokens = tuple(ids[word] for word in words)
     expected = tuple(task.solve(tokens))
+    _check_answers(task, words, expected)
     # which part an answer belongs to is known of drawn sequences alone
     return Sequence(tokens, expected, tuple(None if e is None else "" for e in expected))
+
+
+def _check_answers(task: Task, words: list[str], expected: tuple[int | None, ...]) -> None:
+    """Refuse words that ask for what is no answer: in ``w r`` of `flipflop` no bit is written."""
+    # symbols, such as padding, are no answers, even where a test counts them among the classes
+    most = min(task.classes, task.vocabulary - len(task.symbols)) - 1
+    for place, (word, answer) in enumerate(zip(words, expected, strict=True), 1):
+        if answer is not None and answer > most:
+            why = f"no answer from {task.word(0)} to {task.word(most)} is right at token {place}"
+            accepted = f"words such as {_examples(task)}: {why}, {word}"
+            raise bad_value("sequence", " ".join(words), accepted)
 
 
 def _examples(task: Task) -> str:

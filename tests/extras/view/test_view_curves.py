@@ -257,6 +257,29 @@ def test_seeds_that_cannot_be_read_or_are_not_there_are_named(show: Any) -> None
     page.get_by_text("seeds=4-2: expected seeds such as 0,2-4.").wait_for()
 
 
+def test_seeds_that_only_some_runs_have_are_named(show: Any) -> None:
+    page = show("runs=study--dat&seeds=0,7")
+    page.get_by_text("None of these runs has seed 7.").wait_for()
+    page.fill("#seeds", "1-3,7")
+    page.keyboard.press("Enter")
+    page.get_by_text("None of these runs has seeds 2-3,7.").wait_for()
+    page.fill("#seeds", "1")
+    page.keyboard.press("Enter")
+    until(page, "!document.querySelector('.notes').textContent")
+    curves = page.evaluate("fetch('data/run/study--dat.json').then(r => r.json())")
+    catalogue = page.evaluate("fetch('data/runs.json').then(r => r.json())")
+    (run,) = [run for run in catalogue["runs"] if run["id"] == "study--dat"]
+    seeds = {"one": [0], "two": [0, 1, 2], "three": [0], "four": [0], "five": [0]}
+    runs = [run | {"id": n, "label": f"run {n}", "seeds": s} for n, s in seeds.items()]
+    page.route("**/data/runs.json", lambda route: route.fulfill(json=catalogue | {"runs": runs}))
+    page.route("**/data/run/*.json", lambda route: route.fulfill(json=curves))
+    page.evaluate("location.hash = 'seeds=0,2'")
+    page.reload()
+    page.get_by_text("No seed 2: run one; run three; run four and 1 more.").wait_for()
+    page.evaluate("location.hash = 'seeds=0,2&hide=one,three,four,five'")
+    until(page, "!document.querySelector('.notes').textContent")
+
+
 def test_many_runs_leave_the_figures_near_the_top(show: Any) -> None:
     page = show("runs=")
     catalogue, curves = page.evaluate("""Promise.all(

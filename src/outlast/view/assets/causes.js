@@ -4,19 +4,19 @@ import { el, percent, plain } from "./dom.js";
 import { summary } from "./statistics.js";
 import { colour, config, layout } from "./theme.js";
 
-/** The causes of `outlast analyse` from the bottom of a bar to its top: words, colour, pattern. */
+/** The causes of `outlast analyse` from the bottom of a bar to its top: words and pattern. Their colours,
+ * those of the report, are in the style sheet. */
 const CAUSES = {
-  right: ["right", "right-shade", ""],
-  state: ["state wrong", "c0", "/"],
-  unfocused: ["attention spread out", "c5", "|"],
-  key: ["wrong key attended", "c1", "x"],
-  diluted: ["right key, diluted", "c4", "."],
-  value: ["right key, value wrong", "c3", "\\"],
-  output: ["state or value right, output wrong", "c2", "-"],
-  no_attention: ["no attention", "c6", "+"],
-  unread: ["no probe reads the state", "ink", ""],
+  right: ["right", ""],
+  state: ["state wrong", "/"],
+  unfocused: ["attention spread out", "|"],
+  key: ["wrong key attended", "x"],
+  diluted: ["right key, diluted", "."],
+  value: ["right key, value wrong", "\\"],
+  output: ["state or value right, output wrong", "-"],
+  no_attention: ["no attention", "+"],
+  unread: ["no probe reads the state", ""],
 };
-const OTHER = ["", "c6", "|"];
 const LEGEND = {
   orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemclick: false, itemdoubleclick: false,
 };
@@ -108,15 +108,15 @@ export class Causes {
   /** Draw the figure; the element must be on the page. */
   draw() {
     const traces = this.causes.map((cause) => {
-      const [, shade, shape] = CAUSES[cause] ?? OTHER;
+      const [name, shape] = CAUSES[cause] ?? [cause, "|"];
       const shares = this.lengths.map((length) => this.share(length, cause));
       return {
         type: "bar",
-        name: plain(wordsOf(cause)),
+        name: plain(name),
         x: this.lengths.map((length) => lengthWords(this.run, length)),
         y: shares.map((share) => share?.mean ?? 0),
         marker: {
-          color: colour(shade),
+          color: colour(cause in CAUSES ? `cause-${cause}` : "c6"),
           pattern: { shape, fillmode: "overlay", fgcolor: colour("page"), fgopacity: 0.45 },
         },
         text: shares.map((share) => (share ? `${percent(share.mean)} (${spreadWords(share)})` : "")),

@@ -4,7 +4,7 @@ import * as address from "./address.js";
 import { noRun, seedProblem, sequenceProblem } from "./catalogue.js";
 import { chosen, makeChooser } from "./chooser.js";
 import { get, paths } from "./data.js";
-import { button, check, choice, el, readSeeds } from "./dom.js";
+import { button, check, choice, el, firstOf, missingSeeds, readSeeds } from "./dom.js";
 import { accuracyFigure, learningFigure } from "./figures.js";
 import { looks } from "./theme.js";
 import { valuesTable } from "./values.js";
@@ -52,16 +52,18 @@ function draw(catalogue) {
   const text = address.get("seeds");
   const seeds = readSeeds(text);
   if (!seeds) problems.push(`seeds=${text}: expected seeds such as 0,2-4. All seeds are drawn.`);
+  const hidden = new Set(address.list("hide") ?? []);
+  const visible = drawn.filter((run) => !hidden.has(run.id));
+  const nobody = nobodyWords(drawn, visible, seeds, text);
+  if (!nobody) problems.push(...absent(visible, text));
   const focus = document.activeElement?.id;
   const content = home.lastElementChild;
   content.replaceChildren(controls(drawn), legend(drawn), notes(drawn, problems));
-  const hidden = new Set(address.list("hide") ?? []);
-  const visible = drawn.filter((run) => !hidden.has(run.id));
   const shade = 0.14 * Math.min(1, Math.max(0.3, 8 / visible.length)); // of bands: many overlap
   const shown = visible.map((run) => ({ ...run, shade }));
   const options = {
     seeds: seeds ?? (() => true),
-    nobody: nobody(drawn, shown, seeds, text),
+    nobody,
     leads: (run, name) =>
       !seedProblem(catalogue, run, run.seeds[0]) && !sequenceProblem(catalogue, run, name),
     each: address.get("each") === "1",
@@ -75,10 +77,29 @@ function draw(catalogue) {
 }
 
 /** That all runs are hidden, or none has the seeds that are asked for; empty if something is shown. */
-function nobody(drawn, runs, seeds, text) {
+function nobodyWords(drawn, runs, seeds, text) {
   if (drawn.length && !runs.length) return "All runs are hidden. The buttons above show them.";
   if (!seeds || !runs.length || runs.some((run) => run.seeds.some(seeds))) return "";
-  return `None of these runs has ${/\D/.test(text.trim()) ? "seeds" : "seed"} ${text.trim()}.`;
+  return `None of these runs has ${seedWords(text.trim())}.`;
+}
+
+/** Which of the seeds that are asked for some runs do not have. */
+function absent(runs, text) {
+  const labels = new Map();
+  for (const run of runs) {
+    const missing = missingSeeds(text, run.seeds);
+    if (missing) labels.set(missing, [...(labels.get(missing) ?? []), run.label]);
+  }
+  return [...labels].map(([missing, names]) =>
+    names.length === runs.length
+      ? `None of these runs has ${seedWords(missing)}.`
+      : `No ${seedWords(missing)}: ${firstOf(names)}.`,
+  );
+}
+
+/** Seeds written as 0,2-4, in a sentence. */
+function seedWords(text) {
+  return `${/\D/.test(text) ? "seeds" : "seed"} ${text}`;
 }
 
 function figure(id, title, runs, options, make) {

@@ -43,9 +43,38 @@ export function plain(text) {
   return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
 
+/** The first of some names, and how many more there are. */
+export function firstOf(names) {
+  const more = names.length - NAMED;
+  const first = names.slice(0, NAMED).join("; ");
+  return more > 0 ? `${first} and ${more} more` : first;
+}
+
+const NAMED = 3;
+
 /** Seeds written as 0,2-4: a test whether one of them is meant. Nothing stands for all; null is returned
  * for what cannot be read. */
 export function readSeeds(text) {
+  const ranges = seedRanges(text);
+  return ranges && ((seed) => !ranges.length || ranges.some(([first, last]) => first <= seed && seed <= last));
+}
+
+/** Of seeds written as 0,2-4 those that are not among some, written in the same way. */
+export function missingSeeds(text, seeds) {
+  const known = [...seeds].sort((one, other) => one - other);
+  const missing = (seedRanges(text) ?? []).flatMap(([first, last]) => {
+    const gaps = [];
+    for (const seed of known.filter((each) => first <= each && each <= last)) {
+      if (first < seed) gaps.push([first, seed - 1]);
+      first = seed + 1;
+    }
+    return first <= last ? [...gaps, [first, last]] : gaps;
+  });
+  return missing.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(",");
+}
+
+/** Seeds written as 0,2-4 as pairs of the first and the last; null for what cannot be read. */
+function seedRanges(text) {
   const ranges = [];
   for (const word of text.trim() ? text.split(",") : []) {
     const match = /^\s*(\d+)(?:\s*-\s*(\d+))?\s*$/.exec(word);
@@ -53,7 +82,7 @@ export function readSeeds(text) {
     if (!range || range[1] < range[0]) return null;
     ranges.push(range);
   }
-  return (seed) => !ranges.length || ranges.some(([first, last]) => first <= seed && seed <= last);
+  return ranges;
 }
 
 /** A share as a percentage that is never rounded to 0 or 100 unless it is. No line breaks within it. */

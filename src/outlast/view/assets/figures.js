@@ -2,7 +2,7 @@
 // made of: the traces, and how the table writes them.
 
 import * as address from "./address.js";
-import { el, percent, plain } from "./dom.js";
+import { el, firstOf, percent, plain } from "./dom.js";
 import { ofSeeds, overSeeds } from "./statistics.js";
 import { config, colour, faint, layout } from "./theme.js";
 
@@ -78,16 +78,10 @@ function chanceLevels(runs, traces, part) {
 function chanceWords(levels) {
   if (!levels.length) return "";
   if (levels.length === 1) return ` The short line at 1 × is chance: ${percent(levels[0][0])}.`;
-  const whose = (runs) => {
-    const more = runs.length - NAMED;
-    const names = runs.slice(0, NAMED).map((run) => run.label);
-    return more > 0 ? `${names.join("; ")} and ${more} more` : names.join("; ");
-  };
+  const whose = (runs) => firstOf(runs.map((run) => run.label));
   const words = levels.map(([level, runs]) => `${percent(level)} (${whose(runs)})`);
   return ` The short lines at 1 × are chance: ${words.join(", ")}.`;
 }
-
-const NAMED = 3;
 
 /** A short line at the training length, in the colour of its run if it is of one alone. */
 function chanceMark([level, runs], _, levels) {
