@@ -18,6 +18,7 @@ from outlast.analysis.gradients import gradient_attribution
 from outlast.analysis.probe import key_probe, state_probe
 from outlast.analysis.sharpness import recalled, sharpness
 from outlast.analysis.token_filter import token_filter
+from outlast.analysis.watching import watch
 from outlast.errors import SpecError
 from outlast.streams import stream
 
@@ -102,8 +103,10 @@ def test_what_is_no_foreign_model_is_refused() -> None:
     ids=str,
 )
 def test_queries_that_are_none_are_refused(queries: Tensor, words: str) -> None:
-    with pytest.raises(SpecError, match=words):
-        watch_foreign(Stream(), torch.zeros(2, 7, dtype=torch.long), queries)
+    tokens, ours = torch.zeros(2, 7, dtype=torch.long), outlast.model("attention @ 8", "parity")
+    for look, model in ((watch_foreign, Stream()), (watch, ours)):
+        with pytest.raises(SpecError, match=words):
+            look(model, tokens, queries)
 
 
 class Unknown(nn.Module):

@@ -1,6 +1,7 @@
 """A probe reads what is there, and nothing else."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from outlast.analysis.probe import (
     state_places,
     state_probe,
     states,
+    stored_keys,
 )
 from outlast.analysis.ridge import Moments, Probe, read_labels
 from outlast.analysis.sequences import Row, blocks
@@ -277,10 +279,14 @@ def test_modules_that_cannot_be_probed_are_named() -> None:
 
 def test_what_cannot_be_probed_is_named() -> None:
     recall = outlast.task("recall(keys=6, length=3)")
-    with pytest.raises(
-        SpecError, match=r"task=recall.*: expected a task whose truth has due states"
-    ):
+    with pytest.raises(SpecError, match=r"^recall.* has no running state: .* such as parity or"):
         state_probe(outlast.model("lstm @ 8", recall), recall, (1,), 4, fit_sequences=4)
+    parity = outlast.task("parity(length=3)")
+    model = outlast.model("attention @ 8", parity)
+    with pytest.raises(SpecError, match=r"^parity.* stores nothing under a key: .* such as recall"):
+        key_probe(model, parity, (1,), 4, fit_sequences=4)
+    with pytest.raises(SpecError, match=r"^parity.* has none of these labels: expected labels of"):
+        state_probe(model, parity, (1,), 4, fit_sequences=4, labels=partial(stored_keys))
     with pytest.raises(SpecError, match="model=lstm @ 8: expected a model with attention"):
         key_probe(outlast.model("lstm @ 8", recall), recall)
     for bins in (0, 10**12):

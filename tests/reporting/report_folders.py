@@ -122,7 +122,9 @@ def write_analyses(
             place = {"seed": seed, "step": None, "multiple": multiple, "length": 10 * multiple}
             place |= {"layer": "2.attention", "head": head}
             weight = (0.9 if head else 0.2) / (1 + multiple * chance.uniform(0.05, 0.1))
-            rows["sharpness"].append({**place, "weight": weight, "law": 0.8 * weight})
+            kept = (6.0 if head else 20.0) * multiple
+            spread = {"keys": 20.0 * multiple, "kept": kept, "entropy": 1.0 + head}
+            rows["sharpness"].append({**place, "weight": weight, "law": 0.8 * weight, **spread})
             for feature, share in (("logit", 1.0), ("identity", 0.9), ("position", -0.1)):
                 value = share * (1 if head else 0.5) * chance.uniform(0.9, 1)
                 margin = {"identity_margin": 9.0 * head + 1, "identity_share": value}

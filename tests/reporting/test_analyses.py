@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +18,8 @@ from outlast.errors import RunFolderError
 from outlast.reporting.ablation_table import ablation_table, layers_table
 from outlast.reporting.analysis_by_length import (
     COVARIANCE_LEGEND,
+    ENTROPY_LEGEND,
+    KEPT_LEGEND,
     LAW_LEGEND,
     analysis_figure,
     analysis_legend,
@@ -102,12 +105,37 @@ def test_covariance_is_of_the_head_with_the_largest_margin(run: Path, form: Form
     assert shown["margin that matches identity"].get_ylim() == (0, 1.02)
 
 
+@FORMS
+def test_entropy_and_kept_keys_are_shares_of_the_sharpest_head(run: Path, form: Form) -> None:
+    shown = panels(analysis_figure([arm_of(run)], form))
+    entropies = [2 / math.log(20 * multiple) for multiple in (1, 3, 10)]
+    assert entropies in [pytest.approx(ys) for ys in lines(shown["entropy of the weights"], False)]
+    assert [0.3] * 3 in [pytest.approx(ys) for ys in lines(shown["keys kept"], dashed=False)]
+
+
+def test_kept_keys_are_of_arms_that_drop_some(run: Path, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other", label="softmax", seeds=(0, 1, 2), until=100)
+    write_analyses(other, seeds=(0, 1, 2))
+    path = other / "analysis/sharpness.json"
+    table = json.loads(path.read_text())
+    for row in table["rows"]:
+        row["kept"] = 0.95 * row["keys"]  # the mean of some answers beside the median
+    path.write_text(json.dumps(table))
+    assert "keys kept" not in panels(analysis_figure([arm_of(other)], WIDE))
+    both = analysis_figure([arm_of(run), arm_of(other)], WIDE)
+    assert both is not None
+    kept = panels(both)["keys kept"]
+    assert {p.arm for p in both.hover_points if p.ax is kept} == {"hybrid"}
+
+
 def test_figure_without_law_and_covariance_does_not_speak_of_them(run: Path) -> None:
     arm = arm_of(run)
-    assert analysis_legend([arm]) == LAW_LEGEND + COVARIANCE_LEGEND
+    of_sharpness = LAW_LEGEND + ENTROPY_LEGEND + KEPT_LEGEND
+    assert analysis_legend([arm]) == of_sharpness + COVARIANCE_LEGEND
     (run / "analysis/covariance.json").unlink()
-    assert analysis_legend([arm]) == LAW_LEGEND
-    rows = [row | {"law": None} for row in rows_of(run, "sharpness")]
+    assert analysis_legend([arm]) == of_sharpness
+    gone = {"law": None, "entropy": None, "kept": None}
+    rows = [row | gone for row in rows_of(run, "sharpness")]
     table = {"format": 2, "outlast": "0.1.0", "analysis": "sharpness", "rows": rows}
     (run / "analysis/sharpness.json").write_text(json.dumps(table))
     assert analysis_legend([arm]) == ""

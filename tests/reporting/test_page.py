@@ -13,8 +13,10 @@ from pathlib import Path
 
 import matplotlib
 import pytest
-from report_folders import claim, write_many, write_run, write_study
+from report_folders import claim, write_analyses, write_many, write_run, write_study
 
+from outlast.analysis.headlines import HEADLINES
+from outlast.cli import main
 from outlast.errors import RunFolderError
 from outlast.reporting.page import report
 
@@ -297,6 +299,76 @@ def test_damaged_results_write_no_file(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     (run / "results.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"results\.json: .* line 1"):
+        report([run], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+ANATOMY = {
+    "seed": 0, "step": None, "multiple": 1, "length": 10, "part": "state", "cause": "right",
+    "share": 1,
+}  # fmt: skip
+
+
+def write_tables(run: Path, trained: int | None = None) -> None:
+    write_analyses(run, seeds=(0,))
+    table = {"format": 2, "analysis": "anatomy", "trained": trained, "rows": [ANATOMY]}
+    (run / "analysis/anatomy.json").write_text(json.dumps(table))
+
+
+def test_damaged_tables_and_checkpoints_of_some_arms_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "s"
+    arms = {name: write_run(study / name, name, (0,), until=0) for name in "abcd"}
+    write_study(study, [(name, name.upper(), "g") for name in arms], [])
+    for name, run in arms.items():
+        write_tables(run, trained=5 if name == "c" else None)
+    (arms["b"] / "analysis/anatomy.json").write_text("{")
+    (arms["c"] / "checkpoint.safetensors").write_bytes(b"garbage")
+    for name in HEADLINES:
+        (arms["d"] / f"analysis/{name}.json").write_text("{")
+    assert main(["report", str(study), "--out", str(tmp_path / "out")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 + len(HEADLINES)
+    assert lines[0].startswith(f"error: anatomy of “B” is left out: cannot read {arms['b']}/")
+    assert lines[0].endswith(f"'outlast analyse {arms['b']} --only anatomy' makes it again")
+    assert f"anatomy of “C” is left out: {arms['c']}/checkpoint.safetensors is damaged" in lines[1]
+    assert all(f"{name} of “D” is left out: cannot read " in "".join(lines) for name in HEADLINES)
+    text = check(tmp_path / "out/index.html").replace("<wbr>", "")
+    assert text.count(" is left out: ") == len(lines)
+    assert 'id="figure-anatomy"' in text
+    assert "anatomy of “B” is left out" in (tmp_path / "out/report.md").read_text()
+
+
+@without_figures
+@pytest.mark.parametrize("name", ["run.json", "results.json", "metrics.jsonl"])
+@pytest.mark.parametrize("in_study", [True, False], ids=["study", "grid"])
+def test_arm_with_a_damaged_file_is_left_out(
+    tmp_path: Path, name: str, in_study: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "s"
+    for arm in "ab":
+        write_run(folder / arm, f"arm {arm}", until=0)
+    if in_study:
+        arms = [("a", "arm a", "g"), ("b", "b", "g")]
+        write_study(folder, arms, [claim("It holds", "b", low=0.9)])
+    (folder / "b" / name).write_text("[]\n{}\n")
+    text = check(report([folder], tmp_path / "out")).replace("<wbr>", "")
+    assert re.search(rf"“b” is left out: .*b/{name}", caplog.text)
+    assert f"“b” is left out: cannot read {folder}/b/{name}" in text
+    assert "Left out: a file is damaged." in text
+    assert "“arm a” gets" in text
+    (folder / "a" / name).write_text("[]")
+    with pytest.raises(RunFolderError, match=f"cannot read .*a/{name}"):
+        report([folder], tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_damaged_table_of_a_lone_run_writes_no_file(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", until=0)
+    write_tables(run)
+    (run / "analysis/gradients.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"gradients\.json: damaged JSON"):
         report([run], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

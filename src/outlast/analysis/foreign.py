@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outlast.analysis.watching import Watched
+from outlast.analysis.watching import Watched, check_queries
 from outlast.arguments import shown
 from outlast.errors import OutlastError, bad_value
 from outlast.evaluation.outputs import eval_mode, read_logits
@@ -91,7 +91,7 @@ def watch_foreign(
             are found.
     """
     modules = foreign_attention(model, attention, FOREIGN)
-    _check_queries(tokens, queries)
+    check_queries(tokens, queries)
     seen = Watched(torch.empty(0))
     with ExitStack() as stack:
         stack.enter_context(eval_mode(model))
@@ -107,18 +107,6 @@ def watch_foreign(
             stack.callback(module.register_forward_hook(keeper.keep).remove)
         seen.logits = read_logits(model(tokens), model)[0]
     return seen
-
-
-def _check_queries(tokens: Tensor, queries: Tensor) -> None:
-    for name, table in (("tokens", tokens), ("queries", queries)):
-        if not isinstance(table, Tensor) or table.ndim != 2:
-            kind = tuple(table.shape) if isinstance(table, Tensor) else table
-            raise bad_value(name, shown(kind), "a tensor of two axes, the batch first")
-    batch, count = tokens.shape
-    if len(queries) != batch:
-        raise bad_value("queries", shown(tuple(queries.shape)), f"a row for each of {batch} rows")
-    if queries.numel() and int(queries.max()) >= count:
-        raise bad_value("queries", int(queries.max()), f"numbers of tokens, below {count}")
 
 
 class _Keeper:

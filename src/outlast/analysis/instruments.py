@@ -13,7 +13,7 @@ from torch import Tensor
 from outlast.analysis.probe import Labels, Place, fit_probes, probe_accuracy, state_places
 from outlast.analysis.retrieval import Retriever, find_retriever
 from outlast.analysis.ridge import Probe
-from outlast.analysis.sequences import Rung, draw_rungs, nothing_to_see
+from outlast.analysis.sequences import NothingToSeeError, Rung, draw_rungs, nothing_to_see
 from outlast.analysis.sharpness import recalled
 from outlast.analysis.watching import HEAD, attention_layers
 from outlast.models.model import Model
@@ -80,8 +80,9 @@ def prepare(model: Model, task: Task, sequences: int, fit_sequences: int) -> Ins
     trained = _trained(model, task, sequences)
     source, state = recalled(task, trained.batch), task.truths(trained.batch.inputs).state
     if (asked_tokens(task, trained.batch) & (source < 0) & (state < 0)).any():
-        raise nothing_to_see(
-            "task", task.name, "a task whose truth has a state or source of each answer"
+        raise NothingToSeeError(
+            f"{task.name} has answers that come from nothing stored and from no running state: "
+            f"anatomy needs a task such as recall, parity or composite"
         )
     needed = needed_state(task, trained.batch, source)
 

@@ -22,6 +22,7 @@ from outlast.analysis.scoring import MOST_SEQUENCES, check_answers
 from outlast.analysis.sequences import (
     LADDER,
     SEQUENCES,
+    NothingToSeeError,
     Row,
     Rung,
     blocks,
@@ -115,6 +116,13 @@ def stored_keys(task: Task, batch: Batch) -> Tensor:
     """The key of each stored value, at the value. Values are tokens below `task.classes`."""
     key = task.truths(batch.inputs).key
     return torch.where(batch.inputs < task.classes, key, ABSENT)
+
+
+NO_STATE = "has no running state: a probe of it needs a task such as parity or composite"
+NO_KEY = "stores nothing under a key: a probe of keys needs a task such as recall or composite"
+NO_LABEL = "has none of these labels: expected labels of 0 or more at some tokens"
+#: what a task is told that has none of these labels
+NO_LABELS: dict[Labels, str] = {states: NO_STATE, due_states: NO_STATE, stored_keys: NO_KEY}
 
 
 def state_probe(
@@ -229,8 +237,7 @@ def _fit(
     batch = task.sample(task.lengths, fit_sequences, stream(device, "fit probes"))
     table = labels(task, batch)
     if not (table >= 0).any():
-        kind = labels.__name__.replace("_", " ")
-        raise nothing_to_see("task", task.name, f"a task whose truth has {kind}")
+        raise NothingToSeeError(f"{task.name} {NO_LABELS.get(labels, NO_LABEL)}")
     moments: dict[Place, Moments] = {}
     shape = (int(table.max()) + 1, device, 1 + shuffles)
     generator = stream(device, "shuffle labels")

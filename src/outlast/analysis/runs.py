@@ -119,14 +119,17 @@ def function_of(name: str) -> Callable[..., list[Row]]:
 def left_out(folder: Path, names: Collection[str], settings: AnalysisSettings) -> list[str]:
     """In words, which lengths are out of reach of a run, and which seeds have no such step.
 
-    Lengths are told if one of the analyses has lengths.
+    Lengths are told if one of the analyses has lengths. It is an error if none is within reach.
     """
     run = read_run(folder).spec
     task: Task = tasks.build(run.task)
     ceiling = build_model(run.model, task.vocabulary, task.classes).ceiling
     lengths = rungs(task, settings.ladder) if any(name in OF_MODELS for name in names) else []
     reasons = [(m, n, out_of_reach(task, n, ceiling)) for m, n in lengths]
-    words = [f"left out: length {n:,} ({m:g} x), {why}" for m, n, why in reasons if why]
+    beyond = [f"length {n:,} ({m:g} x), {why}" for m, n, why in reasons if why]
+    if beyond and len(beyond) == len(lengths):
+        raise _beyond_reach(folder, settings, f"; {beyond[0]}")
+    words = [f"left out: {each}" for each in beyond]
     seeds = _seeds(folder, settings)
     for step in dict.fromkeys(settings.steps):
         absent = [seed for seed in seeds if seed not in seeds_at(folder, step, run)]
@@ -283,12 +286,16 @@ def analyse_run(
     if not findings.rows and findings.left_out:
         raise NothingToSeeError("; ".join(findings.left_out))
     if not findings.rows:
-        lengths = " ".join(f"{multiple:g}" for multiple in settings.ladder)
-        raise nothing_to_see("lengths", lengths, f"one that is within reach of {folder}")
+        raise _beyond_reach(folder, settings)
     for words in findings.left_out:
         if on_words is not None:
             on_words(words)
     return [{"run": folder.name, **row} for row in findings.rows]
+
+
+def _beyond_reach(folder: Path, settings: AnalysisSettings, why: str = "") -> NothingToSeeError:
+    lengths = " ".join(f"{multiple:g}" for multiple in settings.ladder)
+    return nothing_to_see("lengths", lengths, f"one that is within reach of {folder}{why}")
 
 
 def _side_by_side(

@@ -19,10 +19,10 @@ from outlast.analysis.scoring import check_answers
 from outlast.analysis.sequences import (
     LADDER,
     SEQUENCES,
+    NothingToSeeError,
     Row,
     blocks,
     draw_rungs,
-    nothing_to_see,
     without_nan,
 )
 from outlast.analysis.watching import (
@@ -152,7 +152,10 @@ def _joined(measured: dict[str, list[Tensor]], task: Task) -> dict[str, Tensor]:
     """The measures of all blocks, by layer."""
     tables = {name: torch.cat(parts, 1) for name, parts in measured.items() if parts}
     if not tables:
-        raise nothing_to_see("task", task.name, "a task whose truth has the sources of answers")
+        raise NothingToSeeError(
+            f"{task.name} asks for nothing that was stored: sharpness needs a task such as recall "
+            f"or composite"
+        )
     return tables
 
 

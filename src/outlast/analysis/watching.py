@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from outlast.analysis.sequences import NothingToSeeError, not_joined, nothing_to_see
+from outlast.arguments import shown
+from outlast.errors import bad_value
 from outlast.evaluation.outputs import eval_mode
 from outlast.mixers.attention.attention import Attention
 from outlast.mixers.attention.look import AttentionBlock, Hook, Watcher
@@ -126,6 +128,8 @@ def watch(
             A negative number is a place that stays empty. None keeps no attention.
         streams: Whether `streams` and `outputs` are kept.
     """
+    if queries is not None:
+        check_queries(tokens, queries)
     seen = Watched(torch.empty(0))
     with ExitStack() as stack:
         stack.enter_context(eval_mode(model))
@@ -148,6 +152,19 @@ def watch(
                 if watcher.scores is not None:
                     seen.scores[name] = watcher.scores
     return seen
+
+
+def check_queries(tokens: Tensor, queries: Tensor) -> None:
+    """Refuse tokens and queries that are no tables of the same batch, and queries past the end."""
+    for name, table in (("tokens", tokens), ("queries", queries)):
+        if not isinstance(table, Tensor) or table.ndim != 2:
+            kind = tuple(table.shape) if isinstance(table, Tensor) else table
+            raise bad_value(name, shown(kind), "a tensor of two axes, the batch first")
+    batch, count = tokens.shape
+    if len(queries) != batch:
+        raise bad_value("queries", shown(tuple(queries.shape)), f"a row for each of {batch} rows")
+    if queries.numel() and int(queries.max()) >= count:
+        raise bad_value("queries", int(queries.max()), f"numbers of tokens, below {count}")
 
 
 def first_query(asked: Tensor) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from outlast.reporting.analysis_tables import table_of
 from outlast.reporting.formatting import NONE, ends, percent, times
 from outlast.reporting.summary import ArmSummary
 from outlast.reporting.tables import Cell, Table
-from outlast.runs.analyses import Row, read_analysis
+from outlast.runs.analyses import Row
 
 ABLATION = "ablation"
 #: the word for all heads of a layer
@@ -66,7 +67,7 @@ def _table(
 
 def _values(arm: ArmSummary, names_of: Callable[[Row], tuple[str, ...] | None]) -> Values:
     """The values of the rows that have names, at the end of training."""
-    table = read_analysis(arm.run.folder, ABLATION) if arm.run else None
+    table = table_of(arm.run, ABLATION)
     values: Values = {}
     if arm.run is None or table is None:
         return values

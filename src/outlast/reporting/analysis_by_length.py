@@ -1,37 +1,49 @@
 """What the analyses measured, by length: probes, attention on the right token, ablations.
 
 Of several layers and heads the one counts that is best at the shortest length, seed by seed. Of
-`covariance` it is the one whose score is largest for the right item, less that of the others.
+`sharpness` it is the one with the most weight on the right token. Of `covariance` it is the one
+whose score is largest for the right item, less that of the others.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from outlast.evaluation.statistics import summarise_bits
+from outlast.reporting.analysis_tables import table_of
 from outlast.reporting.groups import Group
 from outlast.reporting.hover import HoverFigure
 from outlast.reporting.measure_by_length import DASHED, Pick, Points, lengths, measure_figure
 from outlast.reporting.panels import Form, Key
 from outlast.reporting.style import INK
 from outlast.reporting.summary import ArmSummary, Measure
-from outlast.runs.analyses import Row, read_analysis
+from outlast.runs.analyses import Row
 
 Wanted = Callable[[Row], bool]
+Share = Callable[[Row], float | None]
 #: seed -> layer, head and kind of token -> multiple -> value
 Numbers = dict[int, dict[tuple[object, ...], dict[float, float]]]
 LAW_LEGEND = (
     " Dashed: the weight that softmax would give for the same margin if all other scores were "
     "equal."
 )
+ENTROPY_LEGEND = (
+    " Entropy is of the head with the most weight on the right token, divided by log n, that of "
+    "even weights on n keys."
+)
+KEPT_LEGEND = " Keys kept: the share to which this head gives a weight above 0."
 COVARIANCE_LEGEND = (
     " Identity and place are of the head whose score is largest for the right item, less that of "
     "the others: the share of this margin in the subspace of identity, and the share of the "
     "variance of its scores in that of place."
 )
+#: a head drops keys if it keeps a smaller share; the table has a mean of kept keys and a median of
+#: all, so that the share of a head that keeps all may differ from 1
+DROPS = 0.9
 
 
 def analysis_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None:
@@ -41,6 +53,8 @@ def analysis_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | Non
         Pick("state read by a probe", _best("state-probe", "accuracy", _whole_hidden)),
         Pick("keys read by a probe", _best("key-probe", "accuracy", _whole)),
         Pick("weight on the right token", _best("sharpness", "weight"), beside=law),
+        Pick("entropy of the weights", _of_sharpest(_entropy)),
+        Pick("keys kept", _kept_keys),
         Pick("margin that matches identity", _of_margin("identity", "identity_share")),
         Pick("scores that match the place", _of_margin("position", "variance_share")),
         Pick("right without attention", _best("ablation", "exact", _without("attention off"))),
@@ -53,8 +67,10 @@ def analysis_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | Non
 def analysis_legend(arms: Sequence[ArmSummary]) -> str:
     """What is to be known of the panels that not every figure has."""
     law = any(map(_best("sharpness", "weight", shown="law"), arms))
+    entropy, kept = any(map(_of_sharpest(_entropy), arms)), any(map(_kept_keys, arms))
     margin = any(map(_of_margin("identity", "identity_share"), arms))
-    return LAW_LEGEND * law + COVARIANCE_LEGEND * margin
+    sharpness = LAW_LEGEND * law + ENTROPY_LEGEND * entropy + KEPT_LEGEND * kept
+    return sharpness + COVARIANCE_LEGEND * margin
 
 
 def _law_key() -> Key:
@@ -93,6 +109,40 @@ def _best(
     return points
 
 
+def _of_sharpest(share: Share) -> Callable[[ArmSummary], Points]:
+    """A share of each seed's head with the most weight on the right token."""
+
+    def points(arm: ArmSummary) -> Points:
+        rows = _rows_at_end(arm, "sharpness")
+        shares: list[Row] = [row | {"share": share(row)} for row in rows]
+        return _chosen(_numbers(rows, "weight"), _numbers(shares, "share"))
+
+    return points
+
+
+def _kept_keys(arm: ArmSummary) -> Points:
+    """The share of keys with a weight above 0; none if no head drops any."""
+    shares = map(_kept, _rows_at_end(arm, "sharpness"))
+    drops = any(share is not None and share < DROPS for share in shares)
+    return _of_sharpest(_kept)(arm) if drops else []
+
+
+def _kept(row: Row) -> float | None:
+    return _share_of_keys(row, "kept", float)
+
+
+def _entropy(row: Row) -> float | None:
+    return _share_of_keys(row, "entropy", math.log)
+
+
+def _share_of_keys(row: Row, column: str, most: Callable[[float], float]) -> float | None:
+    """A column over the most that it can be with so many keys."""
+    value, keys = row.get(column), row.get("keys")
+    if isinstance(value, int | float) and isinstance(keys, int | float) and keys > 1:
+        return value / most(keys)
+    return None
+
+
 def _of_margin(feature: str, value: str) -> Callable[[ArmSummary], Points]:
     """A column of a part of the scores, of the head with the largest margin of the right item."""
 
@@ -106,7 +156,7 @@ def _of_margin(feature: str, value: str) -> Callable[[ArmSummary], Points]:
 
 
 def _rows_at_end(arm: ArmSummary, name: str) -> list[Row]:
-    table = read_analysis(arm.run.folder, name) if arm.run else None
+    table = table_of(arm.run, name)
     return [row for row in table.rows if row.get("step") is None] if table else []
 
 

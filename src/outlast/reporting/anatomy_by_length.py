@@ -13,7 +13,7 @@ from outlast.reporting.hover import HoverColumn, HoverFigure, hover_figure
 from outlast.reporting.panels import Form, fit_height, legend
 from outlast.reporting.style import INK, PALETTE, RULE, drawing
 from outlast.reporting.summary import ArmSummary
-from outlast.runs.analyses import ANATOMY, age, anatomy_at_end
+from outlast.runs.analyses import ANATOMY, AnatomyRow, age, anatomy_at_end
 
 PANEL = 1.25  # inches: the height of a panel
 #: the causes from the bottom of a bar to its top, how they are named, and their colours
@@ -70,9 +70,16 @@ def draw_shares(shares: Sequence[Shares], form: Form, columns: int | None = None
     return figure
 
 
+def anatomy_rows(arm: ArmSummary) -> list[AnatomyRow]:
+    """The rows of an arm at the end of training; none without a table, or if it is left out."""
+    if arm.run is None or ANATOMY in arm.run.damaged:
+        return []
+    return anatomy_at_end(arm.run.folder, CAUSES)
+
+
 def anatomy_shares(arm: ArmSummary) -> list[Shares]:
     """What the anatomy of an arm says at the end of training, part by part."""
-    rows = anatomy_at_end(arm.run.folder, CAUSES) if arm.run else []
+    rows = anatomy_rows(arm)
     seeds = len({row.seed for row in rows})
     by_part: dict[str, dict[float, dict[str, float]]] = {}
     for row in rows:
@@ -97,7 +104,9 @@ def anatomy_finding(arms: Sequence[ArmSummary]) -> str:
                 f"“{arm.label}”, {each.part}: {share} % wrong, most often {CAUSES[cause][0]}"
             )
     old = [
-        f" “{a.label}”: {words}." for a in arms if a.run and (words := age(a.run.folder, ANATOMY))
+        f" “{arm.label}”: {words}."
+        for arm in arms
+        if arm.run and ANATOMY not in arm.run.damaged and (words := age(arm.run.folder, ANATOMY))
     ]
     if not sentences:
         return f"Nearly every answer is right at every length.{''.join(old)}"

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from outlast.reporting.analysis_tables import table_of
 from outlast.reporting.formatting import NONE, ends
 from outlast.reporting.hover import HoverFigure
 from outlast.reporting.learning_curves import Axis, Pick, steps_figure
-from outlast.reporting.load import Series
+from outlast.reporting.load import Run, Series
 from outlast.reporting.panels import Form
 from outlast.reporting.style import MUTED
 from outlast.reporting.summary import ArmSummary
 from outlast.reporting.tables import Cell, Table
-from outlast.runs.analyses import Row, read_analysis
+from outlast.runs.analyses import Row
 
 GRADIENTS = "gradients"
 SAME = 0.008  # of a cosine, which cannot be told apart in a panel
@@ -65,11 +65,16 @@ def gradients_table(arms: Sequence[ArmSummary]) -> Table | None:
 
 
 def _picks() -> list[Pick]:
-    rows = cache(_rows_of_whole)  # of each folder, for all measures
+    read: dict[Path, list[Row]] = {}  # of each folder, for all measures
+
+    def rows(run: Run) -> list[Row]:
+        if run.folder not in read:
+            read[run.folder] = _rows_of_whole(run)
+        return read[run.folder]
 
     def pick(title: str, value: Callable[[Row], float | None], axis: Axis) -> Pick:
         near = SAME if axis is _cosine_axis else 0
-        return Pick(title, lambda run: _curves(rows(run.folder), value), axis, near)
+        return Pick(title, lambda run: _curves(rows(run), value), axis, near)
 
     return [
         pick("attention and direct, cosine", _number("cosine"), _cosine_axis),
@@ -79,9 +84,9 @@ def _picks() -> list[Pick]:
     ]
 
 
-def _rows_of_whole(folder: Path) -> list[Row]:
+def _rows_of_whole(run: Run | None) -> list[Row]:
     """The rows of all recurrent weights and the whole loss."""
-    table = read_analysis(folder, GRADIENTS)
+    table = table_of(run, GRADIENTS)
     rows = table.rows if table else []
     return [row for row in rows if row.get("layer") == "all" and row.get("part") == "all"]
 
@@ -102,10 +107,9 @@ def _curves(rows: Sequence[Row], value: Callable[[Row], float | None]) -> Series
 
 def _phases(arm: ArmSummary) -> dict[tuple[int, int], int]:
     """The phase of each seed at each step, where a method of the arm has phases."""
-    rows = _rows_of_whole(arm.run.folder) if arm.run else []
     return {
         (int(row.get("seed") or 0), step): phase
-        for row in rows
+        for row in _rows_of_whole(arm.run)
         if isinstance(step := row.get("step"), int) and isinstance(phase := row.get("phase"), int)
     }
 
@@ -138,7 +142,7 @@ def _ratio(row: Row) -> float | None:
 
 def _solution(arm: ArmSummary) -> str:
     """Which run's last weights are the solution, if it is another run."""
-    table = read_analysis(arm.run.folder, GRADIENTS) if arm.run else None
+    table = table_of(arm.run, GRADIENTS)
     toward = table.settings.get("toward") if table else None
     return f"(solution: {toward})" if toward else ""
 

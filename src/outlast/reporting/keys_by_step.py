@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from outlast.reporting.accuracy_by_length import SAME, accuracy_axis
+from outlast.reporting.analysis_tables import table_of
 from outlast.reporting.formatting import times
 from outlast.reporting.hover import HoverFigure
 from outlast.reporting.learning_curves import Pick, steps_figure
 from outlast.reporting.load import Run, Series
 from outlast.reporting.panels import Form
 from outlast.reporting.summary import ArmSummary
-from outlast.runs.analyses import Row, read_analysis
+from outlast.runs.analyses import Row
 
 
 def keys_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None:
@@ -35,7 +36,7 @@ def keys_figure(arms: Sequence[ArmSummary], form: Form) -> HoverFigure | None:
 
 def _rows(run: Run) -> list[Row]:
     """Of all tokens, if there are steps along the way; the end of training has a step, too."""
-    table = read_analysis(run.folder, "key-probe")
+    table = table_of(run, "key-probe")
     rows = [row for row in table.rows if row.get("bin") is None] if table else []
     if table is None or all(row.get("step") is None for row in rows):
         return []

@@ -1,12 +1,13 @@
 """Run folders and study folders as a report sees them. Nothing here writes.
 
 Whatever is missing (no results yet, an arm not run) is a state. Whatever is damaged is an error
-that names the file and the field (`runs/records.py`).
+that names the file and the field (`runs/records.py`). Beside other arms, an arm with such a file is
+left out, and knows why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +43,8 @@ class Run:
     events: tuple[EventLine, ...] = ()
     last_step: int = 0
     results: Results | None = None
+    #: why tables of analyses cannot be read, by name; they are left out
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -101,10 +104,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of training in a study; ``run`` is None until it has been started."""
+    """One way of training in a study; ``run`` is None until it has been started.
+
+    If a file of the run cannot be read, ``run`` is None too, and ``damage`` says why.
+    """
 
     record: ArmRecord
     run: Run | None
+    damage: str = ""
 
     @property
     def name(self) -> str:
@@ -128,18 +135,21 @@ class Study:
 
 
 def read(folders: Sequence[Path]) -> tuple[Study, ...]:
-    """Each study folder as a study; all loose runs, those of grids too, together as one more."""
+    """Each study folder as a study; all loose runs, those of grids too, together as one more.
+
+    If no arm is left, what is wrong with the first is an error.
+    """
     if not folders:
         raise RunFolderError("nothing to report on: give at least one run or study folder")
     studies: list[Study] = []
-    loose: list[Run] = []
+    loose: list[Path] = []
     for folder in folders:
         if has_file(folder, STUDY):
             studies.append(load_study(folder))
         elif has_file(folder, RUN):
-            loose.append(load_run(folder))
-        elif inside := grid_runs(folder):
-            loose += map(load_run, inside)
+            loose.append(folder)
+        elif inside := _runs_of_grid(folder):
+            loose += inside
         elif has_file(folder, SWEEP):
             raise no_runs_of_sweep(folder)
         else:
@@ -147,7 +157,17 @@ def read(folders: Sequence[Path]) -> tuple[Study, ...]:
                 f"{folder}: neither a run folder ({RUN}) nor a study ({STUDY}), nor are there runs "
                 f"in it"
             )
-    return (*studies, *([_compare(loose)] if loose else []))
+    studies += [_compare(loose)] if loose else []
+    damage = [arm.damage for study in studies for arm in study.arms]
+    if damage and all(damage):
+        raise RunFolderError(damage[0])
+    return tuple(studies)
+
+
+def _runs_of_grid(folder: Path) -> list[Path]:
+    """The runs in a folder, damaged ones too; one whose creation was killed is an error."""
+    runs = grid_runs(folder, with_damaged=True)
+    return runs if all(has_file(run, RUN) for run in runs) else grid_runs(folder)
 
 
 def load_run(folder: Path) -> Run:
@@ -178,19 +198,28 @@ def load_study(folder: Path) -> Study:
     arms = []
     for arm in record.arms:
         started = has_file(folder / arm.name, RUN)
-        arms.append(Arm(arm, load_run(folder / arm.name) if started else None))
+        arms.append(Arm(arm, *_load(folder / arm.name)) if started else Arm(arm, None))
     return Study(record, tuple(arms))
 
 
-def _compare(runs: list[Run]) -> Study:
+def _load(folder: Path) -> tuple[Run | None, str]:
+    """A run, or why it cannot be read."""
+    try:
+        return load_run(folder), ""
+    except RunFolderError as error:
+        return None, str(error)
+
+
+def _compare(folders: list[Path]) -> Study:
     """Loose runs as a study: arm names are folder names, made distinct where they clash."""
     arms: list[Arm] = []
-    labels = [run.label for run in runs]
-    for run in runs:
-        base = run.folder.resolve().name
+    loaded = [_load(folder) for folder in folders]
+    bases = [folder.resolve().name for folder in folders]
+    labels = [run.label if run else base for (run, _), base in zip(loaded, bases, strict=True)]
+    for (run, damage), base, label in zip(loaded, bases, labels, strict=True):
         taken = {arm.name for arm in arms}
         name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, 999))) if n not in taken)
-        label = run.label if labels.count(run.label) == 1 else f"{run.label} ({name})"
-        arms.append(Arm(ArmRecord(name, label), run))
-    title = runs[0].label if len(runs) == 1 else f"{len(runs)} runs compared"
+        clear = label if labels.count(label) == 1 else f"{label} ({name})"
+        arms.append(Arm(ArmRecord(name, clear), run, damage))
+    title = labels[0] if len(folders) == 1 else f"{len(folders)} runs compared"
     return Study(StudyRecord(study="runs", title=title), tuple(arms))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -22,6 +23,7 @@ from outlast.reporting.ablation_table import ablation_table, layers_table
 from outlast.reporting.captions import nan_findings
 from outlast.reporting.claims import Verdict, headline, judge
 from outlast.reporting.contents import Entry, arm_anchors, list_contents, slug
+from outlast.reporting.damage import left_out, summarise_arms
 from outlast.reporting.formatting import percent
 from outlast.reporting.gradients_by_step import gradients_table
 from outlast.reporting.groups import grouped
@@ -37,12 +39,12 @@ from outlast.reporting.summary import (
     has_accuracies,
     parts_of,
     study_json,
-    summarise_arm,
 )
 from outlast.runs.folder import RESULTS, RUN, write_text
 from outlast.runs.study import ScreenRecord
 from outlast.version import __version__
 
+log = logging.getLogger(__name__)
 FOLDED = 24  # rows of a table, from which on it is folded
 
 
@@ -52,6 +54,7 @@ class RunFacts:
 
     anchor: str
     label: str
+    status: str
     facts: list[tuple[str, str]]
     command: str
 
@@ -73,6 +76,7 @@ class Section:
     reasons: list[str]
     nan: list[str]
     claim_notes: list[str]
+    left_out: list[str]
     colours: dict[str, int]
     runs: list[RunFacts]
     contents: list[Entry]
@@ -109,19 +113,34 @@ def report(
     """Write the report on run, grid and study folders; returns the path of its ``index.html``.
 
     Beside the page stand ``report.md`` and ``results.json`` with the same numbers, and
-    ``figures/``. The same folders always give the same files.
+    ``figures/``. The same folders always give the same files. If a file of one of several runs is
+    damaged, what it would show is left out, and a warning is logged.
 
     Args:
         folders: One folder or several.
         out: Where to write; by default a folder ``report`` in the first folder.
     """
+    page, missing = write_report(folders, out)
+    for words in missing:
+        log.warning("%s", words)
+    return page
+
+
+def write_report(
+    folders: str | PathLike[str] | Sequence[str | PathLike[str]],
+    out: str | PathLike[str] | None = None,
+) -> tuple[Path, list[str]]:
+    """`report`, which also returns, in words, what is left out."""
     paths = _paths(folders)
     studies = read(paths)
     out = paths[0] / "report" if out is None else as_path("out", out)
     if (out / RUN).exists():
         accepted = f"a folder that is no run: the page has a {RESULTS} of its own"
         raise bad_value("out", out, accepted)
-    sections = [_section(study, out, _prefix(studies, i)) for i, study in enumerate(studies)]
+    sections = [
+        _section(study, arms, out, _prefix(studies, i))
+        for i, (study, arms) in enumerate(zip(studies, summarise_arms(studies), strict=True))
+    ]
     numbers = {
         "format": 1,
         "outlast": __version__,
@@ -135,7 +154,7 @@ def report(
     write_text(out / "report.md", "\n".join(_markdown(s) for s in sections))
     (out / "figures").mkdir(exist_ok=True)  # the page has a link to it
     write_text(out / "index.html", _page(sections))
-    return out / "index.html"
+    return out / "index.html", [words for section in sections for words in section.left_out]
 
 
 def _paths(folders: object) -> list[Path]:
@@ -159,8 +178,7 @@ def _prefix(studies: Sequence[Study], index: int) -> str:
     return f"{index + 1}-{slug(studies[index].record.study)}-"
 
 
-def _section(study: Study, out: Path, prefix: str) -> Section:
-    arms = [summarise_arm(arm) for arm in study.arms]
+def _section(study: Study, arms: list[ArmSummary], out: Path, prefix: str) -> Section:
     verdicts = judge(study.record.claims, arms)
     tests = [arm.run.results for arm in arms if arm.run and arm.run.results]
     counts = sorted({results.sequences for results in tests if results.sequences})
@@ -180,6 +198,7 @@ def _section(study: Study, out: Path, prefix: str) -> Section:
         tables.reasons(arms),
         nan_findings(arms),
         tables.claim_notes(verdicts),
+        left_out(study, arms),
         {a.summary.label: a.index for group in grouped(arms) for a in group.arms},
         runs,
         list_contents(prefix, pictures, built, entries),
@@ -192,6 +211,7 @@ def _runs(arms: list[ArmSummary], prefix: str) -> list[RunFacts]:
         RunFacts(
             anchors[arm.name],
             arm.label,
+            arm.status,
             run_facts(arm.run) if arm.run else [],
             train_command(arm.run) if arm.run else "",
         )
@@ -241,7 +261,7 @@ def _facts(study: Study, arms: list[ArmSummary]) -> list[tuple[str, str]]:
 def _markdown(section: Section) -> str:
     figures = {p.name: (p.title, p.finding) for p in section.pictures.values()}
     reasons = (f"n/a: {reason}" for reason in section.reasons)
-    notes = [section.screen_note, *section.claim_notes, *reasons, *section.nan]
+    notes = [section.screen_note, *section.claim_notes, *reasons, *section.nan, *section.left_out]
     return study_markdown(
         section.study, section.headline, section.facts, figures, section.tables, notes
     )

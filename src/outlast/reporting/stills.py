@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from outlast.reporting.anatomy_by_length import CAUSES
+from outlast.reporting.anatomy_by_length import CAUSES, anatomy_rows
 from outlast.reporting.formatting import times
 from outlast.reporting.summary import ArmSummary
-from outlast.runs.analyses import AnatomyRow, Example, anatomy_at_end, read_example
+from outlast.runs.analyses import AnatomyRow, Example, read_example
 
 #: tokens side by side; of a sequence of more pieces only those that matter are shown
 PIECE, PIECES = 20, 5
@@ -55,8 +55,7 @@ class Still:
 
 def still_of(arm: ArmSummary) -> Still | None:
     """A wrong answer of the most frequent cause at the longest length; None without examples."""
-    rows = anatomy_at_end(arm.run.folder, CAUSES) if arm.run else []
-    wrong = [row for row in rows if row.cause != "right"]
+    wrong = [row for row in anatomy_rows(arm) if row.cause != "right"]
     longest = max((row.multiple for row in wrong if row.share), default=0.0)
     counts: Counter[str] = Counter()
     for row in wrong:

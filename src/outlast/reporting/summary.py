@@ -142,7 +142,7 @@ def summarise_arm(arm: Arm) -> ArmSummary:
     ladders = [_ladder(v, [row for row in rows if row["variant"] == v], chance) for v in variants]
     phase = phase_of(arm.run) if arm.run else None
     return ArmSummary(
-        arm.name, arm.label, arm.record.group, arm.run, _status(arm.run), tuple(ladders), phase
+        arm.name, arm.label, arm.record.group, arm.run, _status(arm), tuple(ladders), phase
     )
 
 
@@ -191,7 +191,10 @@ def study_json(study: Study, arms: list[ArmSummary]) -> dict[str, Any]:
     }
 
 
-def _status(run: Run | None) -> str:
+def _status(arm: Arm) -> str:
+    run = arm.run
+    if arm.damage:
+        return "left out: a file is damaged"
     if run is None:
         return "not run yet"
     if run.diverged:

@@ -12,13 +12,14 @@ from matplotlib.axes import Axes
 
 from outlast.evaluation.statistics import summarise
 from outlast.reporting.accuracy_by_length import accuracy_axis
+from outlast.reporting.analysis_tables import table_of
 from outlast.reporting.formatting import percent, times
 from outlast.reporting.groups import Group
 from outlast.reporting.hover import HoverFigure
 from outlast.reporting.measure_by_length import Across, Pick, Points, measure_figure
 from outlast.reporting.panels import Form
 from outlast.reporting.summary import ArmSummary, Measure
-from outlast.runs.analyses import Row, read_analysis
+from outlast.runs.analyses import Row
 
 #: how much less accurate a model may be with some tokens than with all of them
 LOSS = 0.01
@@ -48,7 +49,7 @@ def tokens_finding(arms: Sequence[ArmSummary]) -> str:
 
 def _rows(arm: ArmSummary) -> list[Row]:
     """The rows at the end of training, of all answers jointly."""
-    table = read_analysis(arm.run.folder, "token-filter") if arm.run else None
+    table = table_of(arm.run, "token-filter")
     wanted = {"step": None, "ranking": "answers", "masked": "all", "part": "joint"}
     rows = table.rows if table else []
     return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]

@@ -174,8 +174,11 @@ def read_analysis(folder: Path, name: str) -> AnalysisTable | None:
     path = _path(folder, name)
     if not has_file(path.parent, path.name):
         return None
-    table = checked(read_object(path, "analysed yet"), AnalysisTable, path)
-    checked({"rows": table.rows}, ROWS.get(name, _LengthRows), path)
+    try:
+        table = checked(read_object(path, "analysed yet"), AnalysisTable, path)
+        checked({"rows": table.rows}, ROWS.get(name, _LengthRows), path)
+    except RunFolderError as error:
+        raise _with_advice(error, folder, name) from None
     return table
 
 
@@ -192,7 +195,7 @@ def anatomy_at_end(folder: Path, causes: Collection[str]) -> list[AnatomyRow]:
     for number, row in enumerate(rows):
         if row.cause not in causes:
             problem = bad_value(f"rows[{number}].cause", row.cause, f"one of {', '.join(causes)}")
-            raise RunFolderError(f"cannot read {path}: {problem}")
+            raise _with_advice(RunFolderError(f"cannot read {path}: {problem}"), folder, ANATOMY)
     ended = {row.seed for row in rows if row.step is None}
     last = _last_step(folder) if any(row.seed not in ended for row in rows) else None
     return [row for row in rows if row.step == (None if row.seed in ended else last)]
@@ -205,7 +208,8 @@ def read_example(folder: Path, row: AnatomyRow) -> Example | None:
     try:
         return msgspec.json.decode(row.example, type=Example)
     except msgspec.MsgspecError as error:
-        raise RunFolderError(f"cannot read {_path(folder, ANATOMY)}: example: {error}") from None
+        problem = f"cannot read {_path(folder, ANATOMY)}: example: {error}"
+        raise _with_advice(RunFolderError(problem), folder, ANATOMY) from None
 
 
 def age(folder: Path, name: str) -> str:
@@ -229,6 +233,12 @@ def _last_step(folder: Path) -> int:
     if has_file(folder, CHECKPOINT):
         return load_state(folder).step
     return read_run(folder).settings.steps
+
+
+def _with_advice(error: RunFolderError, folder: Path, name: str) -> RunFolderError:
+    """An error about a table that says what helps, too."""
+    again = f"'outlast analyse {folder} --only {name}' makes it again"
+    return RunFolderError(f"{error}; if it is damaged, delete it: {again}")
 
 
 def _path(folder: Path, name: str) -> Path:
