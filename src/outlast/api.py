@@ -20,7 +20,7 @@ from outlast.errors import OutlastError, RunFolderError, bad_value, incompatible
 from outlast.machine import pick_device
 from outlast.methods import Method
 from outlast.models import Model, build_model
-from outlast.models.presets import find_training, on_task
+from outlast.models.presets import find_training
 from outlast.registry import tasks
 from outlast.runs.folder import RESULTS, has_file
 from outlast.runs.grids import run_folders
@@ -29,6 +29,7 @@ from outlast.runs.spec import MOST_SEEDS, RENAMED, RunSpec, Settings, read_seeds
 from outlast.specs import Layout, Spec, parse
 from outlast.tasks import Task
 from outlast.workflow.create import create_runs
+from outlast.workflow.presets import on_task
 from outlast.workflow.progress import with_progress
 from outlast.workflow.start import read_origin, read_start
 from outlast.workflow.train import Listener, Listeners, train_and_evaluate

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outlast.analysis.headlines import DETAILS, HEADLINES, headline, over_steps
-from outlast.runs.analyses import Row
+from outlast.analysis.runs import ANALYSES
+from outlast.runs.analyses import ROWS, Row
 
 
 def covariance_rows(margins: list[tuple[float, float]], multiple: float = 1.0) -> list[Row]:
@@ -17,6 +18,10 @@ def covariance_rows(margins: list[tuple[float, float]], multiple: float = 1.0) -
         for seed, (part, whole) in enumerate(margins)
         for feature, margin in (("logit", whole), ("identity", part), ("bias", 9.0))
     ]
+
+
+def test_every_analysis_has_a_headline_and_a_check_of_its_rows() -> None:
+    assert set(HEADLINES) == set(ROWS) == set(ANALYSES)
 
 
 def test_share_of_the_margin_is_one_of_mean_margins() -> None:

@@ -18,9 +18,10 @@ def with_preset(arguments: Sequence[str], in_grid: Collection[str]) -> list[str]
     if name is None or _wants_help(arguments):
         return list(arguments)
     from outlast.errors import conflict, incompatible
-    from outlast.models.presets import find_preset, find_training, on_task
+    from outlast.models.presets import find_preset, find_training
     from outlast.runs.spec import RunSpec
     from outlast.specs import parse
+    from outlast.workflow.presets import on_task
 
     preset = find_preset(parse(name))
     if (folder := _value_of("--start-from", arguments)) is not None:

@@ -16,9 +16,8 @@ from dataclasses import replace
 from typing import Literal
 
 from outlast.errors import SpecError, bad_value
-from outlast.methods.phases import Phased, has_state
 from outlast.mixers.randomness import check_dropout
-from outlast.registry import methods, presets, suggest, tasks
+from outlast.registry import presets, suggest
 from outlast.runs.spec import RunSpec, Settings
 from outlast.specs import Layout, Spec, Value, parse_layout
 
@@ -123,25 +122,6 @@ def find_preset(spec: Spec) -> Layout | RunSpec:
     """What a preset stands for: a model line, or a whole training."""
     preset: Layout | RunSpec = presets.entry(spec.name).factory(**presets.bind(spec))
     return preset
-
-
-def on_task(training: RunSpec, task: str) -> RunSpec:
-    """The training on another task.
-
-    A head with fewer outputs than the task has answers is widened. A task without a state has
-    nothing that attention could wait for, so it is trained jointly.
-    """
-    layout, other = parse_layout(training.model), tasks.build(task)
-    if layout.head is not None and layout.head < other.classes:
-        training = replace(training, model=str(replace(layout, head=other.classes)))
-    if not has_state(other.parts):
-        kept = tuple(line for line in training.methods if not _is_phased(line))
-        training = replace(training, methods=kept)
-    return replace(training, task=task)
-
-
-def _is_phased(line: str) -> bool:
-    return isinstance(methods.build(line), Phased)
 
 
 def find_training(spec: Spec) -> RunSpec:

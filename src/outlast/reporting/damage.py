@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from outlast.analysis.headlines import HEADLINES
 from outlast.errors import RunFolderError
 from outlast.reporting.analysis_tables import table_of
 from outlast.reporting.anatomy_by_length import anatomy_finding
 from outlast.reporting.load import Arm, Study
 from outlast.reporting.stills import still_of
 from outlast.reporting.summary import ArmSummary, summarise_arm
-from outlast.runs.analyses import ANATOMY
+from outlast.runs.analyses import ANATOMY, ROWS
 
 
 def summarise_arms(studies: Sequence[Study]) -> list[list[ArmSummary]]:
@@ -35,7 +34,7 @@ def left_out(study: Study, arms: Sequence[ArmSummary]) -> list[str]:
 
 def _summarise(arm: Arm) -> ArmSummary:
     summary, damaged = summarise_arm(arm), dict[str, str]()
-    for name in HEADLINES if summary.run else ():
+    for name in ROWS if summary.run else ():
         try:
             _read(summary, name)
         except RunFolderError as error:

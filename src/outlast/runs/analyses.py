@@ -110,10 +110,15 @@ class _AblationRows(Struct, frozen=True):
     rows: list[AblationRow]
 
 
-#: what is checked of the rows of a table that is read, where it is not what most tables have
+#: every analysis, and what is checked of the rows of its table when it is read
 ROWS: dict[str, type[Struct]] = {
     ANATOMY: _AnatomyRows,
     "ablation": _AblationRows,
+    "state-probe": _LengthRows,
+    "key-probe": _LengthRows,
+    "sharpness": _LengthRows,
+    "covariance": _LengthRows,
+    "token-filter": _LengthRows,
     "gradients": _TableRows,
 }
 
@@ -176,7 +181,7 @@ def read_analysis(folder: Path, name: str) -> AnalysisTable | None:
         return None
     try:
         table = checked(read_object(path, "analysed yet"), AnalysisTable, path)
-        checked({"rows": table.rows}, ROWS.get(name, _LengthRows), path)
+        checked({"rows": table.rows}, ROWS[name], path)
     except RunFolderError as error:
         raise _with_advice(error, folder, name) from None
     return table
