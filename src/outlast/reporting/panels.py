@@ -96,12 +96,15 @@ def _grid(ax: Axes) -> GridSpec:
 def panel_grid(
     form: Form, groups: Sequence[Group], extra: Sequence[Key], direct: bool = False
 ) -> Panels:
-    """Empty panels with their key: on top if all share it, else under each block of panels."""
+    """Empty panels with their key: on top if all share it, else under each block of panels.
+
+    Panels of one title stand together: they begin a row if they do not fit beside what is there.
+    """
     single, wide = len(groups) == 1, form.columns > 1
     direct = direct and single and wide
     arms = _arms(groups)
     shared = len({arm.index for arm in arms}) == len(arms)
-    runs = [groups] if shared else [list(run) for _, run in groupby(groups, lambda g: g.title)]
+    runs = [list(run) for _, run in groupby(groups, lambda group: group.title)]
     longest = max(map(len, runs))
     columns = _columns(form, longest if longest > 1 else len(groups))
     blocks = _blocks(runs, columns)
