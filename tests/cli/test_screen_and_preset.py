@@ -105,8 +105,9 @@ def test_screen_is_carried_out_once_and_its_survivors_are_trained(
     # another screen in its place is refused, and nothing is lost
     other = run(*command, "--with", "slstm(heads=2)")
     assert other.code == MISTAKE
-    assert "holds another sweep" in other.err
-    assert "slstm(heads=2)=" in other.err
+    assert "is a screen of other candidates: it lacks slstm(heads=2)" in other.err
+    assert "Give the same --with to go on with it, or choose another --out" in other.err
+    assert len(other.err) < 400
     assert "--overwrite" in run(*command, "--overwrite").err
     assert {p: p.stat().st_mtime_ns for p in before} == before
 

@@ -245,11 +245,21 @@ def _show_study(study: Study, title: str) -> None:
     say(wrapped(f"{study.title} ({study.scale}): {study.question}"))
     others = "" if len(default) == len(study.arms) else " (* is not run by default)"
     console.print(f"\n[bold]arms[/bold]{others}")
+    first = study.arms[0].run
     rows = [
-        (arm.name + "*" * (arm.name not in default), arm.label, " + ".join(arm.run.methods))
+        (
+            arm.name + "*" * (arm.name not in default),
+            arm.label,
+            " + ".join(arm.run.methods),
+            _unless(first.task, arm.run.task),
+            _unless(first.model, arm.run.model),
+        )
         for arm in study.arms
     ]
-    show_table([Column("name", "name"), Column("label"), Column("method", rank=1)], rows)
+    rows[0] = (*rows[0][:3], first.task, first.model)
+    columns = [Column("name", "name"), Column("label"), Column("method", rank=1)]
+    columns += [Column("task", rank=2), Column("model", rank=2)]
+    show_table(columns, rows, "task and model where they are not those of the first arm")
     console.print("\n[bold]claims[/bold]")
     claims = [
         (claim.text, Verdict(claim, OPEN, None, 0, "").expected, claim.arm, f"{claim.multiple:g} x")
@@ -261,6 +271,11 @@ def _show_study(study: Study, title: str) -> None:
     say(f"\nuse: outlast reproduce {study.name}{scale}")
     if study.scale == "demo":
         say(f'the larger one: outlast show "{study.name}(scale={scales(study.name)[-1]})"')
+
+
+def _unless(usual: str, value: str) -> str:
+    """Nothing in place of what is usual."""
+    return "" if value == usual else value
 
 
 def _show_preset(spec: Spec) -> None:

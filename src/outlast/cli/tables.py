@@ -2,7 +2,7 @@
 
 A number is shown whole or not at all, and text breaks between words alone. Where a table is too
 wide, the columns that matter least are left out, and a line below names them. Where not even the
-others fit, each row becomes a few lines.
+others fit, each row becomes a few lines, which have room for all columns.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def show_table(
     if title:
         console.print(title, style="italic", markup=False)
     if total_width(widths) > console.width:
-        _show_as_lines(shown, cells, header)
+        _show_as_lines(columns, rows, header)
         return
     table = Table(box=None, pad_edge=False, show_header=header, padding=(0, GAP, 0, 0))
     for column, width in zip(shown, widths, strict=True):
@@ -107,10 +107,10 @@ def total_width(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _show_as_lines(columns: Sequence[Column], cells: Sequence[Sequence[str]], header: bool) -> None:
+def _show_as_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], header: bool) -> None:
     """Each row as its first cell, and below it the other cells with the names of their columns."""
     console = common.console
-    for first, *others in zip(*cells, strict=True):
+    for first, *others in rows:
         console.print(first, markup=False, soft_wrap=True)
         for column, cell in zip(columns[1:], others, strict=True):
             name = f"{column.name}: " if header and column.name else ""

@@ -15,13 +15,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from outlast.errors import RunFolderError
+from outlast.runs.folder import SWEEP, has_file
 from outlast.runs.spec import RunSpec
 from outlast.runs.study import RoundRecord, ScreenRecord
 from outlast.studies.base import SCREEN, Arm, Screen, Study
 from outlast.sweep.engine import Machine, Outcome, Watch
 from outlast.sweep.halving import Round, check_halving, halve
 from outlast.sweep.packs import Pack
-from outlast.sweep.record import SweepRecord, open_sweep, shared_by_all, usual_pack_seeds
+from outlast.sweep.record import (
+    SweepRecord,
+    open_sweep,
+    read_sweep,
+    shared_by_all,
+    usual_pack_seeds,
+)
 from outlast.workflow.create import canonical
 from outlast.workflow.evaluate import Evaluation
 
@@ -50,6 +58,7 @@ def run_screen(
         sequences=study.sequences,
         precision=study.precision,
     )
+    _check_candidates(folder, candidates)
     with open_sweep(folder, record):
         rounds, outcome = halve(
             folder, candidates, screen.halving, machine, evaluation, pack_seeds, watch
@@ -62,6 +71,23 @@ def run_screen(
         ScreenRecord(at=screen.halving.at, seeds=screen.seeds, rounds=records, survivors=survivors),
         outcome,
     )
+
+
+def _check_candidates(folder: Path, candidates: Mapping[str, RunSpec]) -> None:
+    """Refuse a screen of other candidates in words that are shorter than all that they are."""
+    if not has_file(folder, SWEEP):
+        return
+    screened = list(read_sweep(folder).run)
+    others = {
+        "has": [name for name in screened if name not in candidates],
+        "lacks": [name for name in candidates if name not in screened],
+    }
+    words = [f"{verb} {', '.join(names)}" for verb, names in others.items() if names]
+    if words:
+        raise RunFolderError(
+            f"{folder} is a screen of other candidates: it {' and '.join(words)}. Give the same "
+            f"--with to go on with it, or choose another --out"
+        )
 
 
 def _written(run: RunSpec) -> str:
