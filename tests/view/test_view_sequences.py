@@ -118,8 +118,10 @@ def test_run_without_attention_and_task_without_state_say_so(library: Library) -
 
 
 def test_map_is_a_picture_of_one_head(library: Library) -> None:
-    picture = library.attention_map("study--tra", 0, "draw-8-1", 0, 1)
-    pixels = matplotlib.image.imread(io.BytesIO(picture))
+    answer = library.attention_map("study--tra", 0, "draw-8-1", 0, 1)
+    kind, _, picture = answer["picture"].partition(",")
+    assert kind == "data:image/png;base64"
+    pixels = matplotlib.image.imread(io.BytesIO(base64.b64decode(picture)))
     (weights,) = weights_of(library.attention("study--tra", 0, "draw-8-1", 0))
     assert pixels.shape == (*weights.shape[1:], 4)
     opacity = pixels[..., 3]

@@ -38,9 +38,17 @@ EXAMPLE_SEQUENCES = 64
 
 
 class LiveModel:
-    """One seed of a run, loaded for the page; `tested` lengths stand on the slider."""
+    """One seed of a run, loaded for the page.
 
-    def __init__(self, folder: Path, seed: int, tested: list[int]) -> None:
+    Args:
+        folder: The run.
+        seed: One of its seeds.
+        tested: Lengths that stand on the slider.
+        checkpoint: What tells its weights from those of other checkpoints. The page is told it with
+            all that it shows side by side.
+    """
+
+    def __init__(self, folder: Path, seed: int, tested: list[int], checkpoint: str = "") -> None:
         self.folder, self.seed, self.tested = folder, seed, tested
         self._sequences = lru_cache(KEPT)(self._make_sequence)
         self._traces = lru_cache(KEPT)(self._trace)
@@ -48,6 +56,7 @@ class LiveModel:
 
     @cached_property
     def task(self) -> Task:
+        self.checkpoint = checkpoint
         record = read_run(self.folder)
         task: Task = tasks.build(record.task)
         check_corpus(self.folder, record, task)
@@ -93,6 +102,7 @@ class LiveModel:
             "queries": self._queries(len(sequence.tokens)),
             "notes": self._notes(),
         }
+            "checkpoint": self.checkpoint,
 
     def attention(self, name: str, number: int) -> dict[str, Any]:
         """The weights of a chunk of queries over all keys up to the last of them, by layer."""
@@ -105,10 +115,11 @@ class LiveModel:
         queries = torch.arange(first, end)[None]
         seen = watch(self.model, sequence.batch().inputs, queries, streams=False)
         layers = [_packed(weights[0, :, :, :end]) for weights in seen.weights.values()]
-        return {"first": first, "queries": end - first, "keys": end, "layers": layers}
+        place = {"first": first, "queries": end - first, "keys": end}
+        return {"checkpoint": self.checkpoint, **place, "layers": layers}
 
-    def attention_map(self, name: str, number: int, head: int) -> bytes:
-        """The attention of one head of the layer of a number (from 0), as a PNG."""
+    def attention_map(self, name: str, number: int, head: int) -> dict[str, Any]:
+        """The attention of one head of the layer of a number (from 0), as the address of a PNG."""
         sequence, layers = self._sequence(name), list(attention_layers(self.model).items())
         if number >= len(layers):
             raise bad_value("layer", number, f"a number below {len(layers)}")
@@ -118,7 +129,8 @@ class LiveModel:
         keeper = MapKeeper(head, len(sequence.tokens))
         with hooked({layer: keeper}, self.model):
             watch(self.model, sequence.batch().inputs, streams=False)
-        return png(keeper.levels)
+        picture = base64.b64encode(png(keeper.levels)).decode()
+        return {"checkpoint": self.checkpoint, "picture": f"data:image/png;base64,{picture}"}
 
     def examples(self, length: int) -> dict[str, Any]:
         """Answers of each cause among some sequences of a length: where to look."""

@@ -1,7 +1,7 @@
 // The attention of the current token: one row for each head, one cell for each key.
 
 import * as address from "./address.js";
-import { decode, get, paths } from "./data.js";
+import { decode, getBeside, paths } from "./data.js";
 import { choice, el, key, plain } from "./dom.js";
 import { colour, config, tokenRows } from "./theme.js";
 
@@ -135,7 +135,7 @@ export class AttentionRows {
     this.chunks ??= new Map();
     if (!this.chunks.has(number)) {
       const path = paths.attention(this.run.id, this.seed, this.name, number);
-      const answer = get(path).then((data) => ({
+      const answer = getBeside(this.trace, path).then((data) => ({
         ...data,
         layers: data.layers.map((layer) => ({
           heads: layer.heads,
