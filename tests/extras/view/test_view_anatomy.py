@@ -237,6 +237,7 @@ def test_legend_lies_on_nothing_else(show: Any, width: int, causes: tuple[str, .
     table = {"rows": rows, "note": "All causes.", "wanting": False}
     page.route("**/data/anatomy/study--dat.json", lambda route: route.fulfill(json=table))
     page.evaluate(f"location.hash = '{OPEN}'")
+        page.close()
     page.wait_for_selector("#causes .legend")
     assert page.locator("#causes .legendtext").count() == len(causes)
     assert page.evaluate(CROSSINGS) == []

@@ -80,6 +80,7 @@ def test_point_of_a_bundle_leads_to_the_sequences_that_it_has(
         page.evaluate("""document.getElementById('accuracy').emit('plotly_click',
           {points: [{x: 2, data: {meta: 'study--dat'}}]})""")
         assert "tab=sequence" not in page.url
+        page.close()  # before its server
 
 
 def test_anatomy_of_a_bundle_leads_down_to_a_single_sequence(show: Any, shared: str) -> None:
@@ -136,3 +137,4 @@ def test_bundle_says_what_it_has_not_got(show: Any, shared: str) -> None:
     page = show("tab=anatomy&a=study--tra", home=shared)
     page.get_by_text("No failure anatomy yet.").wait_for()
     assert page.locator("#anatomy code").count() == 0
+        page.close()  # before its server
