@@ -8,16 +8,22 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from outlast.analysis.anatomy import EXAMPLES, dissect
+from outlast.analysis.anatomy import CAUSES, EXAMPLES, Cause, dissect, judge
+from outlast.analysis.instruments import Instruments, prepare
 from outlast.analysis.probe import due_states
+from outlast.analysis.sequences import NothingToSeeError
+from outlast.analysis.sharpness import recalled
 from outlast.analysis.watching import attention_layers, hooked, watch
 from outlast.errors import OutlastError, bad_value
 from outlast.models import Model
 from outlast.registry import tasks
+from outlast.reporting.causes import cause_sentence
+from outlast.runs.analyses import RetrievingHeads
 from outlast.runs.records import read_run
 from outlast.runs.status import own_state
 from outlast.tasks import Task
@@ -50,13 +56,13 @@ class LiveModel:
 
     def __init__(self, folder: Path, seed: int, tested: list[int], checkpoint: str = "") -> None:
         self.folder, self.seed, self.tested = folder, seed, tested
+        self.checkpoint = checkpoint
         self._sequences = lru_cache(KEPT)(self._make_sequence)
         self._traces = lru_cache(KEPT)(self._trace)
         self._examples = lru_cache(KEPT)(self._find_examples)
 
     @cached_property
     def task(self) -> Task:
-        self.checkpoint = checkpoint
         record = read_run(self.folder)
         task: Task = tasks.build(record.task)
         check_corpus(self.folder, record, task)
@@ -70,6 +76,16 @@ class LiveModel:
     def readers(self) -> list[Reader]:
         return fit_readers(self.model, self.task)
 
+    @cached_property
+    def instruments(self) -> Instruments | None:
+        """What causes are found with; None if the anatomy has no cause for answers of the task."""
+        if self.task.measure != "exact":
+            return None
+        try:
+            return prepare(self.model, self.task, EXAMPLE_SEQUENCES, FITTED)
+        except NothingToSeeError:
+            return None
+
     def lengths(self) -> dict[str, Any]:
         """The lengths of the slider; of a run whose model cannot be loaded, too."""
         return {"lengths": stops(self.task, self.tested), "trained": self.task.lengths[1]}
@@ -79,19 +95,21 @@ class LiveModel:
         return self._traces(name)
 
     def _trace(self, name: str) -> dict[str, Any]:
-        sequence = self._sequence(name)
+        sequence, retrieving = self._sequence(name), self._retrieving()
         seen = watch(self.model, sequence.batch().inputs)
         truth = self.task.truth(sequence.tokens)
         states = due_states(self.task, sequence.batch())[0].tolist()
         heads = {name: layer.heads for name, layer in attention_layers(self.model).items()}
         chances = seen.logits[0, :, : self.task.classes].float().softmax(-1)
         return {
+            "checkpoint": self.checkpoint,
             "name": name,
             "task": self.task.name,
             "words": [self.task.word(token) for token in sequence.tokens],
             **self.lengths(),
             "answers": self._answers(sequence, chances),
             "says": self._says(sequence, chances),
+            "causes": self._causes(sequence),
             "source": truth.source,
             "state": [None if state == ABSENT else state for state in states],
             "read": [
@@ -99,10 +117,10 @@ class LiveModel:
                 for r in self.readers
             ],
             "layers": [{"name": name, "heads": count} for name, count in heads.items()],
+            "retrieving": None if retrieving is None else msgspec.to_builtins(retrieving),
             "queries": self._queries(len(sequence.tokens)),
             "notes": self._notes(),
         }
-            "checkpoint": self.checkpoint,
 
     def attention(self, name: str, number: int) -> dict[str, Any]:
         """The weights of a chunk of queries over all keys up to the last of them, by layer."""
@@ -139,8 +157,10 @@ class LiveModel:
     def _find_examples(self, length: int) -> dict[str, Any]:
         check_tokens(self.task.tokens(length))
         ladder = [length / self.task.lengths[1]]
-        examples = dissect(self.model, self.task, ladder, EXAMPLE_SEQUENCES, FITTED).examples
-        return {"sequences": EXAMPLE_SEQUENCES, "most": EXAMPLES, "examples": examples}
+        anatomy = dissect(
+            self.model, self.task, ladder, EXAMPLE_SEQUENCES, FITTED, self.instruments
+        )
+        return {"sequences": EXAMPLE_SEQUENCES, "most": EXAMPLES, "examples": anatomy.examples}
 
     def _sequence(self, name: str) -> Sequence:
         """The sequence of a name; it is drawn once, not again for each chunk of its attention."""
@@ -196,6 +216,28 @@ class LiveModel:
             )
         return rows
 
+    def _causes(self, sequence: Sequence) -> list[str | None]:
+        """At each wrong answer of a drawn sequence: its cause in words, as the anatomy has it."""
+        tokens = len(sequence.tokens)
+        if self.instruments is None or not any(sequence.parts):
+            return [None] * tokens
+        batch, heads = sequence.batch(self.task.parts), self._retrieving()
+        causes, _, attended = judge(self.model, self.task, batch, self.instruments)
+        sources = recalled(self.task, batch)
+        return [
+            cause_sentence(CAUSES[cause], heads, _known(look), _known(source))
+            if cause > Cause.RIGHT
+            else None
+            for cause, look, source in zip(
+                causes[0].tolist(), attended[0].tolist(), sources[0].tolist(), strict=True
+            )
+        ]
+
+    def _retrieving(self) -> RetrievingHeads | None:
+        """The heads that look answers up, if there are any to look up."""
+        retriever = None if self.instruments is None else self.instruments.retriever
+        return None if retriever is None else retriever.record
+
     def _notes(self) -> list[str]:
         """What a reader misses otherwise."""
         notes = self._training_notes()
@@ -218,6 +260,10 @@ class LiveModel:
         if state.succeeded[row] is None and state.step < steps:
             return [f"This run is at step {state.step:,} of {steps:,}."]
         return []
+
+
+def _known(token: int) -> int | None:
+    return token if token >= 0 else None
 
 
 def _packed(weights: Tensor) -> dict[str, Any]:

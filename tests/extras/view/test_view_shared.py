@@ -100,6 +100,30 @@ def test_anatomy_of_a_bundle_leads_down_to_a_single_sequence(show: Any, shared: 
     )
 
 
+#: the sequence and the first token of a bundle whose answer has a cause that names heads
+RETRIEVED = """async () => {
+  const about = await (await fetch('data/runs.json')).json();
+  for (const name of about.examples['study--dat'].sequences) {
+    const trace = await (await fetch(`data/sequence/study--dat/0/${name}.json`)).json();
+    const at = trace.causes.findIndex(cause => cause?.includes('retrieving head'));
+    if (at >= 0) return {name, at, cause: trace.causes[at]};
+  }
+}"""
+
+
+def test_bundle_names_the_cause_of_a_wrong_answer_and_the_heads_that_retrieve(
+    show: Any, shared: str
+) -> None:
+    page = show("runs=", home=shared)
+    example = page.evaluate(RETRIEVED)
+    page.evaluate(
+        "({name, at}) => location.hash = `tab=sequence&a=study--dat&seq=${name}&at=${at}`", example
+    )
+    page.wait_for_selector("#attention-a .yaxislayer-above")
+    assert page.inner_text("#answer-a .cause") == example["cause"]
+    assert "retrieves" in page.locator("#attention-a .yaxislayer-above").text_content()
+
+
 def test_bundle_offers_the_seeds_that_were_computed(show: Any, shared: str) -> None:
     page = show("tab=anatomy&a=study--dat", home=shared)
     page.wait_for_selector("#anatomy-seed")
@@ -125,6 +149,7 @@ def test_anatomy_of_a_bundle_without_sequences_promises_none(
         assert page.inner_text("#examples") == ""
         page.click("#tab-sequence")
         page.get_by_text("Seed 0 is not in this bundle").wait_for()
+        page.close()  # before its server
 
 
 def test_bundle_says_what_it_has_not_got(show: Any, shared: str) -> None:
@@ -137,4 +162,3 @@ def test_bundle_says_what_it_has_not_got(show: Any, shared: str) -> None:
     page = show("tab=anatomy&a=study--tra", home=shared)
     page.get_by_text("No failure anatomy yet.").wait_for()
     assert page.locator("#anatomy code").count() == 0
-        page.close()  # before its server

@@ -1,6 +1,7 @@
 // The whole attention of one head, as a picture that the server made.
 
 import * as address from "./address.js";
+import { retrieves } from "./attention.js";
 import { getBeside, paths } from "./data.js";
 import { choice, el, key } from "./dom.js";
 import { colour, config, layout } from "./theme.js";
@@ -11,7 +12,7 @@ export class AttentionMap {
     const heads = trace.layers.flatMap((layer, number) =>
       Array.from({ length: layer.heads }, (_, head) => [
         `${number}-${head}`,
-        `${layer.name}, head ${head}`,
+        `${layer.name}, head ${head}${retrieves(trace, layer.name, head) ? ", retrieves" : ""}`,
       ]),
     );
     this.heads = heads.map(([value]) => value);
