@@ -139,12 +139,12 @@ MISUSES: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: fit(seeds=b"01"), ("seeds=b'01'",)),
     (lambda: fit(seeds=[]), ("seeds=", "at least one")),
     (lambda: fit(seeds=[0, 0]), ("seeds=[0, 0]", "different whole numbers")),
-    (lambda: fit(seeds=[0, -1]), ("seeds=-1 (int)",)),
+    (lambda: fit(seeds=[0, -1]), ("seeds=-1: expected a whole number",)),
     (lambda: fit(seeds=[0, 1.0]), ("seeds=1.0 (float)",)),
     (lambda: fit(seeds=[True]), ("seeds=True",)),
     (lambda: fit(seeds=["0"]), ("seeds='0'",)),
     (lambda: fit(seeds=[None]), ("seeds=None",)),
-    (lambda: fit(seeds=[2**64]), ("seeds=18446744073709551616 (int)", "from 0 to")),
+    (lambda: fit(seeds=[2**64]), ("seeds=18446744073709551616: expected", "from 0 to")),
     (lambda: fit(seeds="none"), ("seeds=none", "numbers and ranges")),
     (lambda: fit(seeds=itertools.count()), ("seeds=count(", "at most 100,000")),
     (lambda: fit(seeds=range(10**12)), ("seeds=range(", "at most 100,000")),
@@ -172,7 +172,7 @@ MISUSES: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: outlast.load(LONG), ("folder='aaa", "too long")),
     (lambda: outlast.load("missing", seed="0"), ("seed='0'", "whole")),  # type: ignore[arg-type]
     (lambda: outlast.load("missing", seed=torch.ones(2)), ("seed=tensor(",)),  # type: ignore[arg-type]
-    (lambda: outlast.load("missing", seed=-1), ("seed=-1 (int)", "a whole number >= 0")),
+    (lambda: outlast.load("missing", seed=-1), ("seed=-1: expected a whole number >= 0",)),
     (lambda: outlast.load("missing", seed=1.0), ("seed=1.0 (float)",)),  # type: ignore[arg-type]
     (lambda: outlast.report(None), ("folders=None", "a path, or a list")),  # type: ignore[arg-type]
     (lambda: outlast.report(3), ("folders=3 (int)",)),  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import difflib
 import operator
 import types
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
@@ -121,15 +122,15 @@ def check_whole(field: str, value: object, least: int, most: int | None = None) 
 
 def as_whole(field: str, value: object, least: int, most: int | None = None) -> int:
     """A whole number from `least` to `most` as an int, also if it is one of numpy or torch."""
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except Exception:  # no number, or a tensor without one: torch raises errors of many types
-        number = least - 1
-    if "bool" in (type(value).__name__, str(getattr(value, "dtype", "")).removeprefix("torch.")):
-        number = least - 1
-    if number < least or (most is not None and number > most):
+    number: int | None = None
+    if "bool" not in (type(value).__name__, str(getattr(value, "dtype", "")).split(".")[-1]):
+        with suppress(Exception):  # no number, or a tensor without one: errors of many types
+            number = operator.index(value)  # type: ignore[arg-type]
+    if number is None or number < least or (most is not None and number > most):
         bound = f">= {least}" if most is None else f"from {least} to {most}"
-        raise bad_value(field, shown(value), f"a whole number {bound}")
+        # of a whole number the type says nothing, least of all about one of the command line
+        word = shown(value) if number is None else number
+        raise bad_value(field, word, f"a whole number {bound}")
     return number
 
 

@@ -1,4 +1,4 @@
-"""`outlast analyse` with too few sequences for one of the analyses."""
+"""What `outlast analyse` refuses, and in which words; too few sequences for one analysis."""
 
 from __future__ import annotations
 
@@ -47,3 +47,24 @@ def test_analysis_that_is_not_named_is_left_out_and_the_others_are_made(
 def test_two_sequences_are_enough(hybrid: Path, shown: Shell) -> None:
     shown("analyse", hybrid, "--only", "covariance", "--sequences", "2", "--lengths", "1")
     assert tables(hybrid) == {"covariance"}
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--sequences", "sequences=0: expected a whole number >= 1"),
+        ("--lengths", "lengths=0.0: expected multiples of the training length"),
+    ],
+)
+def test_number_out_of_range_is_named_without_a_type(
+    here: Path, run: Shell, flag: str, words: str
+) -> None:
+    assert words in run("analyse", here, flag, "0").err
+
+
+def test_tested_run_without_its_checkpoint_says_that_it_is_missing(
+    hybrid: Path, run: Shell
+) -> None:
+    (hybrid / "checkpoint.safetensors").unlink()
+    said = " ".join(run("analyse", hybrid, "--only", "sharpness").err.split())
+    assert "no checkpoint.safetensors: the file is missing, as the run was tested" in said

@@ -233,7 +233,7 @@ def test_step_of_the_switch(arguments, at, monkeypatch):
         ({"switch": "bellow(1)"}, "no trigger 'bellow'; did you mean 'below'?"),
         ({"switch": -1}, "switch=-1 (int): expected a step >= 0"),
         ({"mode": "skipp"}, "mode='skipp': expected skip | freeze | ramp | detach"),
-        ({"ramp": -1}, "ramp=-1 (int): expected a whole number from 0 to"),
+        ({"ramp": -1}, "ramp=-1: expected a whole number from 0 to"),
     ],
     ids=str,
 )

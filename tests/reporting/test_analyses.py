@@ -24,6 +24,7 @@ from outlast.reporting.analysis_by_length import (
     analysis_figure,
     analysis_legend,
 )
+from outlast.reporting.causes import cause_sentence
 from outlast.reporting.gradients_by_step import gradients_figure, gradients_table
 from outlast.reporting.hover import HoverFigure
 from outlast.reporting.keys_by_step import keys_figure
@@ -33,6 +34,7 @@ from outlast.reporting.panels import NARROW, WIDE, Form
 from outlast.reporting.stills import still_of
 from outlast.reporting.summary import ArmSummary, summarise_arm
 from outlast.reporting.tokens_by_share import tokens_figure, tokens_finding
+from outlast.runs.analyses import RetrievingHeads
 
 FORMS = pytest.mark.parametrize("form", [WIDE, NARROW], ids=lambda form: form.name)
 
@@ -192,7 +194,7 @@ def test_tokens_caption_has_the_smallest_share_that_suffices(run: Path) -> None:
     )
 
 
-def write_anatomy(run: Path, tokens: int, cause: str = "key") -> None:
+def write_anatomy(run: Path, tokens: int, cause: str = "key", **more: object) -> None:
     """A table in which one cause, and of another one fewer answers, have an example."""
     example = {
         "words": [f"k{i}" for i in range(tokens)], "source": 1, "expected": "5", "given": "<3>",
@@ -200,6 +202,7 @@ def write_anatomy(run: Path, tokens: int, cause: str = "key") -> None:
         "state": [i % 2 if i else None for i in range(tokens)],
         "read": [(i % 2 if i != 3 else 0) if i else None for i in range(tokens)],
         "heads": {"2.attention, head 0": [0.0, 0.75, 0.001] + [0.0] * (tokens - 4) + [0.249]},
+        **more,
     }  # fmt: skip
     row = {"seed": 0, "step": None, "multiple": 3, "length": 30, "part": "recall"}
     rows = [
@@ -215,8 +218,8 @@ def test_still_shows_tokens_states_attention_and_answer(run: Path, tmp_path: Pat
     still = still_of(arm_of(run))
     assert still is not None
     assert still.finding == (
-        "“hybrid”, seed 0, length 30 (3×), recall: wrong key attended. The answer is <3>, expected "
-        "is 5."
+        "“hybrid”, seed 0, length 30 (3×), recall: wrong key attended. The model says <3>, "
+        "expected is 5."
     )
     (piece,) = still.pieces
     lines = {row.name: row.cells for row in piece.rows}
@@ -228,7 +231,40 @@ def test_still_shows_tokens_states_attention_and_answer(run: Path, tmp_path: Pat
     assert weights[1].shade == pytest.approx(0.45)
     text = (report([run], tmp_path / "out").parent / "index.html").read_text()
     assert "One wrong answer of each run" in text
-    assert "The answer is &lt;3&gt;" in text
+    assert "The model says &lt;3&gt;" in text
+
+
+def test_still_marks_the_heads_that_retrieve_and_where_they_look(run: Path) -> None:
+    heads = {"layer": "2.attention", "heads": [0], "offset": 1, "weight": 0.5}
+    write_anatomy(run, 6, retrieving=heads, attended=4)
+    still = still_of(arm_of(run))
+    assert still is not None
+    assert "the retrieving head 0 of layer 2.attention looks most at token 5" in still.finding
+    assert "at the training length 0.50 of the best one's weight is on the right" in still.legend
+    (piece,) = still.pieces
+    lines = {row.name: row.cells for row in piece.rows}
+    assert "2.attention, head 0, retrieves" in lines
+    notes = [cell.note for cell in lines["token"]]
+    assert notes == ["", "source", "", "", "looked at", "asked"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "heads", "words"),
+    [
+        ("state", [0], "state wrong"),
+        ("key", [0], "wrong key attended: WHO 0 of layer 2.attention looks most at token 8, the "
+         "answer is at token 3 or carried to the one after it"),
+        ("unfocused", [0], "attention spread out: WHO 0 of layer 2.attention looks most at token "
+         "8, but it stands out too little"),
+        ("value", [1, 2], "right key, value wrong: WHOs 1, 2 of layer 2.attention together look "
+         "most at the right token 8"),
+    ],
+)  # fmt: skip
+def test_cause_says_which_heads_look_where(cause: str, heads: list[int], words: str) -> None:
+    retrieving = RetrievingHeads(layer="2.attention", heads=heads, offset=1, weight=0.5)
+    words = words.replace("WHO", "the retrieving head")
+    assert cause_sentence(cause, retrieving, 7, 2) == words
+    assert cause_sentence(cause, None, None, 2) == words.split(":")[0]
 
 
 def test_still_of_a_long_sequence_skips_what_does_not_matter(run: Path) -> None:

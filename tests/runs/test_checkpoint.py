@@ -295,11 +295,14 @@ def test_state_that_a_method_cannot_go_on_from_is_refused(
 
 def test_run_without_a_checkpoint_cannot_be_loaded(tmp_path: Path) -> None:
     folder = create(RUN_SPEC, tmp_path / "run")
-    for attempt in (lambda: open_run(folder, CPU), lambda: load(folder)):
-        with pytest.raises(RunFolderError, match="nothing was trained there yet"):
+    ways = (lambda: open_run(folder, CPU), lambda: load(folder), lambda: load_checkpoint(folder))
+    for attempt in ways:
+        with pytest.raises(RunFolderError, match="nothing was saved there yet"):
             attempt()
-    with pytest.raises(RunFolderError, match="nothing was saved there yet"):
-        load_checkpoint(folder)
+    (folder / "results.json").touch()
+    for attempt in ways:
+        with pytest.raises(RunFolderError, match="the file is missing, as the run was tested"):
+            attempt()
 
 
 def test_format_1_from_before_seeds_could_be_parked_is_read(folder: Path) -> None:

@@ -23,10 +23,12 @@ from outlast.view.router import Router
 @pytest.fixture(scope="module")
 def bundle(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle") / "page"
-    left_out = write_bundle(library, folder, (1, 20), 1, lambda _: None)
+    left_out = write_bundle(library, folder, (1, 20), 2, lambda _: None)
     tasks = [library.sequence(f"study--{arm}", 0, "draw-4-0")["task"] for arm in ("dat", "tra")]
     for words, label, task in zip(left_out, ("DAT", "<b>TRA</b>"), tasks, strict=True):
-        assert re.fullmatch(rf"hybrid,? {label}, draw-80-0: .* from 1 to 32 for .*", words)
+        assert re.fullmatch(
+            rf"hybrid,? {label}, sequences of length 80: .* from 1 to 32 for .*", words
+        )
         assert task in words
     return folder
 
@@ -47,11 +49,11 @@ def test_bundle_says_which_sequences_it_has_and_where_nothing_lies(
 ) -> None:
     about = json.loads((bundle / "data/runs.json").read_text())
     assert about["live"] is False
-    assert about["sequences"]["study--dat"] == ["draw-4-0"]
-    assert about["sequences"]["lstm"] == ["draw-4-0", "draw-80-0"]
+    assert about["sequences"]["study--dat"] == ["draw-4-0", "draw-4-1"]
+    assert about["sequences"]["lstm"] == ["draw-4-0", "draw-4-1", "draw-80-0", "draw-80-1"]
     assert about["sequences"]["new"] == []
     assert (bundle / "data/sequence/study--dat/0/draw-4-0.json").is_file()
-    assert (bundle / "data/map/study--dat/0/draw-4-0/0-1.png").is_file()
+    assert (bundle / "data/map/study--dat/0/draw-4-0/0-1.json").is_file()
     assert [run["id"] for run in about["runs"]] == ["lstm", "new", "study--dat", "study--tra"]
     answers = (bundle / "data").rglob("*.json")
     assert not any(str(runs) in path.read_text() for path in answers)
@@ -72,7 +74,7 @@ def test_bundle_has_examples_of_the_anatomy_of_the_first_seed(bundle: Path) -> N
             cells[cell] = cells.get(cell, 0) + (name in examples["sequences"])
     assert cells
     assert all(cells.values())  # an example of each cause can be opened
-    assert len(examples["sequences"]) <= len(cells)  # one of each was asked for
+    assert len(examples["sequences"]) <= 2 * len(cells)  # two of each were asked for
     for name in examples["sequences"]:
         assert (bundle / f"data/sequence/{run}/0/{name}.json").is_file()
         assert (bundle / f"data/attention/{run}/0/{name}/0.json").is_file()
@@ -173,6 +175,8 @@ def test_command_writes_a_bundle_and_names_what_it_left_out(
         (("missing",), "cannot look into"),
         (("new", "--port", "70000"), "port=70000: expected a whole number from 0 to 65535"),
         (("new", "--bundle", ""), "expected the name of a folder"),
+        (("new", "--bundle", "b", "--lengths", "0"), "lengths=0.0: expected multiples of the"),
+        (("new", "--bundle", "b", "--lengths", "1", "1"), "lengths=1 1: expected each multiple"),
     ],
 )
 def test_command_refuses_what_it_cannot_show(

@@ -160,7 +160,7 @@ def test_long_curves_are_thinned_and_numbers_that_are_not_finite_are_left_out(
     [
         ("data/run/nothing.json", "run=nothing: expected a run of this page: lstm"),
         ("data/sequence/study--dat/7/draw-4-0.json", "seed=7: expected one of 0, 1"),
-        ("data/sequence/new/0/draw-4-0.json", "nothing was trained there yet"),
+        ("data/sequence/new/0/draw-4-0.json", "nothing was saved there yet"),
         ("data/sequence/study--dat/0/draw-99-0.json", "length=99: expected lengths from 1 to 32"),
         ("data/sequence/lstm/0/draw-99999-0.json", "the page steps through 20,000 at most"),
         ("data/sequence/lstm/0/draw-4-256.json", "number=256: expected a number below 256"),
@@ -170,8 +170,8 @@ def test_long_curves_are_thinned_and_numbers_that_are_not_finite_are_left_out(
         ("data/attention/study--dat/0/draw-4-0/9.json", "attention=9: expected a number below 1"),
         ("data/sequence/lstm/0/draw-4-1-of-257.json", "of=257: expected 1 to 256 sequences"),
         ("data/examples/lstm/0/99999999.json", "the page steps through 20,000 at most"),
-        ("data/map/study--dat/0/draw-4-0/0-2.png", "head=2: expected a number below 2"),
-        ("data/map/lstm/0/draw-4-0/0-0.png", "layer=0: expected a number below 0"),
+        ("data/map/study--dat/0/draw-4-0/0-2.json", "head=2: expected a number below 2"),
+        ("data/map/lstm/0/draw-4-0/0-0.json", "layer=0: expected a number below 0"),
     ],
 )
 def test_bad_wish_gets_a_message_that_names_it(library: Library, path: str, words: str) -> None:
@@ -213,7 +213,7 @@ def test_unexpected_error_is_a_short_message(
 
 
 def test_number_of_very_many_digits_is_no_path(library: Library) -> None:
-    path = f"data/map/study--dat/0/draw-4-0/0-{'9' * 5000}.png"
+    path = f"data/map/study--dat/0/draw-4-0/0-{'9' * 5000}.json"
     assert answer(library, path)[0] == 404
 
 
@@ -239,6 +239,18 @@ def test_run_that_cannot_be_analysed_says_why(library: Library, tmp_path: Path) 
     (folder / "checkpoint.safetensors").touch()
     words = "No failure anatomy: its answers are not right or wrong."
     assert read_anatomy(folder) == {"rows": [], "message": words, "wanting": False}
+
+
+def test_tested_run_without_its_checkpoint_says_that_it_is_missing(
+    runs: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(runs / "study/dat", tmp_path / "dat"))
+    (folder / "checkpoint.safetensors").unlink()
+    shutil.rmtree(folder / "analysis")
+    library = library_of(folder)
+    assert library.anatomy("dat")["message"] == "No failure anatomy: this run has no checkpoint."
+    words = "has no checkpoint.safetensors: the file is missing, as the run was tested"
+    assert words in answer(library, "data/sequence/dat/0/draw-4-0.json")[1]["error"]
 
 
 def test_command_that_analyses_a_run_has_its_path_as_it_was_given(

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -20,6 +21,8 @@ import outlast
 from outlast.analysis.watching import watch
 from outlast.errors import SpecError
 from outlast.registry import tasks
+from outlast.reporting.causes import WORDS
+from outlast.runs.checkpoint import load_checkpoint, save_checkpoint
 from outlast.runs.records import read_results
 from outlast.runs.status import own_state
 from outlast.tasks import Task
@@ -27,7 +30,7 @@ from outlast.view.library import Library
 from outlast.view.live import LARGEST, LiveModel
 from outlast.view.pictures import DROPPED, LAST, LATER, SIDE, MapKeeper, levels_of
 from outlast.view.sequences import Sequence, make_sequence, stops
-from view_runs import SEQUENCES
+from view_runs import SEQUENCES, library_of
 
 TASK = "composite(modulus=2, keys=32, queries=2, length=4)"
 
@@ -118,8 +121,10 @@ def test_run_without_attention_and_task_without_state_say_so(library: Library) -
 
 
 def test_map_is_a_picture_of_one_head(library: Library) -> None:
-    picture = library.attention_map("study--tra", 0, "draw-8-1", 0, 1)
-    pixels = matplotlib.image.imread(io.BytesIO(picture))
+    answer = library.attention_map("study--tra", 0, "draw-8-1", 0, 1)
+    kind, _, picture = answer["picture"].partition(",")
+    assert kind == "data:image/png;base64"
+    pixels = matplotlib.image.imread(io.BytesIO(base64.b64decode(picture)))
     (weights,) = weights_of(library.attention("study--tra", 0, "draw-8-1", 0))
     assert pixels.shape == (*weights.shape[1:], 4)
     opacity = pixels[..., 3]
@@ -166,6 +171,52 @@ def test_examples_are_answers_that_failed_for_their_cause(library: Library) -> N
         name = f"draw-{row['length']}-{row['row']}-of-{found['sequences']}"
         answer = library.sequence("study--dat", 0, name)["answers"][row["token"]]
         assert (answer["part"], answer["right"]) == (row["part"], False)
+
+
+def test_wrong_answers_of_a_drawn_sequence_have_the_causes_of_the_anatomy(library: Library) -> None:
+    listed = library.examples("study--dat", 0, 8)
+    causes = set()
+    for row in listed["examples"]:
+        name = f"draw-{row['length']}-{row['row']}-of-{listed['sequences']}"
+        words = library.sequence("study--dat", 0, name)["causes"][row["token"]]
+        expected = None if row["cause"] == "right" else WORDS[row["cause"]]
+        assert (words and words.split(":")[0]) == expected
+        causes.add(row["cause"])
+    assert {"right", "unfocused", "unread"} <= causes
+    heads = library.sequence("study--dat", 0, "draw-8-0")["retrieving"]
+    assert (heads["layer"], heads["heads"]) == ("2.attention", [0, 1])
+    assert 0 < heads["weight"] < 1
+    typed = library.sequence("study--dat", 0, "own-k3 1 k5 1 = k3")
+    assert (set(typed["causes"]), typed["retrieving"]) == ({None}, heads)
+
+
+@pytest.mark.parametrize(
+    "spec", ["parity(length=4)", "copy(signs=2, length=4)", "regular(language=tomita3, length=8)"]
+)
+def test_every_kind_of_task_has_a_trace_with_its_causes(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = untrained(spec, monkeypatch)
+    del live.__dict__["instruments"]
+    trace = live.trace(f"draw-{live.task.lengths[1]}-0")
+    json.dumps(trace, allow_nan=False)
+    assert (trace["retrieving"] is None) == (spec != "copy(signs=2, length=4)")
+    for cause, answer in zip(trace["causes"], trace["answers"], strict=True):
+        assert cause is None or not answer["right"]
+
+
+def test_attention_is_of_the_checkpoint_of_the_last_trace(runs: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(runs / "study/dat", tmp_path / "dat"))
+    library, place = library_of(folder), ("dat", 0, "draw-8-1")
+    old = library.sequence(*place)
+    tensors, state = load_checkpoint(folder)
+    save_checkpoint(folder, {name: -tensor for name, tensor in tensors.items()}, state)
+    assert library.attention(*place, 0)["checkpoint"] == old["checkpoint"]
+    assert library.attention_map(*place, 0, 0)["checkpoint"] == old["checkpoint"]
+    new = library.sequence(*place)
+    assert new["checkpoint"] != old["checkpoint"]
+    assert new["answers"] != old["answers"]
+    assert library.attention(*place, 0)["checkpoint"] == new["checkpoint"]
 
 
 def test_a_sequence_is_drawn_once_for_all_that_is_asked_about_it(
@@ -224,7 +275,7 @@ def untrained(spec: str, monkeypatch: pytest.MonkeyPatch) -> LiveModel:
     """A model that no folder holds."""
     live, task = LiveModel(Path(), 0, []), outlast.task(spec)
     model = outlast.model("lstm | attention(heads=1) > mlp @ 8", task, 0)
-    live.__dict__ |= {"task": task, "model": model.eval(), "readers": []}
+    live.__dict__ |= {"task": task, "model": model.eval(), "readers": [], "instruments": None}
     monkeypatch.setattr(live, "_training_notes", list)
     return live
 

@@ -131,7 +131,7 @@ def test_looking_changes_nothing_in_the_folders(server: Server, runs: Path) -> N
     place = "study--dat/0/draw-4-0"
     paths = ["data/run/study--dat.json", "data/anatomy/study--dat.json"]
     paths += [f"data/sequence/{place}.json", f"data/attention/{place}/0.json"]
-    paths += [f"data/map/{place}/0-0.png"]
+    paths += [f"data/map/{place}/0-0.json"]
     assert [ask(server, path)[0] for path in paths] == [200] * len(paths)
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == before
 

@@ -147,15 +147,20 @@ def dissect(
     ladder: Sequence[float] = LADDER,
     sequences: int = SEQUENCES,
     fit_sequences: int = FIT_SEQUENCES,
+    instruments: Instruments | None = None,
 ) -> Anatomy:
-    """`anatomy`, with sequences to look at for each cause. The arguments are those of `anatomy`."""
+    """`anatomy`, with sequences to look at for each cause. The arguments are those of `anatomy`.
+
+    `instruments` are those of the model, if they are prepared already.
+    """
     check_answers(task, ladder, sequences)
     require_ours(model)
-    instruments = prepare(model, task, sequences, fit_sequences)
+    if instruments is None:
+        instruments = prepare(model, task, sequences, fit_sequences)
     probe = instruments.state_probe
     causes_by_length = Anatomy(retriever=instruments.retriever, probe=probe and probe.place)
     for rung in draw_rungs(model, task, ladder, sequences):
-        verdicts = [_judge(model, task, block, instruments) for block in blocks(rung.batch)]
+        verdicts = [judge(model, task, block, instruments) for block in blocks(rung.batch)]
         causes = torch.cat([verdict.causes for verdict in verdicts])
         misread = torch.cat([verdict.misread for verdict in verdicts])
         source = recalled(task, rung.batch)
@@ -179,13 +184,15 @@ class Verdict(NamedTuple):
     Args:
         causes: The number of the cause, -1 where nothing is asked.
         misread: 1 where the probe reads a wrong state, 0 a right one, -1 where none is needed.
+        attended: The token that the retrieving heads look at most, -1 where nothing is recalled.
     """
 
     causes: Tensor
     misread: Tensor
+    attended: Tensor
 
 
-def _judge(model: Model, task: Task, batch: Batch, instruments: Instruments) -> Verdict:
+def judge(model: Model, task: Task, batch: Batch, instruments: Instruments) -> Verdict:
     """The causes of a block of sequences."""
     source, retriever = recalled(task, batch), instruments.retriever
     hooks = {} if retriever is None else {retriever.layer: Attended(source, retriever)}
@@ -193,18 +200,18 @@ def _judge(model: Model, task: Task, batch: Batch, instruments: Instruments) -> 
         seen = watch(model, batch.inputs, streams=instruments.read_streams)
     right, _ = right_answers(seen.logits, batch, task)
     misread = _misread(seen, task, batch, source, instruments)
-    causes = torch.full_like(source, Cause.OUTPUT)
+    causes, attended = torch.full_like(source, Cause.OUTPUT), torch.full_like(source, ABSENT)
     if retriever is None:
         causes = causes.where(source < 0, Cause.NO_ATTENTION)
     else:
         retrieval = _retrieval(model, task, batch, right, hooks[retriever.layer])
-        causes = causes.where(source < 0, retrieval)
+        causes, attended = causes.where(source < 0, retrieval), hooks[retriever.layer].tokens
     causes = causes.where(misread != 1, Cause.STATE)
     if instruments.state_probe is not None and not instruments.state_probe.is_trusted:
         causes = causes.where(misread < 0, Cause.UNREAD)
     causes = causes.where(~right, Cause.RIGHT).where(asked_tokens(task, batch), ABSENT)
     arrived = _arrived(seen, batch, causes == Cause.VALUE, instruments)
-    return Verdict(causes.where(~arrived, Cause.OUTPUT), misread)
+    return Verdict(causes.where(~arrived, Cause.OUTPUT), misread, attended)
 
 
 def _retrieval(model: Model, task: Task, batch: Batch, right: Tensor, attended: Attended) -> Tensor:

@@ -15,12 +15,13 @@ import torch
 
 from outlast.analysis.anatomy import CAUSES, Cause, dissect
 from outlast.analysis.probe import Place, due_states, fit_probes
+from outlast.analysis.retrieval import Retriever
 from outlast.analysis.ridge import Probe
 from outlast.analysis.sequences import LADDER, SEQUENCES, NothingToSeeError, Row, draw_rungs
 from outlast.analysis.sharpness import recalled
 from outlast.analysis.watching import watch
 from outlast.models.model import Model
-from outlast.runs.analyses import Example
+from outlast.runs.analyses import Example, head_name
 from outlast.tasks import Batch, Task
 
 #: the most tokens of an example
@@ -50,7 +51,8 @@ def anatomy_with_examples(
         for cause, example in chosen.items():
             if example["multiple"] == rung.multiple:
                 batch = rung.batch.rows(torch.tensor([example["row"]], device=_device(model)))
-                text = _example(model, task, batch, int(example["token"] or 0), reader)
+                token = int(example["token"] or 0)
+                text = _example(model, task, batch, token, reader, anatomy.retriever)
                 place = {name: example[name] for name in ("multiple", "part")} | {"cause": cause}
                 (row,) = [row for row in rows if place.items() <= row.items()]
                 row["example"] = msgspec.json.encode(text).decode()
@@ -72,7 +74,12 @@ def _reader(model: Model, task: Task, place: Place | None) -> tuple[Place, Probe
 
 
 def _example(
-    model: Model, task: Task, batch: Batch, token: int, reader: tuple[Place, Probe] | None
+    model: Model,
+    task: Task,
+    batch: Batch,
+    token: int,
+    reader: tuple[Place, Probe] | None,
+    retriever: Retriever | None,
 ) -> Example:
     """What the model does with one sequence up to the answer that is due at a token."""
     end = token + 1
@@ -84,6 +91,10 @@ def _example(
         place, probe = reader
         predicted = probe.predict(place.read(seen))[0, :end].tolist()
         read = [p if s >= 0 else None for p, s in zip(predicted, states, strict=True)]
+    attended = None
+    if retriever is not None and source >= 0:
+        weights = seen.weights[retriever.layer][0, list(retriever.heads), 0]
+        attended = int(weights.sum(0).argmax())
     is_finite = bool(logits.isfinite().all())
     return Example(
         words=[task.word(word) for word in batch.inputs[0, :end].tolist()],
@@ -94,10 +105,12 @@ def _example(
         state=[state if state >= 0 else None for state in states] if read else [],
         read=read,
         heads={
-            f"{layer}, head {head}": [_rounded(weight) for weight in weights[:end].tolist()]
+            head_name(layer, head): [_rounded(weight) for weight in row[:end].tolist()]
             for layer, table in seen.weights.items()
-            for head, weights in enumerate(table[0, :, 0])
+            for head, row in enumerate(table[0, :, 0])
         },
+        retrieving=None if retriever is None else retriever.record,
+        attended=attended,
     )
 
 

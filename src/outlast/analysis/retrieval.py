@@ -12,6 +12,7 @@ from outlast.analysis.sharpness import MEASURES, asked_rows, measure
 from outlast.analysis.watching import first_query
 from outlast.mixers.attention.look import AttentionBlock, Watcher
 from outlast.models.model import Model
+from outlast.runs.analyses import RetrievingHeads
 from outlast.tasks import Batch, Task
 from outlast.tasks.truth import ABSENT
 
@@ -29,6 +30,13 @@ class Retriever(NamedTuple):
     heads: tuple[int, ...]
     offset: int
     weight: float
+
+    @property
+    def record(self) -> RetrievingHeads:
+        """The heads as examples of a table have them."""
+        return RetrievingHeads(
+            layer=self.layer, heads=list(self.heads), offset=self.offset, weight=self.weight
+        )
 
 
 def find_retriever(model: Model, task: Task, batch: Batch) -> Retriever:

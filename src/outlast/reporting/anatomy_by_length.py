@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from outlast.reporting.causes import WORDS
 from outlast.reporting.formatting import percent, times, wrapped
 from outlast.reporting.hover import HoverColumn, HoverFigure, hover_figure
 from outlast.reporting.panels import Form, fit_height, legend
@@ -16,18 +17,19 @@ from outlast.reporting.summary import ArmSummary
 from outlast.runs.analyses import ANATOMY, AnatomyRow, age, anatomy_at_end
 
 PANEL = 1.25  # inches: the height of a panel
-#: the causes from the bottom of a bar to its top, how they are named, and their colours
-CAUSES = {
-    "right": ("right", RULE),
-    "state": ("state wrong", PALETTE[0]),
-    "unfocused": ("attention spread out", PALETTE[5]),
-    "key": ("wrong key attended", PALETTE[1]),
-    "diluted": ("right key, diluted", PALETTE[4]),
-    "value": ("right key, value wrong", PALETTE[3]),
-    "output": ("state or value right, output wrong", PALETTE[2]),
-    "no_attention": ("no attention", PALETTE[6]),
-    "unread": ("no probe reads the state", INK),
+COLOURS = {
+    "right": RULE,
+    "state": PALETTE[0],
+    "unfocused": PALETTE[5],
+    "key": PALETTE[1],
+    "diluted": PALETTE[4],
+    "value": PALETTE[3],
+    "output": PALETTE[2],
+    "no_attention": PALETTE[6],
+    "unread": INK,
 }
+#: the causes from the bottom of a bar to its top, how they are named, and their colours
+CAUSES = {cause: (words, COLOURS[cause]) for cause, words in WORDS.items()}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from outlast.reporting.anatomy_by_length import CAUSES, anatomy_rows
+from outlast.reporting.anatomy_by_length import anatomy_rows
+from outlast.reporting.causes import cause_sentence
 from outlast.reporting.formatting import times
 from outlast.reporting.summary import ArmSummary
 from outlast.runs.analyses import AnatomyRow, Example, read_example
@@ -71,27 +72,37 @@ def still_of(arm: ArmSummary) -> Still | None:
 
 
 def _still(label: str, row: AnatomyRow, example: Example) -> Still:
+    heads, attended = example.retrieving, example.attended
+    cause = cause_sentence(row.cause, heads, attended, example.source)
     finding = (
         f"“{label}”, seed {row.seed}, length {row.length} ({times(row.multiple)}), {row.part}: "
-        f"{CAUSES[row.cause][0]}. The answer is {example.given}, expected is {example.expected}."
+        f"{cause}. The model says {example.given}, expected is {example.expected}."
     )
     legend = ""
     if example.read:
         legend = f"A probe reads the state from {example.read_from}; wrong readings are bold."
+    if heads is not None:
+        weight = f"{heads.weight:.2f} of the best one's weight is on the right token"
+        legend += f" Heads that retrieve look answers up: at the training length {weight}."
     lines = [StillRow("token", _words(example))]
     if example.read:
         lines.append(StillRow("true state", tuple(StillCell(_text(s)) for s in example.state)))
         lines.append(StillRow("state read", _readings(example)))
+    retrieving = [] if heads is None else heads.names
     lines += [
-        StillRow(name, tuple(map(_weight, weights))) for name, weights in example.heads.items()
+        StillRow(name + ", retrieves" * (name in retrieving), tuple(map(_weight, weights)))
+        for name, weights in example.heads.items()
     ]
-    return Still(label, finding, legend, _pieces(lines, _shown(example)))
+    return Still(label, finding, legend.strip(), _pieces(lines, _shown(example)))
 
 
 def _words(example: Example) -> tuple[StillCell, ...]:
     notes = {len(example.words) - 1: "asked"}
     if example.source is not None:
         notes[example.source] = "source"
+    if example.attended is not None:
+        before = notes.get(example.attended)
+        notes[example.attended] = f"{before}, looked at" if before else "looked at"
     return tuple(StillCell(word, notes.get(i, "")) for i, word in enumerate(example.words))
 
 
@@ -116,7 +127,8 @@ def _shown(example: Example) -> set[int]:
     pieces = -(-len(example.words) // PIECE)
     if pieces <= PIECES:
         return set(range(pieces))
-    tokens = {len(example.words) - 1, example.source or 0}
+    source = example.source or 0
+    tokens = {len(example.words) - 1, source, example.attended or source}
     states = zip(example.state, example.read, strict=True)
     tokens.add(next((i for i, (state, read) in enumerate(states) if state != read), 0))
     if example.heads:

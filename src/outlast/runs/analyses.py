@@ -77,6 +77,27 @@ class AnatomyRow(Struct, frozen=True, kw_only=True):
     example: str | None = None
 
 
+class RetrievingHeads(Struct, frozen=True, kw_only=True):
+    """The heads that look answers up, as they do at the training length."""
+
+    layer: str
+    heads: list[int]
+    #: they look at the token that holds the answer, or so many tokens after it
+    offset: int
+    #: the mean weight of the best of them there
+    weight: float
+
+    @property
+    def names(self) -> list[str]:
+        """Each head with its layer."""
+        return [head_name(self.layer, head) for head in self.heads]
+
+
+def head_name(layer: str, head: int) -> str:
+    """A head with its layer, as examples name it."""
+    return f"{layer}, head {head}"
+
+
 class Example(Struct, frozen=True, kw_only=True):
     """A wrong answer: the sequence up to the token at which it is due, which is the last one."""
 
@@ -92,6 +113,10 @@ class Example(Struct, frozen=True, kw_only=True):
     read: list[int | None]
     #: the attention of the last token over all tokens, by layer and head
     heads: dict[str, list[float]]
+    #: which of them retrieve; None if none does, and in tables of older versions
+    retrieving: RetrievingHeads | None = None
+    #: the token that these look at most, if one holds the answer
+    attended: int | None = None
 
 
 class _AnatomyRows(Struct, frozen=True):

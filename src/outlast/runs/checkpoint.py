@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from outlast.errors import RunFolderError, shortened
-from outlast.runs.folder import CHECKPOINT, has_file, require_regular, write_atomically
+from outlast.runs.folder import CHECKPOINT, RESULTS, has_file, require_regular, write_atomically
 from outlast.runs.reading import FORMAT, check_format, checked, parse_json
 from outlast.runs.spec import RunSpec
 
@@ -109,6 +109,15 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: TrainingS
     write_atomically(path, write)
 
 
+def require_checkpoint(folder: Path) -> None:
+    """Refuse a folder without a checkpoint. A run that was tested has lost it."""
+    if not has_file(folder, CHECKPOINT):
+        reason = "nothing was saved there yet"
+        if has_file(folder, RESULTS):
+            reason = f"the file is missing, as the run was tested ({RESULTS})"
+        raise RunFolderError(f"{folder} has no {CHECKPOINT}: {reason}")
+
+
 def load_checkpoint(
     folder: Path,
     wanted: Callable[[str], bool] = lambda name: True,
@@ -116,8 +125,7 @@ def load_checkpoint(
     run: RunSpec | None = None,
 ) -> tuple[dict[str, Tensor], TrainingState]:
     """Tensors and state of the last checkpoint of a folder: see `read_checkpoint`."""
-    if not has_file(folder, CHECKPOINT):
-        raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was saved there yet")
+    require_checkpoint(folder)
     return read_checkpoint(folder / CHECKPOINT, wanted, rows, run)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from outlast.analysis.anatomy import CAUSES
 from outlast.registry import tasks
 from outlast.runs.analyses import ANATOMY, AnatomyRow, Row, age, anatomy_at_end
-from outlast.runs.folder import CHECKPOINT, has_file
+from outlast.runs.folder import CHECKPOINT, RESULTS, has_file
 from outlast.runs.records import read_run
 from outlast.tasks import Task
 
@@ -34,7 +34,8 @@ def read_anatomy(folder: Path) -> dict[str, Any]:
 def _hindrance(folder: Path) -> str:
     """Why `outlast analyse` cannot make a failure anatomy of a run; empty if it can."""
     if not has_file(folder, CHECKPOINT):
-        return "this run has no checkpoint yet"
+        was_tested = has_file(folder, RESULTS)
+        return f"this run has no checkpoint{'' if was_tested else ' yet'}"
     task: Task = tasks.build(read_run(folder).task)
     return "its answers are not right or wrong" if task.measure == "bits" else ""
 

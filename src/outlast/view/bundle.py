@@ -12,6 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from outlast.analysis.scoring import check_lengths
 from outlast.errors import OutlastError, RunFolderError, bad_value, require
 from outlast.runs.folder import TEMPORARY, require_new_name, why, write_bytes
 from outlast.view import router, shipped
@@ -51,7 +52,7 @@ def write_bundle(
     """
     require_new_name(folder)
     require(sequences >= 0, "sequences", sequences, "a whole number >= 0")
-    require(all(x > 0 for x in lengths), "lengths", lengths, "multiples of the training length")
+    check_lengths("lengths", lengths)
     if folder.exists() and not folder.is_dir():
         raise bad_value("bundle", folder, "a folder")
     if folder.is_dir() and any(folder.iterdir()) and not is_bundle(folder):
@@ -131,7 +132,7 @@ class _Writer:
         for multiple in lengths:
             length = max(1, round(entry.record.length * multiple))
             for name in (drawn_name(length, index) for index in range(count)):
-                with self._noting(f"{entry.label}, {name}"):
+                with self._noting(f"{entry.label}, sequences of length {length}"):
                     self._write_sequence(entry, name)
                     self.sequences[entry.id].append(name)
 
@@ -191,11 +192,13 @@ class _Writer:
 
     @contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """What goes wrong inside is left out, not an error."""
+        """What goes wrong inside is left out, not an error; the same words are said once."""
         try:
             yield
         except OutlastError as error:
-            self.left_out.append(f"{what}: {error}")
+            words = f"{what}: {error}"
+            if words not in self.left_out:
+                self.left_out.append(words)
 
 
 def _first_seed(entry: Entry) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
@@ -30,7 +29,7 @@ class Library:
     def __init__(self, entries: list[Entry]) -> None:
         self.entries = {entry.id: entry for entry in entries}
         self._curves: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
-        self._model = lru_cache(MODELS)(self._load_model)
+        self._models: dict[tuple[str, int], LiveModel] = {}
         self._lock = RLock()
 
     def runs(self) -> dict[str, Any]:
@@ -57,19 +56,28 @@ class Library:
 
     def lengths(self, run: str) -> dict[str, Any]:
         """The lengths that the sequences of a run may have, without its model."""
-        return self._load_model(run, self._record(run).seeds[0], 0).lengths()
+        return self._load_model(run, self._record(run).seeds[0]).lengths()
 
     def sequence(self, run: str, seed: int, name: str) -> dict[str, Any]:
         """What a model makes of a sequence, all but the attention."""
         return self._with_model(run, seed, lambda model: model.trace(name))
 
     def attention(self, run: str, seed: int, name: str, number: int) -> dict[str, Any]:
-        """The attention of some queries of a sequence: the chunk of a number."""
-        return self._with_model(run, seed, lambda model: model.attention(name, number))
+        """The attention of some queries of a sequence: the chunk of a number.
 
-    def attention_map(self, run: str, seed: int, name: str, layer: int, head: int) -> bytes:
-        """The whole attention of a head over a sequence, as a PNG."""
-        return self._with_model(run, seed, lambda model: model.attention_map(name, layer, head))
+        It is of the model that made the last trace, even if the run was trained further since.
+        """
+        return self._with_model(
+            run, seed, lambda model: model.attention(name, number), newest=False
+        )
+
+    def attention_map(
+        self, run: str, seed: int, name: str, layer: int, head: int
+    ) -> dict[str, Any]:
+        """The whole attention of a head over a sequence, as a picture. The model is as above."""
+        return self._with_model(
+            run, seed, lambda model: model.attention_map(name, layer, head), newest=False
+        )
 
     def examples(self, run: str, seed: int, length: int) -> dict[str, Any]:
         """Sequences of a length in which an answer failed for each cause."""
@@ -79,17 +87,34 @@ class Library:
         """How many tokens a sequence of a length has."""
         return self._with_model(run, seed, lambda model: model.task.tokens(length))
 
-    def _with_model(self, run: str, seed: int, work: Callable[[LiveModel], T]) -> T:
-        entry, record = self._entry(run), self._record(run)
+    def _with_model(
+        self, run: str, seed: int, work: Callable[[LiveModel], T], newest: bool = True
+    ) -> T:
+        record = self._record(run)
         if seed not in record.seeds:
             accepted = f"one of {', '.join(map(str, record.seeds))}"
             raise bad_value("seed", seed, accepted)
         with self._lock:
-            return work(self._model(run, seed, _age(entry.folder / CHECKPOINT)))
+            return work(self._model(run, seed, newest))
 
-    def _load_model(self, run: str, seed: int, age: int) -> LiveModel:
+    def _model(self, run: str, seed: int, newest: bool) -> LiveModel:
+        """A seed's model that is in memory, or that of the last checkpoint if it is newer."""
+        model = self._models.pop((run, seed), None)
+        if model is None or (newest and model.checkpoint != self._checkpoint(run)):
+            model = self._load_model(run, seed)
+        self._models[run, seed] = model  # the last one used comes last
+        while len(self._models) > MODELS:
+            del self._models[next(iter(self._models))]
+        return model
+
+    def _load_model(self, run: str, seed: int) -> LiveModel:
         tested = {int(row["length"]) for row in self.curves(run)["rows"]}
-        return LiveModel(self.entries[run].folder, seed, sorted(tested))
+        folder, checkpoint = self.entries[run].folder, self._checkpoint(run)
+        return LiveModel(folder, seed, sorted(tested), checkpoint)
+
+    def _checkpoint(self, run: str) -> str:
+        """What tells a checkpoint of a run from others: when it was written."""
+        return str(_age(self._entry(run).folder / CHECKPOINT))
 
     def _record(self, run: str) -> RunRecord:
         entry = self._entry(run)

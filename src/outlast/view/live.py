@@ -8,16 +8,22 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from outlast.analysis.anatomy import EXAMPLES, dissect
+from outlast.analysis.anatomy import CAUSES, EXAMPLES, Cause, dissect, judge
+from outlast.analysis.instruments import Instruments, prepare
 from outlast.analysis.probe import due_states
+from outlast.analysis.sequences import NothingToSeeError
+from outlast.analysis.sharpness import recalled
 from outlast.analysis.watching import attention_layers, hooked, watch
 from outlast.errors import OutlastError, bad_value
 from outlast.models import Model
 from outlast.registry import tasks
+from outlast.reporting.causes import cause_sentence
+from outlast.runs.analyses import RetrievingHeads
 from outlast.runs.records import read_run
 from outlast.runs.status import own_state
 from outlast.tasks import Task
@@ -38,10 +44,19 @@ EXAMPLE_SEQUENCES = 64
 
 
 class LiveModel:
-    """One seed of a run, loaded for the page; `tested` lengths stand on the slider."""
+    """One seed of a run, loaded for the page.
 
-    def __init__(self, folder: Path, seed: int, tested: list[int]) -> None:
+    Args:
+        folder: The run.
+        seed: One of its seeds.
+        tested: Lengths that stand on the slider.
+        checkpoint: What tells its weights from those of other checkpoints. The page is told it with
+            all that it shows side by side.
+    """
+
+    def __init__(self, folder: Path, seed: int, tested: list[int], checkpoint: str = "") -> None:
         self.folder, self.seed, self.tested = folder, seed, tested
+        self.checkpoint = checkpoint
         self._sequences = lru_cache(KEPT)(self._make_sequence)
         self._traces = lru_cache(KEPT)(self._trace)
         self._examples = lru_cache(KEPT)(self._find_examples)
@@ -61,6 +76,16 @@ class LiveModel:
     def readers(self) -> list[Reader]:
         return fit_readers(self.model, self.task)
 
+    @cached_property
+    def instruments(self) -> Instruments | None:
+        """What causes are found with; None if the anatomy has no cause for answers of the task."""
+        if self.task.measure != "exact":
+            return None
+        try:
+            return prepare(self.model, self.task, EXAMPLE_SEQUENCES, FITTED)
+        except NothingToSeeError:
+            return None
+
     def lengths(self) -> dict[str, Any]:
         """The lengths of the slider; of a run whose model cannot be loaded, too."""
         return {"lengths": stops(self.task, self.tested), "trained": self.task.lengths[1]}
@@ -70,19 +95,21 @@ class LiveModel:
         return self._traces(name)
 
     def _trace(self, name: str) -> dict[str, Any]:
-        sequence = self._sequence(name)
+        sequence, retrieving = self._sequence(name), self._retrieving()
         seen = watch(self.model, sequence.batch().inputs)
         truth = self.task.truth(sequence.tokens)
         states = due_states(self.task, sequence.batch())[0].tolist()
         heads = {name: layer.heads for name, layer in attention_layers(self.model).items()}
         chances = seen.logits[0, :, : self.task.classes].float().softmax(-1)
         return {
+            "checkpoint": self.checkpoint,
             "name": name,
             "task": self.task.name,
             "words": [self.task.word(token) for token in sequence.tokens],
             **self.lengths(),
             "answers": self._answers(sequence, chances),
             "says": self._says(sequence, chances),
+            "causes": self._causes(sequence),
             "source": truth.source,
             "state": [None if state == ABSENT else state for state in states],
             "read": [
@@ -90,6 +117,7 @@ class LiveModel:
                 for r in self.readers
             ],
             "layers": [{"name": name, "heads": count} for name, count in heads.items()],
+            "retrieving": None if retrieving is None else msgspec.to_builtins(retrieving),
             "queries": self._queries(len(sequence.tokens)),
             "notes": self._notes(),
         }
@@ -105,10 +133,11 @@ class LiveModel:
         queries = torch.arange(first, end)[None]
         seen = watch(self.model, sequence.batch().inputs, queries, streams=False)
         layers = [_packed(weights[0, :, :, :end]) for weights in seen.weights.values()]
-        return {"first": first, "queries": end - first, "keys": end, "layers": layers}
+        place = {"first": first, "queries": end - first, "keys": end}
+        return {"checkpoint": self.checkpoint, **place, "layers": layers}
 
-    def attention_map(self, name: str, number: int, head: int) -> bytes:
-        """The attention of one head of the layer of a number (from 0), as a PNG."""
+    def attention_map(self, name: str, number: int, head: int) -> dict[str, Any]:
+        """The attention of one head of the layer of a number (from 0), as the address of a PNG."""
         sequence, layers = self._sequence(name), list(attention_layers(self.model).items())
         if number >= len(layers):
             raise bad_value("layer", number, f"a number below {len(layers)}")
@@ -118,7 +147,8 @@ class LiveModel:
         keeper = MapKeeper(head, len(sequence.tokens))
         with hooked({layer: keeper}, self.model):
             watch(self.model, sequence.batch().inputs, streams=False)
-        return png(keeper.levels)
+        picture = base64.b64encode(png(keeper.levels)).decode()
+        return {"checkpoint": self.checkpoint, "picture": f"data:image/png;base64,{picture}"}
 
     def examples(self, length: int) -> dict[str, Any]:
         """Answers of each cause among some sequences of a length: where to look."""
@@ -127,8 +157,10 @@ class LiveModel:
     def _find_examples(self, length: int) -> dict[str, Any]:
         check_tokens(self.task.tokens(length))
         ladder = [length / self.task.lengths[1]]
-        examples = dissect(self.model, self.task, ladder, EXAMPLE_SEQUENCES, FITTED).examples
-        return {"sequences": EXAMPLE_SEQUENCES, "most": EXAMPLES, "examples": examples}
+        anatomy = dissect(
+            self.model, self.task, ladder, EXAMPLE_SEQUENCES, FITTED, self.instruments
+        )
+        return {"sequences": EXAMPLE_SEQUENCES, "most": EXAMPLES, "examples": anatomy.examples}
 
     def _sequence(self, name: str) -> Sequence:
         """The sequence of a name; it is drawn once, not again for each chunk of its attention."""
@@ -184,6 +216,28 @@ class LiveModel:
             )
         return rows
 
+    def _causes(self, sequence: Sequence) -> list[str | None]:
+        """At each wrong answer of a drawn sequence: its cause in words, as the anatomy has it."""
+        tokens = len(sequence.tokens)
+        if self.instruments is None or not any(sequence.parts):
+            return [None] * tokens
+        batch, heads = sequence.batch(self.task.parts), self._retrieving()
+        causes, _, attended = judge(self.model, self.task, batch, self.instruments)
+        sources = recalled(self.task, batch)
+        return [
+            cause_sentence(CAUSES[cause], heads, _known(look), _known(source))
+            if cause > Cause.RIGHT
+            else None
+            for cause, look, source in zip(
+                causes[0].tolist(), attended[0].tolist(), sources[0].tolist(), strict=True
+            )
+        ]
+
+    def _retrieving(self) -> RetrievingHeads | None:
+        """The heads that look answers up, if there are any to look up."""
+        retriever = None if self.instruments is None else self.instruments.retriever
+        return None if retriever is None else retriever.record
+
     def _notes(self) -> list[str]:
         """What a reader misses otherwise."""
         notes = self._training_notes()
@@ -206,6 +260,10 @@ class LiveModel:
         if state.succeeded[row] is None and state.step < steps:
             return [f"This run is at step {state.step:,} of {steps:,}."]
         return []
+
+
+def _known(token: int) -> int | None:
+    return token if token >= 0 else None
 
 
 def _packed(weights: Tensor) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from outlast.view.server import Reply
 log = logging.getLogger(__name__)
 
 JSON = "application/json; charset=utf-8"
-PNG = "image/png"
 
 RUNS = BUNDLE_MARK
 RUN = "data/run/{run}.json"
@@ -27,7 +26,7 @@ EXAMPLES = "data/examples/{run}/{seed}/{number}.json"
 LENGTHS = "data/lengths/{run}.json"
 SEQUENCE = "data/sequence/{run}/{seed}/{name}.json"
 ATTENTION = "data/attention/{run}/{seed}/{name}/{number}.json"
-MAP = "data/map/{run}/{seed}/{name}/{number}-{head}.png"
+MAP = "data/map/{run}/{seed}/{name}/{number}-{head}.json"
 
 #: what may stand for each word of a path
 WORDS = {
@@ -64,8 +63,8 @@ class Router:
             _pattern(ATTENTION): lambda run, seed, name, number: _json(
                 library.attention(run, int(seed), name, int(number))
             ),
-            _pattern(MAP): lambda run, seed, name, number, head: Reply(
-                library.attention_map(run, int(seed), name, int(number), int(head)), PNG
+            _pattern(MAP): lambda run, seed, name, number, head: _json(
+                library.attention_map(run, int(seed), name, int(number), int(head))
             ),
         }
 

@@ -8,6 +8,7 @@ length 25 among the 256 that analyses look at; ``draw-25-3-of-64`` is the fourth
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -32,12 +33,12 @@ class Sequence:
     expected: tuple[int | None, ...]
     parts: tuple[str | None, ...]
 
-    def batch(self) -> Batch:
-        """The sequence as a batch of one; which part an answer tests is left out."""
+    def batch(self, parts: Collection[str] = ()) -> Batch:
+        """The sequence as a batch of one. Answers that test none of these parts are of no part."""
         answers = [IGNORE if answer is None else answer for answer in self.expected]
-        return Batch(
-            torch.tensor([self.tokens]), torch.tensor([answers]), torch.full((1, len(answers)), -1)
-        )
+        numbers = {part: number for number, part in enumerate(parts)}
+        tested = [numbers.get(part or "", -1) for part in self.parts]
+        return Batch(*(torch.tensor([each]) for each in (self.tokens, answers, tested)))
 
 
 def drawn_name(length: int, index: int, among: int = SEQUENCES) -> str:

@@ -13,8 +13,15 @@ from outlast.errors import OutlastError, RunFolderError, bad_value
 from outlast.methods.base import Control
 from outlast.models import Model
 from outlast.registry import methods, tasks
-from outlast.runs.checkpoint import AVERAGE, WEIGHTS, TrainingState, load_checkpoint, restore
-from outlast.runs.folder import CHECKPOINT, RUN, has_file, kept_files
+from outlast.runs.checkpoint import (
+    AVERAGE,
+    WEIGHTS,
+    TrainingState,
+    load_checkpoint,
+    require_checkpoint,
+    restore,
+)
+from outlast.runs.folder import CHECKPOINT, RUN, kept_files
 from outlast.runs.kept import load_kept, seeds_at
 from outlast.runs.records import RunRecord, read_run
 from outlast.runs.spec import RunSpec
@@ -54,8 +61,8 @@ def open_run(
     """
     record, path = read_run(folder), folder / CHECKPOINT
     run = record.spec
-    if step is None and not has_file(folder, CHECKPOINT):
-        raise RunFolderError(f"{folder} has no {CHECKPOINT}: nothing was trained there yet")
+    if step is None:
+        require_checkpoint(folder)
     task = tasks.build(run.task)
     check_corpus(folder, record, task)
     if record.parts not in ((), task.parts):

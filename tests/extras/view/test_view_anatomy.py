@@ -47,6 +47,33 @@ def test_failure_anatomy_leads_down_to_a_single_sequence(show: Any) -> None:
     assert page.inner_text("#answer-a").startswith("✓ recall")
 
 
+def test_opened_example_names_its_cause_and_marks_the_heads_that_retrieve(show: Any) -> None:
+    page = show("")
+    table = table_of({"recall": {"right": [0.5, 0.5], "unfocused": [0.5, 0.5]}})
+    page.route("**/data/anatomy/*.json", lambda route: route.fulfill(json=table))
+    page.evaluate(f"location.hash = '{OPEN}&cause=unfocused&of=4'")
+    page.locator("#examples a").first.click()
+    page.wait_for_selector("#attention-a .yaxislayer-above")
+    assert re.fullmatch(
+        r"attention spread out: the retrieving heads 0, 1 of layer 2\.attention together look most "
+        r"at token \d+, but it stands out too little",
+        page.inner_text("#answer-a .cause"),
+    )
+    labels = page.locator("#attention-a .ytick").all_text_contents()
+    assert sorted(labels) == [f"2.attention · {head} retrieves" for head in (0, 1)]
+    options = page.locator("#head-a option").all_text_contents()
+    assert options[1:] == [f"2.attention, head {head}, retrieves" for head in (0, 1)]
+    assert page.is_visible("text=retrieves: looks answers up, at the training length with weight")
+    page.click("#to-first")
+    assert page.locator("#answer-a .cause").count() == 0
+
+
+def test_unknown_cause_in_the_address_changes_nothing_of_a_sequence(show: Any) -> None:
+    page = show("tab=sequence&a=study--dat&seq=draw-8-1-of-64&cause=nonsense&of=8")
+    page.wait_for_selector("#tokens")
+    assert "nonsense" not in page.inner_text("#sequence")
+
+
 def test_bar_of_the_anatomy_can_be_clicked(show: Any) -> None:
     page = show(OPEN)
     page.wait_for_selector("#causes .main-svg")
@@ -210,6 +237,7 @@ def test_anatomy_that_is_made_later_shows_without_a_reload(
         write_causes(folder)
         page.evaluate("dispatchEvent(new Event('focus'))")
         page.wait_for_selector("#causes .main-svg")
+        page.close()
         server.shutdown()
 
 

@@ -149,6 +149,27 @@ def test_colours_follow_the_system_and_the_choice(show: Any) -> None:
     assert page.evaluate(curve) != dark[1]
 
 
+def test_texts_keep_their_contrast_if_the_system_turns_dark(
+    show: Any, view: tuple[str, str]
+) -> None:
+    state, ready = view
+    page = show(state, color_scheme="light")
+    page.wait_for_selector(ready, state="attached")
+    page.emulate_media(color_scheme="dark")
+    until(page, f"({CONTRAST})().found.length === 0", seconds=30)
+    until(page, f"({CONTRAST})().looked > 20", seconds=30)
+
+
+def test_figures_of_a_chosen_theme_stay_if_the_system_turns_dark(show: Any) -> None:
+    page = show("runs=study--dat&theme=light", color_scheme="light")
+    page.wait_for_selector("#learning .main-svg")
+    drawn = "document.querySelector('#learning .main-svg').dataset.drawn"
+    page.evaluate(f"{drawn} = 'before'")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_timeout(200)
+    assert page.evaluate(drawn) == "before"
+
+
 def test_tabs_and_back_button_move_between_views(show: Any) -> None:
     page = show("runs=study--dat")
     page.wait_for_selector("#learning .main-svg")

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 from view_polling import until
+
+from outlast.runs.checkpoint import load_checkpoint, save_checkpoint
+from outlast.view.router import Router
+from outlast.view.server import Server
+from view_runs import library_of
 
 TWO = "tab=sequence&a=study--dat&b=study--tra&seq=draw-8-1"
 ONE = "tab=sequence&a=study--dat&seq=draw-8-1"
@@ -266,14 +275,82 @@ def test_map_of_a_head_is_a_picture(show: Any) -> None:
     page = show(f"{ONE}&map=0-1")
     page.wait_for_selector("#map-a image")
     source = page.get_attribute("#map-a image", "href") or ""
-    assert source.endswith("/0-1.png")
+    assert source.startswith("data:image/png;base64,")
     page.select_option("#head-a", "0-0")
-    until(page, "document.querySelector('#map-a image')?.getAttribute('href').endsWith('/0-0.png')")
+    picture = "document.querySelector('#map-a image')?.getAttribute('href')"
+    until(page, f"was => ({picture} ?? was) !== was", source)
     assert "map=0-0" in page.url
     assert page.is_visible("text=largest weight of its row")
     page.select_option("#head-a", "")
     until(page, "!document.querySelector('#map-a image')")
     assert not page.is_visible("text=largest weight of its row")
+
+
+def change_weights(folder: Path) -> None:
+    """Write a newer checkpoint: the same run, with other weights."""
+    tensors, state = load_checkpoint(folder)
+    save_checkpoint(folder, {name: -tensor for name, tensor in tensors.items()}, state)
+
+
+@pytest.fixture
+def training(runs: Path, tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A run that may be trained further, and the address of a page of its own."""
+    folder = Path(shutil.copytree(runs / "study/dat", tmp_path / "dat"))
+    with Server(Router(library_of(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield folder, server.address
+        server.shutdown()
+
+
+def test_sequence_is_read_again_after_further_training(
+    show: Any, training: tuple[Path, str]
+) -> None:
+    folder, address = training
+    page = show("tab=sequence&seq=draw-8-1", home=address)
+    before = rows(page, 18), page.inner_text("#answer-a")
+    change_weights(folder)
+    page.click("#to-first")  # all that is shown stays that of one checkpoint
+    page.click("#to-last")
+    assert (rows(page, 18), page.inner_text("#answer-a")) == before
+    page.click("#tab-curves")
+    page.click("#tab-sequence")
+    until(page, "was => document.getElementById('answer-a')?.innerText !== was", before[1])
+    assert rows(page, 18) != before[0]
+    page.close()
+
+
+def test_attention_of_newer_weights_never_stands_beside_an_old_answer(
+    show: Any, training: tuple[Path, str]
+) -> None:
+    folder, address = training
+    page = show("tab=sequence&seq=draw-8-1", home=address)
+    rows(page, 18)
+    old = page.inner_text("#answer-a")
+    change_weights(folder)
+    other = show("tab=sequence&seq=draw-8-1&map=0-0", home=address)  # now the server has the newer
+    other.wait_for_selector("#map-a image")
+    assert page.inner_text("#answer-a") == old
+    page.select_option("#head-a", "0-0")
+    page.wait_for_selector("#map-a image")
+    assert page.inner_text("#answer-a") == other.inner_text("#answer-a") != old
+    assert rows(page, 18) == rows(other, 18)
+    page.close()
+    other.close()
+
+
+def test_sequence_needs_no_server_to_change_its_colours(
+    show: Any, training: tuple[Path, str]
+) -> None:
+    _, address = training
+    page = show("tab=sequence&seq=draw-8-1", home=address, color_scheme="light")
+    before = rows(page, 18)
+    page.route("**/data/**", lambda route: route.abort())
+    colour = "document.getElementById('attention-a').layout.font.color"
+    ink = page.evaluate(colour)
+    page.emulate_media(color_scheme="dark")
+    until(page, f"was => {colour} !== was", ink)
+    assert rows(page, 18) == before
+    page.close()
 
 
 def test_click_on_a_state_goes_to_its_token(show: Any) -> None:
@@ -289,7 +366,7 @@ def test_click_on_a_state_goes_to_its_token(show: Any) -> None:
 @pytest.mark.parametrize(
     ("state", "words", "refused"),
     [
-        ("a=new", "nothing was trained there yet", True),
+        ("a=new", "nothing was saved there yet", True),
         ("a=lstm", "This run has no attention: there are no weights to show.", False),
         ("a=lstm&seq=draw-99999-0", "the page steps through 20,000 at most", True),
         ("a=lstm&aseed=x", "There is no seed x of this run.", False),

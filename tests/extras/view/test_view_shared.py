@@ -80,6 +80,7 @@ def test_point_of_a_bundle_leads_to_the_sequences_that_it_has(
         page.evaluate("""document.getElementById('accuracy').emit('plotly_click',
           {points: [{x: 2, data: {meta: 'study--dat'}}]})""")
         assert "tab=sequence" not in page.url
+        page.close()  # before its server
 
 
 def test_anatomy_of_a_bundle_leads_down_to_a_single_sequence(show: Any, shared: str) -> None:
@@ -97,6 +98,30 @@ def test_anatomy_of_a_bundle_leads_down_to_a_single_sequence(show: Any, shared: 
     assert page.locator("#computed option:checked").inner_text() == (
         f"length 8, number {sequence} of 64"
     )
+
+
+#: the sequence and the first token of a bundle whose answer has a cause that names heads
+RETRIEVED = """async () => {
+  const about = await (await fetch('data/runs.json')).json();
+  for (const name of about.examples['study--dat'].sequences) {
+    const trace = await (await fetch(`data/sequence/study--dat/0/${name}.json`)).json();
+    const at = trace.causes.findIndex(cause => cause?.includes('retrieving head'));
+    if (at >= 0) return {name, at, cause: trace.causes[at]};
+  }
+}"""
+
+
+def test_bundle_names_the_cause_of_a_wrong_answer_and_the_heads_that_retrieve(
+    show: Any, shared: str
+) -> None:
+    page = show("runs=", home=shared)
+    example = page.evaluate(RETRIEVED)
+    page.evaluate(
+        "({name, at}) => location.hash = `tab=sequence&a=study--dat&seq=${name}&at=${at}`", example
+    )
+    page.wait_for_selector("#attention-a .yaxislayer-above")
+    assert page.inner_text("#answer-a .cause") == example["cause"]
+    assert "retrieves" in page.locator("#attention-a .yaxislayer-above").text_content()
 
 
 def test_bundle_offers_the_seeds_that_were_computed(show: Any, shared: str) -> None:
@@ -124,6 +149,7 @@ def test_anatomy_of_a_bundle_without_sequences_promises_none(
         assert page.inner_text("#examples") == ""
         page.click("#tab-sequence")
         page.get_by_text("Seed 0 is not in this bundle").wait_for()
+        page.close()  # before its server
 
 
 def test_bundle_says_what_it_has_not_got(show: Any, shared: str) -> None:

@@ -61,6 +61,11 @@ function tell(changed) {
   for (const listener of listeners) listener(changed);
 }
 
+/** Tell that what a name stands for has changed: its value in the address is the same. */
+export function announce(name) {
+  tell(new Set([name]));
+}
+
 // Back, Forward, a link, or an address typed by hand
 addEventListener("popstate", () => {
   const after = read();

@@ -14,7 +14,7 @@ import { Causes, lengthWords, wordsOf, worstPart } from "./causes.js";
 import { get, paths } from "./data.js";
 import { choice, el } from "./dom.js";
 
-const DRAWN = ["tab", "a", "b", "theme", "cause-of"];
+const DRAWN = ["tab", "a", "b", "cause-of"];
 const LISTED = ["cause", "of", "on", "aseed", "bseed"];
 let home, catalogue, latest = 0, latestList = 0;
 let sides = []; // the runs that stand on the page: side, run, table or problem, causes
@@ -26,8 +26,9 @@ export function open(section, data) {
   catalogue = data;
   address.onChange((changed) => {
     if (!isOpen()) return;
-    if (DRAWN.some((name) => changed.has(name))) draw();
-    else if (listing() && LISTED.some((name) => changed.has(name))) {
+    if (DRAWN.some((name) => changed.has(name))) return draw();
+    if (changed.has("theme")) sides.forEach((each) => each.causes?.draw());
+    if (listing() && LISTED.some((name) => changed.has(name))) {
       drawList();
       document.getElementById("examples").scrollIntoView({ block: "nearest" });
     }

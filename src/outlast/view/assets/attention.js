@@ -1,7 +1,7 @@
 // The attention of the current token: one row for each head, one cell for each key.
 
 import * as address from "./address.js";
-import { decode, get, paths } from "./data.js";
+import { decode, getBeside, paths } from "./data.js";
 import { choice, el, key, plain } from "./dom.js";
 import { colour, config, tokenRows } from "./theme.js";
 
@@ -15,6 +15,15 @@ const SHADES = {
 const ROW = 24;
 const SIGN = 8; // pixels that a sign takes below the axis
 
+/** Whether a head is one of those that look answers up. */
+export function retrieves(trace, layer, head) {
+  return trace.retrieving?.layer === layer && trace.retrieving.heads.includes(head);
+}
+
+function retrievingWords({ weight }) {
+  return `retrieves: looks answers up, at the training length with weight ${weight.toFixed(2)} on the right token`;
+}
+
 function longest(words) {
   return words.reduce((most, word) => Math.max(most, word.length), 0);
 }
@@ -22,9 +31,11 @@ function longest(words) {
 export class AttentionRows {
   constructor(run, seed, name, trace, side) {
     Object.assign(this, { run, seed, name, trace, side });
-    this.names = trace.layers.flatMap((layer) =>
-      Array.from({ length: layer.heads }, (_, head) => `${layer.name} · ${head}`),
+    const heads = trace.layers.flatMap(({ name, heads }) =>
+      Array.from({ length: heads }, (_, head) => [`${name} · ${head}`, retrieves(trace, name, head)]),
     );
+    this.heads = heads.map(([name]) => name);
+    this.names = heads.map(([name, marked]) => (marked ? `${name} retrieves` : name));
     this.place = el("div", { class: "plot rows attention", id: `attention-${side}` });
     this.words = el("p", { class: "note", id: `attention-words-${side}` });
     const shade = choice(
@@ -49,6 +60,7 @@ export class AttentionRows {
         key("dropped", "dropped: exactly 0"),
         key("later", "not read yet"),
         trace.source.some((place) => place !== null) ? "○ the token that holds the answer" : "",
+        trace.retrieving ? el("span", { class: "key" }, retrievingWords(trace.retrieving)) : null,
       ),
     );
     this.shown = -1;
@@ -135,7 +147,7 @@ export class AttentionRows {
     this.chunks ??= new Map();
     if (!this.chunks.has(number)) {
       const path = paths.attention(this.run.id, this.seed, this.name, number);
-      const answer = get(path).then((data) => ({
+      const answer = getBeside(this.trace, path).then((data) => ({
         ...data,
         layers: data.layers.map((layer) => ({
           heads: layer.heads,
@@ -198,7 +210,7 @@ export class AttentionRows {
       const on = weights.map((row) => row[source]);
       const best = on.indexOf(Math.max(...on));
       parts.push(
-        `Most weight on the token that holds the answer: ${on[best].toFixed(3)} (${this.names[best]}).`,
+        `Most weight on the token that holds the answer: ${on[best].toFixed(3)} (${this.heads[best]}).`,
       );
     }
     this.words.textContent = parts.join(" ");

@@ -81,7 +81,8 @@ function item(run, runs) {
     },
   });
   const about = run.problem ?? [run.model, ...(run.methods ?? [])].join(", ");
-  const state = run.problem ? "cannot be read" : run.trained ? "" : "no checkpoint yet";
+  const absent = run.tested ? "no checkpoint" : "no checkpoint yet";
+  const state = run.problem ? "cannot be read" : run.trained ? "" : absent;
   return el(
     "label",
     { class: "run", title: about },

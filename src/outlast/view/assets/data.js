@@ -1,24 +1,33 @@
 // What the server, or the files of a bundle, say.
 
-const asked = new Map();
+const kept = new Map();
+const listeners = [];
 let live = true; // whether a server computes what is asked for; a bundle has its files alone
 const MOST_KEPT = 300;
-// What a model makes of a sequence stays. Curves and analyses may be written while the page is open.
-const KEPT = /^data\/(sequence|attention)\//;
 
-/** The JSON under a path; an Error carries the server's message. */
-export function get(path) {
-  if (!KEPT.test(path)) return load(path);
-  if (!asked.has(path)) {
-    const answer = load(path);
-    answer.catch(() => asked.delete(path)); // so that it can be asked for again
-    asked.set(path, answer);
-    if (asked.size > MOST_KEPT) asked.delete(asked.keys().next().value);
+/** The attention under a path, of the model that made a trace. It stays as long as the model is the same. */
+export function getBeside(trace, path) {
+  const name = `${trace.checkpoint} ${path}`;
+  if (!kept.has(name)) {
+    const answer = get(path).then((values) => {
+      if (values.checkpoint === trace.checkpoint) return values;
+      for (const listener of listeners) listener();
+      throw new Error("This run was trained further. Computing …");
+    });
+    answer.catch(() => kept.delete(name)); // so that it can be asked for again
+    kept.set(name, answer);
+    if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
   }
-  return asked.get(path);
+  return kept.get(name);
 }
 
-async function load(path) {
+/** Call a function when an answer is of a newer checkpoint than the trace that is shown. */
+export function onNewerCheckpoint(listener) {
+  listeners.push(listener);
+}
+
+/** The JSON under a path; an Error carries the server's message. */
+export async function get(path) {
   let reply;
   try {
     reply = await fetch(path, { credentials: "omit" });
@@ -32,7 +41,7 @@ async function load(path) {
 }
 
 /** Why there is no answer. A bundle may be behind any server, whose words say nothing. */
-export async function refusal(reply, path) {
+async function refusal(reply, path) {
   if (!live) return `${path.split("/")[1]}: not in this bundle; 'outlast view' computes it`;
   const kind = reply.headers.get("Content-Type") ?? "";
   if (kind.includes("json")) return (await reply.json()).error;
@@ -50,7 +59,7 @@ export const paths = {
   attention: (id, seed, name, number) =>
     `data/attention/${part(id)}/${seed}/${part(name)}/${number}.json`,
   map: (id, seed, name, layer, head) =>
-    `data/map/${part(id)}/${seed}/${part(name)}/${layer}-${head}.png`,
+    `data/map/${part(id)}/${seed}/${part(name)}/${layer}-${head}.json`,
 };
 
 /** Numbers from base64 of 16-bit integers: a value is its integer times `scale`. */

@@ -6,7 +6,7 @@ import * as curves from "./curves.js";
 import { get, paths } from "./data.js";
 import { el } from "./dom.js";
 import * as sequence from "./sequence.js";
-import { apply } from "./theme.js";
+import { apply, onSystemChange } from "./theme.js";
 
 const VIEWS = { curves: "Curves", sequence: "Sequence", anatomy: "Failure anatomy" };
 
@@ -46,6 +46,7 @@ async function start() {
     if (changed.has("theme")) showTheme();
     if (changed.has("tab")) showTab();
   });
+  onSystemChange(() => address.announce("theme"));
   document.getElementById("theme").addEventListener("change", (event) => {
     address.set({ theme: event.target.value || null });
   });

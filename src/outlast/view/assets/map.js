@@ -1,7 +1,8 @@
 // The whole attention of one head, as a picture that the server made.
 
 import * as address from "./address.js";
-import { paths, refusal } from "./data.js";
+import { retrieves } from "./attention.js";
+import { getBeside, paths } from "./data.js";
 import { choice, el, key } from "./dom.js";
 import { colour, config, layout } from "./theme.js";
 
@@ -11,7 +12,7 @@ export class AttentionMap {
     const heads = trace.layers.flatMap((layer, number) =>
       Array.from({ length: layer.heads }, (_, head) => [
         `${number}-${head}`,
-        `${layer.name}, head ${head}`,
+        `${layer.name}, head ${head}${retrieves(trace, layer.name, head) ? ", retrieves" : ""}`,
       ]),
     );
     this.heads = heads.map(([value]) => value);
@@ -42,23 +43,30 @@ export class AttentionMap {
     return this.heads.includes(address.get("map")) ? address.get("map") : "";
   }
 
-  draw() {
+  async draw() {
     const head = this.head();
     const select = document.getElementById(`head-${this.side}`);
     if (select) select.value = head;
     this.place.classList.toggle("empty", !head);
     this.problem.textContent = "";
     this.legend.hidden = !head;
-    if (!head) return Plotly.purge(this.place);
+    Plotly.purge(this.place);
+    if (!head) return;
     const [layer, number] = head.split("-");
     const count = this.trace.words.length;
-    const source = paths.map(this.run.id, this.seed, this.name, layer, number);
-    this.check(source);
+    let answer;
+    try {
+      answer = await getBeside(this.trace, paths.map(this.run.id, this.seed, this.name, layer, number));
+    } catch (error) {
+      this.problem.textContent = error.message;
+      return;
+    }
+    if (head !== this.head() || !this.place.isConnected) return;
     const axis = { showgrid: false, constrain: "domain" };
     const shape = layout({
       images: [
         {
-          source,
+          source: answer.picture,
           xref: "x",
           yref: "y",
           x: 0.5,
@@ -75,12 +83,6 @@ export class AttentionMap {
     });
     const corners = { mode: "markers", x: [1, count], y: [1, count], opacity: 0, hoverinfo: "skip" };
     Plotly.newPlot(this.place, [corners], shape, config);
-  }
-
-  /** A picture that does not come says why. */
-  async check(source) {
-    const reply = await fetch(source, { credentials: "omit" }).catch(() => null);
-    if (reply && !reply.ok) this.problem.textContent = await refusal(reply, source);
   }
 
   mark() {

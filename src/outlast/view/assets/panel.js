@@ -71,7 +71,9 @@ export class Panel {
       ? `✓${part} ${answer.given}${chance(answer.chance)}, as expected`
       : `✗${part} ${answer.given}${chance(answer.chance)}; expected ${answer.expected}` +
         chance(answer.expected_chance);
-    this.answer.replaceChildren(el("span", { class: `${kind}-words` }, words));
+    const cause = this.trace.causes[at];
+    const why = cause ? el("span", { class: "note cause" }, cause) : "";
+    this.answer.replaceChildren(el("span", { class: `${kind}-words` }, words), why);
   }
 
   // ---- the state ---------------------------------------------------------------------------

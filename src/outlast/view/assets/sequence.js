@@ -10,7 +10,7 @@ import {
   seedsOf,
   sequenceProblem,
 } from "./catalogue.js";
-import { get, paths } from "./data.js";
+import { get, onNewerCheckpoint, paths } from "./data.js";
 import { button, choice, el } from "./dom.js";
 import { Panel } from "./panel.js";
 import { TokenStrip } from "./tokens.js";
@@ -20,10 +20,11 @@ const SEQUENCES = 256;
 // keys and the tokens that they move by
 const STEPS = { ArrowLeft: -1, ArrowRight: 1 };
 const FAR = { PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
-const HEAVY = ["a", "aseed", "b", "bseed", "seq", "tab", "theme"];
+const LOADED = ["a", "aseed", "b", "bseed", "seq", "tab"];
 let home, catalogue, latest = 0;
 let strip = null;
 let panels = [];
+let shown = null; // what `show` has drawn
 let count = 0; // of tokens
 
 /** Build the view into its section. */
@@ -32,9 +33,13 @@ export function open(section, data) {
   catalogue = data;
   address.onChange((changed) => {
     if (!isOpen()) return;
-    if (HEAVY.some((name) => changed.has(name))) draw();
+    if (LOADED.some((name) => changed.has(name))) draw();
+    else if (changed.has("theme") && shown) show(...shown);
     else if (changed.has("at")) step();
     if (changed.has("colour") || changed.has("map")) panels.forEach((panel) => panel.restyle());
+  });
+  onNewerCheckpoint(() => {
+    if (isOpen()) draw();
   });
   addEventListener("keydown", onKey);
   if (isOpen()) draw();
@@ -63,14 +68,13 @@ async function draw() {
   const first = side("a");
   const second = side("b");
   if (first.problem) {
-    strip = null;
+    shown = strip = null;
     panels = [];
     const words = el("p", { class: "problem", role: "alert" }, first.problem);
     home.replaceChildren(runControls(), words);
     return document.getElementById("run-a").focus();
   }
   const name = sequenceName(first.run);
-  const focus = document.activeElement?.id;
   const status = el("p", { class: "note", id: "loading", role: "status" }, "Computing …");
   if (!home.childElementCount) home.append(status);
   const results = await Promise.all([load(first, name), second ? load(second, name) : null]);
@@ -80,7 +84,6 @@ async function draw() {
   const scale = results[0].trace ?? (catalogue.live ? await lengthsOf(first.run) : null);
   if (turn !== latest) return;
   show(results.filter(Boolean), name, scale);
-  if (focus) document.getElementById(focus)?.focus();
 }
 
 async function load(about, name) {
@@ -109,6 +112,8 @@ async function sameWords(one, other, about) {
 
 /** `scale` has the lengths of the slider, if they are known. */
 function show(results, name, scale) {
+  shown = [results, name, scale];
+  const focus = document.activeElement?.id;
   const traced = results.filter((each) => each.trace);
   const trace = traced[0]?.trace;
   count = trace?.words.length ?? 0;
@@ -122,6 +127,7 @@ function show(results, name, scale) {
   if (!results[0].trace) home.append(...wayBack(results[0].run, name));
   panels.forEach((panel) => panel.draw());
   step();
+  if (focus) document.getElementById(focus)?.focus();
 }
 
 // ---- stepping ------------------------------------------------------------------------------

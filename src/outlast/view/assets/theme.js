@@ -99,6 +99,13 @@ export function tokenRows({ rows, left, bottom, count, xaxis = {} }) {
 
 export const config = { displayModeBar: false, responsive: true, doubleClick: "reset" };
 
+/** Call a function when the system turns light or dark, if the page follows it. */
+export function onSystemChange(listener) {
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    if (!document.documentElement.dataset.theme) listener();
+  });
+}
+
 /** Light, dark, or as the system says. */
 export function apply(name) {
   if (name === "light" || name === "dark") document.documentElement.dataset.theme = name;
