@@ -18,6 +18,7 @@ from findings.__main__ import command_parser
 from findings.analysis_table import write_analyses
 from findings.causes_figure import draw_causes, read_shares
 from findings.copy_errors import _ambiguous
+from findings.gradients_figure import MEASURES, draw_gradients, mean_curve, read_gradients
 from findings.page_figure import draw_table
 from findings.page_table import Cell
 from findings.seed_figure import draw
@@ -279,4 +280,29 @@ def test_causes_are_drawn_from_a_table_of_analyses(tmp_path: Path) -> None:
         draw_causes(table, ["joint"], [], 2, tmp_path / "other.png")
     with pytest.raises(SystemExit, match="labels: expected 1, one for each arm, not 2"):
         draw_causes(table, ["dat"], ["a", "b"], 2, tmp_path / "other.png")
+    assert not (tmp_path / "other.png").exists()
+
+
+def test_gradients_are_drawn_from_a_table_design_by_design(tmp_path: Path) -> None:
+    table = tmp_path / "analysis.csv"
+    lines = ["analysis,arm,what,part,step,times,seed_0,seed_1,seed_2"]
+    for measure in MEASURES:
+        lines += [f'gradients,big-dat,"{measure}",all,{step},,0.5,0.25,' for step in (0, 500)]
+        lines.append(f'gradients,big-dat,"{measure}",all,650,,,,4')
+        lines.append(f'gradients,big-dat,"{measure}",recall,0,,9,9,9')
+    table.write_text("\n".join(lines) + "\n")
+    curves = read_gradients(table, ["big-dat"])["big-dat"]["cosine"]
+    assert curves == {
+        "seed_0": {0: 0.5, 500: 0.5},
+        "seed_1": {0: 0.25, 500: 0.25},
+        "seed_2": {650: 4},
+    }
+    assert mean_curve(curves) == {0: 0.375, 500: 0.375}  # a step of one seed of three is no mean
+
+    draw_gradients(table, ["big"], ["dat"], ["DAT"], tmp_path / "gradients.png")
+    assert (tmp_path / "gradients.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit, match="no gradients of big-joint"):
+        draw_gradients(table, ["big"], ["dat", "joint"], [], tmp_path / "other.png")
+    with pytest.raises(SystemExit, match="labels: expected 1, one for each way, not 2"):
+        draw_gradients(table, ["big"], ["dat"], ["a", "b"], tmp_path / "other.png")
     assert not (tmp_path / "other.png").exists()

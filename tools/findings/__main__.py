@@ -10,6 +10,7 @@ from findings import page_table
 from findings.analysis_table import write_analyses
 from findings.causes_figure import draw_causes
 from findings.copy_errors import describe
+from findings.gradients_figure import draw_gradients
 from findings.page_figure import draw_table
 from findings.seed_figure import draw
 from findings.seed_table import read, write
@@ -31,6 +32,12 @@ def command_parser() -> argparse.ArgumentParser:
     causes.add_argument("--arms", nargs="+", required=True, help="names, in order")
     causes.add_argument("--labels", nargs="+", default=[], help="words for the arms, in order")
     causes.add_argument("--columns", type=int, default=4, help="panels in a row")
+    gradients = verbs.add_parser("gradients", help="of such a table, gradients over training")
+    gradients.add_argument("csv", type=Path)
+    gradients.add_argument("png", type=Path)
+    gradients.add_argument("--designs", nargs="+", required=True, help="a row for each")
+    gradients.add_argument("--ways", nargs="+", required=True, help="an arm is DESIGN-WAY")
+    gradients.add_argument("--labels", nargs="+", default=[], help="words for the ways, in order")
     figure = verbs.add_parser("figure", help="some arms of such a table, each seed a dot")
     figure.add_argument("csv", type=Path)
     figure.add_argument("png", type=Path)
@@ -60,6 +67,8 @@ def main() -> None:
         write_analyses(words.folders, words.csv)
     elif words.verb == "causes":
         draw_causes(words.csv, words.arms, words.labels, words.columns, words.png)
+    elif words.verb == "gradients":
+        draw_gradients(words.csv, words.designs, words.ways, words.labels, words.png)
     elif words.verb == "page-figure":
         draw_table(page_table.read(words.page, words.columns, words.names), words.png)
     elif words.verb == "copy-errors":

@@ -55,9 +55,13 @@ def draw(
         shares = SHARES.get(part, f"sequences with {part} right")
         key = "dot: a seed, stroke: the mean, n/m: seeds right of the dotted line (90 %)"
         figure.supxlabel(f"share of {shares}; {key}", fontsize=7, color=MUTED)
-        drawn = BytesIO()
-        figure.savefig(drawn)
-    # few colours are in it: a palette makes the file a third as large
+        save_small(figure, target)
+
+
+def save_small(figure: Figure, target: Path) -> None:
+    """Write a figure of few colours: a palette makes the file a third as large."""
+    drawn = BytesIO()
+    figure.savefig(drawn)
     Image.open(drawn).convert("RGB").quantize(64).save(target, "PNG", optimize=True)
 
 
