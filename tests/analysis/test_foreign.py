@@ -216,7 +216,7 @@ def test_line_in_the_place_of_a_task_is_refused_in_words(analysis: Any) -> None:
         ({"ladder": (1, -1)}, "ladder=-1: expected multiples of the training length"),
         ({"ladder": ()}, "ladder=: expected at least one multiple"),
         ({"ladder": (1, 2, 1.0)}, "ladder=1 2 1: expected each multiple once"),
-        ({"sequences": 0}, r"sequences=0 \(int\): expected a whole number from 1 to"),
+        ({"sequences": 0}, r"sequences=0: expected a whole number from 1 to"),
     ],
     ids=str,
 )

@@ -105,7 +105,7 @@ def test_difference_may_be_accepted() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"chunk": 0}, r"chunk=0 \(int\): expected a whole number"),
+        ({"chunk": 0}, r"chunk=0: expected a whole number"),
         ({"tolerance": -1}, r"tolerance=-1 \(int\): expected a number >= 0"),
         ({"tolerance": float("nan")}, r"tolerance=nan"),
         ({"model": task()}, r"model=.*: expected a model of transformers"),
