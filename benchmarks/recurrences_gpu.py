@@ -20,6 +20,9 @@ of 2 and 4 warps and 2 and 3 stages alone here; `--tune all` has all.
 norm of the difference over the norm, of outputs, the last state and each gradient. In `flips` all
 keys are the same and beta is 2, as in a parity. `rounded inputs` is the loop in float64 with q, k
 and v rounded to bfloat16, as fla's kernels take them. Numbers go to standard output, as JSON lines.
+
+``--profile`` adds what an eager step of ours and of fla spends its time on: milliseconds on the
+GPU and the number of kernels, by what the name of a kernel says that it does.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,6 +49,16 @@ HEADS, SEEDS, STATE = 4, 4, 64
 LAYERS = ("deltanet", "gated_deltanet", "linear_attention", "mamba2")
 #: a kernel with at most so many choices keeps all
 FEW = 8
+#: what a kernel does, by the first of these that its name has; the others are `own`: kernels
+#: that were written for the layer
+DOES = {
+    "matmul": r"gemm|nvjet|cutlass|xmma|splitk|trsm|triangular",
+    "copy": r"copy|cat|fill|memset|memcpy",
+    "reduction": r"reduce|softmax|scan|cumsum",
+    "pointwise": r"elementwise",
+}
+#: eager steps that are profiled
+PROFILED = 3
 
 
 def say(**row: object) -> None:
@@ -170,6 +185,42 @@ def measure(bench: Bench, name: str, width: int, options: argparse.Namespace) ->
         torch.cuda.empty_cache()
 
 
+def profile(name: str, width: int, options: argparse.Namespace) -> None:
+    """What an eager step of ours and of fla spends its time on."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    makers = sides_of(name, width, options)
+    for side in ("ours", "fla"):
+        try:
+            step = late(makers[side])
+            step()
+            with profiled(activities=[ProfilerActivity.CUDA]) as seen:
+                for _ in range(PROFILED):
+                    step()
+                torch.cuda.synchronize()
+        except RuntimeError as error:
+            say(layer=name, width=width, profiled=side, error=str(error)[:200])
+            continue
+        ms: dict[str, float] = defaultdict(float)
+        kernels: dict[str, float] = defaultdict(float)
+        largest: dict[str, float] = {}
+        for row in seen.key_averages():
+            does = next(
+                (d for d, names in DOES.items() if re.search(names, row.key.lower())), "own"
+            )
+            ms[does] += row.self_device_time_total / 1000 / PROFILED
+            kernels[does] += row.count / PROFILED
+            largest[row.key[:120]] = row.self_device_time_total / 1000 / PROFILED
+        first = sorted(largest, key=largest.__getitem__, reverse=True)[:8]
+        say(
+            layer=name, width=width, profiled=side,
+            ms={d: round(t, 3) for d, t in ms.items()},
+            kernels={d: round(n) for d, n in kernels.items()},
+            largest={key: round(largest[key], 3) for key in first},
+        )  # fmt: skip
+
+
 # ---- errors --------------------------------------------------------------------------------------
 
 
@@ -270,6 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--tune", choices=["few", "all"], default="few")
     parser.add_argument("--errors", action="store_true")
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args(arguments)
     if options.device == "cuda":
@@ -286,6 +338,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 errors(width, options)
             for name in options.layers:
                 measure(bench, name, width, options)
+                if options.profile:
+                    profile(name, width, options)
 
 
 if __name__ == "__main__":

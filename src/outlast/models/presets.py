@@ -91,8 +91,8 @@ def reach(size: Literal["full", "small"] = "full") -> RunSpec:
 
     A serial hybrid with delayed attention. The convolution gives each value its key, which the
     first phase forgets; a scalable softmax keeps attention sharper at length. `full` also has one
-    wide head, and half of its rows in training have keys that are easily confused. `outlast
-    reproduce reach` screens it against others and says how far it goes.
+    wide head and the convolution before the LSTM, and half of its rows in training have keys that
+    are easily confused. `outlast reproduce reach` says how far both go.
 
     Args:
         size: `full` has a sum modulo 10 and wants a GPU; `small` has a parity, one block of width
@@ -109,11 +109,12 @@ def reach(size: Literal["full", "small"] = "full") -> RunSpec:
         )
     return RunSpec(
         # enough keys for 4,000 times the length, and rows in training whose keys are as alike as
-        # those of long rows; the convolution reaches from a value to the first token of its key
+        # those of long rows; the convolution reaches from a value to the first token of its key.
+        # Before the LSTM it also says whether a digit is added or only stored (`interleaved`)
         "composite(modulus=10, keys=320, key_tokens=2, key_pool=8, queries=8, length=25)",
-        "2 x (lstm > conv(kernel=3) > attention(heads=1, weights=scalable) > mlp)",
+        "2 x (conv(kernel=3) > lstm > attention(heads=1, weights=scalable) > mlp)",
         # a first phase that converges late often does not hold far out: better to begin anew
-        ("dat(switch=converged, rate=0.5, latest=0.25, otherwise=retry)",),
+        ("dat(switch=converged, rate=0.5, latest=0.15, otherwise=retry)",),
         settings=Settings(steps=20000, by_length=True, checkpoint_every=2500),
     )
 
