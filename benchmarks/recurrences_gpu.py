@@ -49,8 +49,8 @@ HEADS, SEEDS, STATE = 4, 4, 64
 LAYERS = ("deltanet", "gated_deltanet", "linear_attention", "mamba2")
 #: a kernel with at most so many choices keeps all
 FEW = 8
-#: what a kernel does, by the first of these that its name has; the others are `own`: kernels
-#: that were written for the layer
+#: what a kernel does, by the first of these that its name has; `other` is the rest, such as
+#: kernels that were written for a layer
 DOES = {
     "matmul": r"gemm|nvjet|cutlass|xmma|splitk|trsm|triangular",
     "copy": r"copy|cat|fill|memset|memcpy",
@@ -206,9 +206,10 @@ def profile(name: str, width: int, options: argparse.Namespace) -> None:
         kernels: dict[str, float] = defaultdict(float)
         largest: dict[str, float] = {}
         for row in seen.key_averages():
-            does = next(
-                (d for d, names in DOES.items() if re.search(names, row.key.lower())), "own"
-            )
+            if row.device_type.name != "CUDA":  # a call of the host
+                continue
+            key = row.key.lower()
+            does = next((d for d, names in DOES.items() if re.search(names, key)), "other")
             ms[does] += row.self_device_time_total / 1000 / PROFILED
             kernels[does] += row.count / PROFILED
             largest[row.key[:120]] = row.self_device_time_total / 1000 / PROFILED

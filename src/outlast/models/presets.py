@@ -110,7 +110,7 @@ def reach(size: Literal["full", "small"] = "full") -> RunSpec:
     return RunSpec(
         # enough keys for 4,000 times the length, and rows in training whose keys are as alike as
         # those of long rows; the convolution reaches from a value to the first token of its key.
-        # Before the LSTM it also says whether a digit is added or only stored (`interleaved`)
+        # Before the LSTM it also brings a digit and the token before it to the LSTM in one step
         "composite(modulus=10, keys=320, key_tokens=2, key_pool=8, queries=8, length=25)",
         "2 x (conv(kernel=3) > lstm > attention(heads=1, weights=scalable) > mlp)",
         # a first phase that converges late often does not hold far out: better to begin anew

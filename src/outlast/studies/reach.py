@@ -1,9 +1,9 @@
 """`outlast reproduce reach`: one recipe for state and recall, as far as it goes.
 
 The recipe is a serial hybrid of two blocks with delayed attention. A short convolution gives each
-digit its key, which the first phase forgets. It stands before the LSTM in ``far-*`` at `full`, and
-between LSTM and attention in all other arms. A scalable softmax keeps attention sharp at length.
-Recipe, screen and arms are ours.
+digit its key, which the first phase forgets. At `full` it stands before the LSTM in ``far-*`` and
+``weights-*``, as in the preset, and behind it elsewhere. A scalable softmax keeps attention sharp
+at length. Recipe, screen and arms are ours.
 
 First a **screen**: parts of the recipe are replaced one at a time, by every registered recurrence,
 and by some designs, weights, schemes and methods. A few pairs are added: a recurrence beside

@@ -27,7 +27,7 @@ def layout_claims(layouts: Sequence[str], at: float, low: float) -> list[Claim]:
 
 
 JOINT = Claim(
-    "Trained jointly, the same model does not hold at 3 x",
+    "Trained jointly, the model of layout-separate does not hold at 3 x",
     "layout-separate-joint", 3,
     "arXiv 2510.00258: a cliff; before, ours with a plain softmax had .45",
     high=0.5, stated="before",
