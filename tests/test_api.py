@@ -62,6 +62,11 @@ MISUSES: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: outlast.task(math.nan), ("spec=nan (float)",)),  # type: ignore[arg-type]
     (lambda: outlast.task(Parity), ("spec=<class",)),  # type: ignore[arg-type]
     (lambda: outlast.task(""), ("cannot read the spec ''",)),
+    (lambda: outlast.task("Parity"), ("there is no task 'Parity'", "did you mean 'parity'")),
+    (
+        lambda: outlast.fit(PARITY, LSTM, "run", method="dat"),
+        ("'method'", "did you mean 'methods'"),
+    ),
     (lambda: outlast.task("party"), ("there is no task 'party'", "did you mean 'parity'")),
     (lambda: outlast.task("parity(length=-1)"), ("length=-1", "a whole number")),
     (lambda: outlast.model(None, PARITY), ("layout=None", "a model line")),  # type: ignore[arg-type]

@@ -66,7 +66,13 @@ _HOMES = {
 }
 
 
+#: rooms that need an extra, which an error then names
+_ROOMS = ("hf", "lightning")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"outlast.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'outlast' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from outlast.arguments import as_path, as_whole, check_flag, shown
-from outlast.errors import OutlastError, RunFolderError, bad_value, incompatible
+from outlast.errors import OutlastError, RunFolderError, SpecError, bad_value, incompatible
 from outlast.machine import pick_device
 from outlast.methods import Method
 from outlast.models import Model, build_model
@@ -288,6 +288,9 @@ def _read_preset(preset: object) -> RunSpec:
 
 def _read_settings(settings: dict[str, Any], default: Settings) -> Settings:
     plain = {n: v.item() if isinstance(v, np.generic) else v for n, v in settings.items()}
+    for name in ("method", "seed"):
+        if name in plain:
+            raise SpecError(f"fit has no argument {name!r}; did you mean '{name}s'?")
     for name, value in plain.items():
         if not isinstance(value, str | int | float | None):
             raise bad_value(name, shown(value), "a number, a word or true | false")

@@ -297,7 +297,10 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'parity'? (there are: modsum, parity)``; no long list beside a guess."""
     known = sorted(known)
     swapped = [other for other in known if sorted(other) == sorted(name)]  # letters out of order
-    close = swapped or difflib.get_close_matches(name, known, n=1)
+    lower = name.lower()
+    close = (
+        [o for o in known if o == lower] or swapped or difflib.get_close_matches(lower, known, 1)
+    )
     guess = f"; did you mean {close[0]!r}?" if close else ""
     if close and len(known) > MANY:
         return guess

@@ -409,3 +409,12 @@ def test_error_that_smaller_batches_do_not_help_is_raised(
     with pytest.raises(type(error), match=str(error)):
         evaluate(broken, TASK, (1,), 8)
     assert tried == sizes
+
+
+def test_model_with_too_few_tokens_is_a_clear_error() -> None:
+    with pytest.raises(OutlastError, match=r"sequences of 7 tokens, 0 to 2: index out of range"):
+        evaluate(torch.nn.Embedding(2, 4), "parity(length=6)", (1,), sequences=4)
+    model = torch.nn.Embedding(8, 4)
+    model.config = SimpleNamespace(vocab_size=2)  # type: ignore[assignment]
+    with pytest.raises(SpecError, match=r"vocab_size of the model=2: expected at least 4"):
+        evaluate(model, "parity(length=6)", (1,), sequences=4)

@@ -278,6 +278,19 @@ def test_unwritable_folder_is_named_in_the_error(tmp_path: Path) -> None:
 
 
 @without_figures
+def test_page_replaces_a_page_and_no_other_file(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", until=0)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "index.html").write_text("mine")
+    with pytest.raises(RunFolderError, match=r"has a file index.html that is of no report"):
+        report(run, out)
+    assert [path.name for path in out.iterdir()] == ["index.html"]
+    (out / "index.html").unlink()
+    assert report(run, out) == report(run, out)
+
+
+@without_figures
 def test_page_that_cannot_be_replaced_stays_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

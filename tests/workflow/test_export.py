@@ -66,10 +66,13 @@ def test_config_can_build_the_model_again(folder: Path, tmp_path: Path) -> None:
     assert config["vocab_size"] == 36
 
 
-def test_gates_of_an_unfinished_first_phase_are_in_the_config(tmp_path: Path) -> None:
+def test_unfinished_first_phase_is_named_and_its_gates_are_in_the_config(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = create(tiny("dat(switch=20)", probe_every=0), tmp_path / "run")
     halt(run)  # after its first checkpoint
     loaded = outlast.load(run)
+    assert f"{run} is unfinished: these are the weights of step" in caplog.text
     gates = [float(sublayer.gate) for sublayer in loaded.sublayers()]
     assert 0.0 in gates
     export(run, tmp_path / "model")

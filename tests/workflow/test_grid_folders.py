@@ -14,7 +14,7 @@ import pytest
 
 from outlast.cli import MISTAKE, STOPPED, main
 from outlast.errors import RunFolderError
-from outlast.runs.folder import RESULTS, RUN, STUDY, write_json
+from outlast.runs.folder import RESULTS, RUN, STUDY, SWEEP, write_json
 from outlast.runs.grids import grid_runs, run_folders
 from outlast.runs.records import read_results, read_run, write_results
 from outlast.train.trainer import Block, Trainer
@@ -335,12 +335,14 @@ def test_study_is_no_grid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
-def test_run_is_not_created_over_a_grid_or_a_study(
+def test_run_is_not_created_over_a_grid_a_study_or_a_sweep(
     tmp_path: Path, overwrite: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     create(tiny(), tmp_path / "grid" / "lr=0.001")
     write_json(tmp_path / "study" / STUDY, {"format": 1})
-    for name, hidden in (("grid", "other runs, such as lr=0.001"), ("study", "a study")):
+    write_json(tmp_path / "sweep" / SWEEP, {"format": 1})
+    all_hidden = ("other runs, such as lr=0.001", "a study", "a sweep")
+    for name, hidden in zip(("grid", "study", "sweep"), all_hidden, strict=True):
         before = sorted(tmp_path.rglob("*"))
         assert main([*SMALL, "--out", str(tmp_path / name), *overwrite]) == MISTAKE
         assert f"{name} holds {hidden}; a run would hide it" in capsys.readouterr().err

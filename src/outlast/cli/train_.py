@@ -30,8 +30,9 @@ def main(
     Example: outlast train --task parity --model "lstm > mlp @ 16" --steps 100 --out runs/parity
 
     Args:
-        task: What to learn, such as "composite(modulus=10)".
-        model: The model line, such as "4 x (lstm > attention > mlp) @ 128".
+        task: What to learn, such as "composite(modulus=10)"; --preset and --start-from have one.
+        model: The model line, such as "4 x (lstm > attention > mlp) @ 128", in quotation marks;
+            --preset and --start-from have one.
         out: The run folder to make.
         preset: Task, model, method and settings in one word, such as reach, as far as they are not
             given: see "outlast list preset".

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outlast.errors import OutlastError
 from outlast.evaluation.outputs import read_logits
 from outlast.tasks import Batch
 
@@ -107,7 +108,16 @@ class Alone:
             self.in_chunks = self._in_chunks
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        logits, source = read_logits(self.model(tokens), self.model)
+        try:
+            output = self.model(tokens)
+        except IndexError as error:  # a table of embeddings is too small
+            raise OutlastError(
+                f"the model failed on sequences of {tokens.shape[1]:,} tokens, 0 to "
+                f"{int(tokens.max())}: {error}. Is its table of tokens, or of positions, too "
+                "small? ceiling= is the most tokens that a model can take; longer lengths are left "
+                "out"
+            ) from error
+        logits, source = read_logits(output, self.model)
         if source not in self.sources:
             log.info("taken as the model's logits: %s, %s", source, tuple(logits.shape))
             self.sources.append(source)

@@ -12,6 +12,7 @@ A callback makes a `TrainerDelay` from its arguments and calls it at four moment
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -20,11 +21,13 @@ from torch import nn
 from outlast.arguments import build_from, shown
 from outlast.errors import OutlastError, bad_value, require
 from outlast.methods.delay import Delay, delay
-from outlast.methods.delay.arguments import FOREVER
+from outlast.methods.delay.arguments import FOREVER, read_step, read_switch
 from outlast.methods.delay.distributed import mean_over_ranks
 from outlast.methods.delay.selection import Where
 from outlast.methods.triggers import Trigger, make_trigger
 from outlast.specs import Spec, parse_value
+
+log = logging.getLogger(__name__)
 
 #: what a metric may be compared with
 METRIC_SWITCH = '"below(level)", "above(level)" or "plateau(patience=evaluations)"'
@@ -101,6 +104,8 @@ class TrainerDelay:
                 "without the callback"
             )
         handle = self._delay(model, steps)
+        if self.metric is None and steps is not None and saved is None:
+            self._check_reached(steps)
         if saved is not None:
             try:
                 self._load(handle, saved)
@@ -108,6 +113,16 @@ class TrainerDelay:
                 handle.remove()
                 raise
         self._handle, self.modules, self.active = handle, handle.modules, True
+
+    def _check_reached(self, steps: int) -> None:
+        """Warn if training ends before the switch."""
+        switch = read_switch(self.switch, steps)
+        latest = FOREVER if self.latest is None else read_step("latest", self.latest, steps)
+        if isinstance(switch, int) and min(switch, latest) >= steps:
+            log.warning(
+                "switch=%s: training ends at step %d, so attention will never be let in",
+                self.switch, steps,
+            )  # fmt: skip
 
     def check(self, model: nn.Module) -> None:
         """Refuse arguments that do not fit the model. The model stays as it is."""

@@ -86,6 +86,11 @@ class DelayedAttention(pl.Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         total = trainer.estimated_stepping_batches
         steps = int(total) if math.isfinite(total) else None
+        if self._delay.metric is not None and not trainer.enable_validation:
+            raise SpecError(
+                f"metric={self._delay.metric}: there is no validation while training; give the "
+                "Trainer validation data, or leave metric= out"
+            )
         self._delay.begin(pl_module, steps, trainer.global_step, self._saved)
         sharded_checkpoints.empty(trainer.optimizers, pl_module, self._stateless)
         self._saved, self._stateless = None, []

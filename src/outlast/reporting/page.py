@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from outlast.arguments import as_path, shown
-from outlast.errors import bad_value
+from outlast.errors import RunFolderError, bad_value
 from outlast.evaluation.statistics import LEVEL
 from outlast.reporting import tables
 from outlast.reporting.ablation_table import ablation_table, layers_table
@@ -41,6 +41,7 @@ from outlast.reporting.summary import (
     study_json,
 )
 from outlast.runs.folder import RESULTS, RUN, write_text
+from outlast.runs.reading import parse_json, read_text
 from outlast.runs.study import ScreenRecord
 from outlast.version import __version__
 
@@ -137,6 +138,7 @@ def write_report(
     if (out / RUN).exists():
         accepted = f"a folder that is no run: the page has a {RESULTS} of its own"
         raise bad_value("out", out, accepted)
+    _refuse_foreign(out)
     sections = [
         _section(study, arms, out, _prefix(studies, i))
         for i, (study, arms) in enumerate(zip(studies, summarise_arms(studies), strict=True))
@@ -155,6 +157,21 @@ def write_report(
     (out / "figures").mkdir(exist_ok=True)  # the page has a link to it
     write_text(out / "index.html", _page(sections))
     return out / "index.html", [words for section in sections for words in section.left_out]
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Raise if the folder has files with the names of ours that are of something else."""
+    here = [name for name in (RESULTS, "report.md", "index.html") if (out / name).exists()]
+    if not here:
+        return
+    try:
+        ours = isinstance(parse_json(read_text(out / RESULTS)).get("studies"), list)
+    except (OSError, ValueError, AttributeError):
+        ours = False
+    if not ours:
+        raise RunFolderError(
+            f"{out} has a file {here[-1]} that is of no report: choose another folder for the page"
+        )
 
 
 def _paths(folders: object) -> list[Path]:

@@ -158,7 +158,8 @@ def require_free_folder(
 ) -> None:
     """Raise if a folder holds a run, or what is left of one, unless it is to be overwritten.
 
-    A folder that holds a grid or a study is refused also with `overwrite`: the run would hide it.
+    A folder that holds a grid, a study or a sweep is refused also with `overwrite`: the run would
+    hide it.
     `way_out` is one more thing the error advises; `resume` is the folder to resume, if it is not
     this one: that of its grid.
     """
@@ -168,7 +169,9 @@ def require_free_folder(
         if RUN not in files and (folder / COPYING).exists():
             files = []  # a copy that was killed; `locked` deletes it
         inside = [f"other runs, such as {path.parent.name}" for path in folder.glob(f"*/{RUN}")]
-        hidden = "a study" if (folder / STUDY).exists() else min(inside, default="")
+        kinds = ((STUDY, "a study"), (SWEEP, "a sweep"))
+        held = [words for name, words in kinds if (folder / name).exists()]
+        hidden = (held or sorted(inside) or [""])[0]
     except OSError as error:  # a name that is too long, among others
         raise RunFolderError(f"cannot use {folder} as a run folder: {why(error)}") from None
     if hidden and RUN not in files:

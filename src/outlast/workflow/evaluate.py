@@ -65,6 +65,8 @@ def evaluate_run(
     quiet = least_level("outlast.kernels", logging.WARNING)
     with precision(evaluation.precision, device), bf16, quiet:
         trained = open_run(folder, device)
+        if trained.unfinished:
+            say(f"{folder} is unfinished: this is a test of {trained.unfinished}")
         sequences = evaluation.sequences
         if sequences is None:
             sequences = default_sequences(trained.model.task)

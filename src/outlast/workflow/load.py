@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,8 @@ from outlast.train.plan import MethodStates, setup
 from outlast.train.predictor import Predictor
 from outlast.train.seeds import StackedModel, decay_among
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class TrainedRun:
@@ -40,6 +43,14 @@ class TrainedRun:
     model: StackedModel
     #: what the methods want of each seed now, or wanted when it came to rest
     controls: list[Control]
+
+    @property
+    def unfinished(self) -> str:
+        """How far an unfinished run is, ``step 600 of 3,000``; nothing for one at its end."""
+        at, last = self.state.step, self.run.settings.steps
+        resting = zip(self.state.parked, self.state.succeeded, strict=True)
+        done = at >= last or all(one != (None, None) for one in resting)
+        return "" if done else f"step {at:,} of {last:,}"
 
     def predictor(self) -> Predictor:
         """Tokens (batch, tokens) to logits (S, batch, tokens, outputs)."""
@@ -132,6 +143,8 @@ def load(folder: str | Path, seed: int | None = None, step: int | None = None) -
     if seed is not None and seed not in seeds:
         raise OutlastError(f"seed={seed}: {folder} has the seeds {', '.join(map(str, seeds))}")
     trained = open_run(folder, torch.device("cpu"), [seeds[0] if seed is None else seed], step)
+    if step is None and trained.unfinished:
+        log.warning("%s is unfinished: these are the weights of %s", folder, trained.unfinished)
     model, (control,) = trained.model.model, trained.controls
     weights = trained.model.named(trained.model.table)
     model.load_state_dict({name: weight[0] for name, weight in weights.items()})

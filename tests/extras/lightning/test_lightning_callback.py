@@ -100,6 +100,7 @@ def test_model_is_restored_after_training_and_after_an_error(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "outlast"):
         train(tmp_path, DelayedAttention(99, where="attn"), model)
     assert "forward" not in vars(model.attn)
+    assert "switch=99: training ends at step" in caplog.text
     assert "ended in phase 1" in caplog.text
     model.configure_optimizers = lambda: torch.optim.SGD(model.parameters(), lr=1e-2)
     model.training_step = lambda tokens: 1 / 0
@@ -148,6 +149,12 @@ def test_two_callbacks_are_refused(tmp_path):
 def test_bad_arguments_are_clear_errors(tmp_path, given, message):
     with pytest.raises(SpecError, match=message):
         train(tmp_path, DelayedAttention(**given), validate=True, max_steps=20)
+
+
+def test_metric_without_validation_is_refused_before_training(tmp_path):
+    callback = DelayedAttention("below(0.1)", metric="val_loss", where="attn")
+    with pytest.raises(SpecError, match="metric=val_loss: there is no validation while training"):
+        train(tmp_path, callback)
 
 
 def test_share_of_an_endless_training_is_refused(tmp_path):

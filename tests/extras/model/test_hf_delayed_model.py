@@ -57,6 +57,20 @@ def test_evaluation_does_not_warn_of_a_model_that_is_held_back_now_or_has_attent
     assert SAVED not in caplog.text
 
 
+def test_config_that_two_models_share_is_left_alone(folder, caplog):
+    first = AutoModelForCausalLM.from_pretrained(folder)
+    del first.config.delayed_attention
+    config = first.config
+    second = OutlastForCausalLM(config)
+    delayed = outlast.delay(first, switch=9)
+    assert first.config.delayed_attention["state"]["switched"] is None
+    assert not hasattr(config, "delayed_attention")
+    measure(second)
+    delayed.remove()
+    assert "delayed_attention" not in second.config.to_json_string()
+    assert SAVED not in caplog.text
+
+
 def test_harness_warns_of_a_model_saved_in_phase_1(folder, caplog):
     pytest.importorskip("lm_eval")
     with pytest.raises(SpecError, match="tasks"):

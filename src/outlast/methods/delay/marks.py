@@ -14,6 +14,7 @@ tells.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from torch import nn
@@ -39,10 +40,20 @@ def held_back(model: nn.Module) -> str | None:
     )
 
 
+def _own_configs(model: nn.Module) -> None:
+    """Give the model copies of its configs: another model may be made from the same objects."""
+    copies: dict[int, Any] = {}
+    copy.deepcopy([one.config for one in models_with_config(model)], copies)
+    for module in model.modules():
+        if (config := vars(module).get("config")) is not None and id(config) in copies:
+            module.config = copies[id(config)]
+
+
 class Mark:
-    """The mark of one delay in the configs of its model."""
+    """The mark of one delay in the configs of its model, which become the model's own."""
 
     def __init__(self, model: nn.Module, **delay: Any) -> None:
+        _own_configs(model)
         self._configs = [
             one.config for one in models_with_config(model) if hasattr(one.config, "to_dict")
         ]
