@@ -416,5 +416,5 @@ def test_model_with_too_few_tokens_is_a_clear_error() -> None:
         evaluate(torch.nn.Embedding(2, 4), "parity(length=6)", (1,), sequences=4)
     model = torch.nn.Embedding(8, 4)
     model.config = SimpleNamespace(vocab_size=2)  # type: ignore[assignment]
-    with pytest.raises(SpecError, match=r"vocab_size of the model=2: expected at least 4"):
+    with pytest.raises(SpecError, match=r"vocab_size of the model=2: expected more than 2"):
         evaluate(model, "parity(length=6)", (1,), sequences=4)

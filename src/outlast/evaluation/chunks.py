@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, bad_value
 from outlast.evaluation.outputs import read_logits
 from outlast.tasks import Batch
 
@@ -104,10 +104,15 @@ class Alone:
         self.model = model
         self.sources: list[str] = []
         self.chunks_to = getattr(model, "chunks_to", None)
+        #: of a model of transformers; a larger token is no clear error on a GPU
+        self.vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
         if callable(getattr(model, "in_chunks", None)):
             self.in_chunks = self._in_chunks
 
     def __call__(self, tokens: Tensor) -> Tensor:
+        if isinstance(self.vocabulary, int) and (largest := int(tokens.max())) >= self.vocabulary:
+            accepted = f"more than {largest}, which is a token of the task"
+            raise bad_value("vocab_size of the model", self.vocabulary, accepted)
         try:
             output = self.model(tokens)
         except IndexError as error:  # a table of embeddings is too small

@@ -146,10 +146,6 @@ def evaluate(
     if sequences is None:
         sequences = default_sequences(task)
     sequences, device = as_whole("sequences", sequences, 1, MOST_SEQUENCES), read_device(device)
-    known = getattr(getattr(model, "config", None), "vocab_size", None)
-    if isinstance(known, int) and known < task.vocabulary:
-        accepted = f"at least {task.vocabulary}, for the tokens of the task"
-        raise bad_value("vocab_size of the model", known, accepted)
     if remark := delay_remark(model):
         log.warning(remark)
     with eval_mode(model):
