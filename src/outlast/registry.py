@@ -298,9 +298,8 @@ def suggest(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     swapped = [other for other in known if sorted(other) == sorted(name)]  # letters out of order
     lower = name.lower()
-    close = (
-        [o for o in known if o == lower] or swapped or difflib.get_close_matches(lower, known, 1)
-    )
+    same = [lower] if lower in known else swapped
+    close = same or difflib.get_close_matches(lower, known, n=1)
     guess = f"; did you mean {close[0]!r}?" if close else ""
     if close and len(known) > MANY:
         return guess

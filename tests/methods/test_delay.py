@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import threading
 
 import pytest
 import torch
@@ -137,6 +138,14 @@ def test_unknown_output_of_a_held_sublayer_is_refused():
     outlast.delay(net, "0.attn")
     with pytest.raises(SpecError, match="must return a tensor or a tuple that begins with one"):
         net(X)
+
+
+def test_config_of_ones_own_is_neither_copied_nor_changed():
+    net = model()
+    net.config = config = {"lock": threading.Lock()}  # no copy can be made of it
+    outlast.delay(net, "*.attn")
+    assert net.config is config
+    assert config.keys() == {"lock"}
 
 
 def test_freeze_changes_no_output():

@@ -58,6 +58,11 @@ class TrainingState:
     #: what a checkpoint must share with its run: task, model, methods, seeds and settings
     run: dict[str, Any] = field(default_factory=dict)
 
+    def is_at_end(self, steps: int) -> bool:
+        """Whether the last of `steps` is done, or no seed is left to train."""
+        seeds = zip(self.parked, self.succeeded, strict=True)
+        return self.step >= steps or all(seed != (None, None) for seed in seeds)
+
     def of_seeds(self, rows: Sequence[int], seeds: Sequence[int]) -> TrainingState:
         """The state of some seeds, which stand in these rows."""
         chosen: dict[str, Any] = {n: [getattr(self, n)[row] for row in rows] for n in BY_SEED}

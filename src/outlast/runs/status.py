@@ -25,10 +25,7 @@ def finished(folder: Path) -> bool:
     """Whether a run was trained to its last step, or until no seed was left to train."""
     if not has_file(folder, CHECKPOINT):
         return False
-    state = own_state(folder)
-    seeds = zip(state.parked, state.succeeded, strict=True)
-    resting = all(parked is not None or succeeded is not None for parked, succeeded in seeds)
-    return resting or state.step >= read_run(folder).settings.steps
+    return own_state(folder).is_at_end(read_run(folder).settings.steps)
 
 
 def tested(folder: Path) -> bool:

@@ -47,10 +47,8 @@ class TrainedRun:
     @property
     def unfinished(self) -> str:
         """How far an unfinished run is, ``step 600 of 3,000``; nothing for one at its end."""
-        at, last = self.state.step, self.run.settings.steps
-        resting = zip(self.state.parked, self.state.succeeded, strict=True)
-        done = at >= last or all(one != (None, None) for one in resting)
-        return "" if done else f"step {at:,} of {last:,}"
+        steps = self.run.settings.steps
+        return "" if self.state.is_at_end(steps) else f"step {self.state.step:,} of {steps:,}"
 
     def predictor(self) -> Predictor:
         """Tokens (batch, tokens) to logits (S, batch, tokens, outputs)."""

@@ -40,23 +40,22 @@ def held_back(model: nn.Module) -> str | None:
     )
 
 
-def _own_configs(model: nn.Module) -> None:
-    """Give the model copies of its configs: another model may be made from the same objects."""
+def _own_configs(model: nn.Module) -> list[Any]:
+    """Give a model of `transformers` copies of its configs: others may share the objects."""
     copies: dict[int, Any] = {}
-    copy.deepcopy([one.config for one in models_with_config(model)], copies)
+    found = [one.config for one in models_with_config(model) if hasattr(one.config, "to_dict")]
+    own = copy.deepcopy(found, copies)
     for module in model.modules():
-        if (config := vars(module).get("config")) is not None and id(config) in copies:
+        if id(config := vars(module).get("config")) in copies:
             module.config = copies[id(config)]
+    return own
 
 
 class Mark:
     """The mark of one delay in the configs of its model, which become the model's own."""
 
     def __init__(self, model: nn.Module, **delay: Any) -> None:
-        _own_configs(model)
-        self._configs = [
-            one.config for one in models_with_config(model) if hasattr(one.config, "to_dict")
-        ]
+        self._configs = _own_configs(model)
         self._content: dict[str, Any] = {"note": NOTE, **delay}
 
     def write(self, state: dict[str, Any]) -> None:
